@@ -33,8 +33,7 @@ from countersign.contract.wire import (
 )
 from policy_service import __version__, from_settings, metrics, tracing
 from policy_service.audit.feed import Feed
-from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, Sequencer, SequencerLimits
+from policy_service.audit.log import SEQUENCER_LEASE, Sequencer, SequencerLimits, highest_index
 from policy_service.audit.telemetry import AuditTelemetry
 from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.http import (
@@ -293,7 +292,7 @@ class Service:
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: advisory_locks.release_lease(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: advisory_locks.release_lease(tx, SEQUENCER_LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()

@@ -17,11 +17,10 @@ are not in the table on purpose: Cedar has no float, no null and no union, and a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import referencing
 from jsonschema.exceptions import ValidationError
@@ -36,78 +35,52 @@ Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 
-class FieldType(Protocol):
-    """A Cedar type, and how a JSON value that fits the schema is written in it."""
+@dataclass(frozen=True)
+class _Scalar:
+    """A Cedar type without fields, and the function that writes a JSON value in it."""
 
-    @property
-    def cedar_type(self) -> Mapping[str, Any]:
-        """The type in Cedar's JSON schema format."""
+    cedar_type: Mapping[str, Any]
+    write: Callable[[JSON, Path], Any]
 
     def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any:
-        """The value in Cedar's JSON, adding the names of unseen fields it carries to `unseen`."""
-
-    def unseen_names(self, path: Path) -> Iterator[str]:
-        """Names of the fields below that would be unseen if a value carried them."""
-
-
-class _Scalar(ABC):
-    """A type without anything below it."""
-
-    def __init__(self, cedar_type: Mapping[str, Any]) -> None:
-        self.cedar_type = cedar_type
-
-    @abstractmethod
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any: ...
+        return self.write(value, path)
 
     def unseen_names(self, path: Path) -> Iterator[str]:
         return iter(())
 
 
-class _TextField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "String"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> str:
-        if type(value) is not str:
-            raise _refused(path, value, "text")
-        return value
+def _text(value: JSON, path: Path) -> str:
+    if type(value) is not str:
+        raise _refused(path, value, "text")
+    return value
 
 
-class _BoolField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "Boolean"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> bool:
-        if type(value) is not bool:
-            raise _refused(path, value, "true or false")
-        return value
+def _bool(value: JSON, path: Path) -> bool:
+    if type(value) is not bool:
+        raise _refused(path, value, "true or false")
+    return value
 
 
-class _LongField(_Scalar):
-    """Bounded by what JSON carries exactly; rules that multiply can still leave 64 bits, which the engine
-    reports.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({"type": "Long"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> int:
-        if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
-            raise _refused(path, value, f"a whole number within +-{MAX_SAFE_INTEGER}")
-        return value
+def _long(value: JSON, path: Path) -> int:
+    # The bound of exact JSON integers. Rules that multiply can still exceed 64 bits, which the engine reports.
+    if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
+        raise _refused(path, value, f"a whole number within +-{MAX_SAFE_INTEGER}")
+    return value
 
 
-class _DecimalField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "Extension", "name": "decimal"})
+def _decimal(value: JSON, path: Path) -> dict[str, Any]:
+    if type(value) is not int and type(value) is not float:
+        raise _refused(path, value, "a number")
+    try:
+        return decimal_value(Decimal(repr(value)))
+    except ValueError as error:
+        raise InvalidArgsError(f"{_name(path)}: {error}") from error
 
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
-        if type(value) is not int and type(value) is not float:
-            raise _refused(path, value, "a number")
-        try:
-            return decimal_value(Decimal(repr(value)))
-        except ValueError as error:
-            raise InvalidArgsError(f"{_name(path)}: {error}") from error
+
+_TEXT: Final = _Scalar({"type": "String"}, _text)
+_BOOL: Final = _Scalar({"type": "Boolean"}, _bool)
+_LONG: Final = _Scalar({"type": "Long"}, _long)
+_DECIMAL: Final = _Scalar({"type": "Extension", "name": "decimal"}, _decimal)
 
 
 class _SetField:
@@ -126,7 +99,7 @@ class _SetField:
 
 @dataclass(frozen=True)
 class _Member:
-    type: FieldType | None
+    type: _Scalar | _SetField | RecordField | None
     required: bool
 
 
@@ -148,7 +121,7 @@ class RecordField:
         """The record of the visible properties this value carries.
 
         Raises:
-            ArgsRefusedError: the value is no object, or carries an undeclared property.
+            InvalidArgsError: the value is no object, or carries an undeclared property.
         """
         if not isinstance(value, dict):
             raise _refused(path, value, "an object")
@@ -194,7 +167,7 @@ class TypeReader:
             {name: _Member(self._type_of(child), name in required) for name, child in properties.items()}
         )
 
-    def _type_of(self, node: Any) -> FieldType | None:
+    def _type_of(self, node: Any) -> _Scalar | _SetField | RecordField | None:
         self._budget -= 1
         if self._budget < 0:
             raise ValueError(
@@ -204,7 +177,7 @@ class TypeReader:
             return None
         return self._referenced(node) if "$ref" in node else self._plain(node)
 
-    def _referenced(self, node: Schema) -> FieldType | None:
+    def _referenced(self, node: Schema) -> _Scalar | _SetField | RecordField | None:
         reference = str(node["$ref"])
         if reference in self._inside or not _REF_ANNOTATIONS.issuperset(node):
             return None
@@ -214,16 +187,16 @@ class TypeReader:
         finally:
             self._inside.pop()
 
-    def _plain(self, node: Schema) -> FieldType | None:
+    def _plain(self, node: Schema) -> _Scalar | _SetField | RecordField | None:
         match _kind(node):
             case "string":
-                return _TextField()
+                return _TEXT
             case "boolean":
-                return _BoolField()
+                return _BOOL
             case "integer":
-                return _LongField()
+                return _LONG
             case "number" if _is_decimal(node):
-                return _DecimalField()
+                return _DECIMAL
             case "array" if node.get("uniqueItems") is True and "prefixItems" not in node:
                 element = self._type_of(node.get("items"))
                 return _SetField(element) if isinstance(element, _Scalar) else None
@@ -321,7 +294,7 @@ class InputCodec:
         """The args as policy sees them.
 
         Raises:
-            ArgsRefusedError: they do not fit the manifest; the text says where.
+            InvalidArgsError: they do not fit the manifest; the text says where.
         """
         try:
             problems = [

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
 from sqlmodel import col
@@ -24,12 +24,12 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.audit_writer import append
-from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.core import find, find_one, insert_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
+from policy_service.storage.unit_of_work import append
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +131,12 @@ def add_vouched_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
             col(AgentKeyRow.issuer) == issuer,
             col(AgentKeyRow.revoked_at).is_(None),
         )
-        if (
-            tx.conn.execute(
-                update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
-            ).rowcount
-            == 0
-        ):
+        renewed = update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
+        if tx.conn.execute(renewed).rowcount == 0:
             raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
     body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": voucher.subject}
-    append(
-        tx,
-        "agent_key_brought",
-        actor=f"agent:{agent}",
-        agent=agent,
-        body={**body, "until": time_text(voucher.until)},
-    )
+    body["until"] = time_text(voucher.until)
+    append(tx, "agent_key_brought", actor=f"agent:{agent}", agent=agent, body=body)
 
 
 def _brought(voucher: Voucher) -> tuple[ColumnElement[bool], ...]:
@@ -176,7 +167,7 @@ def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> list[str]:
     Raises:
         NotFoundError: no such key.
     """
-    known = _key_row(tx.conn, kid)
+    known = find_one(tx.conn, AgentKeyRow, kid=kid)
     if known is None:
         raise NotFoundError(f"there is no key {kid!r}")
     lock_exclusive(tx, known.agent)
@@ -195,13 +186,8 @@ def _revoke_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | No
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
     for kid in kids:
-        append(
-            tx,
-            "agent_key_revoked",
-            actor=OPERATOR,
-            agent=name,
-            body={"agent": name, "kid": kid, **_reason_body(reason)},
-        )
+        body = {"agent": name, "kid": kid, **_reason_body(reason)}
+        append(tx, "agent_key_revoked", actor=OPERATOR, agent=name, body=body)
     return kids
 
 
@@ -234,11 +220,9 @@ def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERA
 
 
 def frozen_agents(conn: Connection) -> list[AgentRow]:
-    """The parties that are frozen now, by name."""
-    query = (
-        select(*_columns(AgentRow)).where(col(AgentRow.frozen_at).is_not(None)).order_by(col(AgentRow.name))
-    )
-    return [AgentRow(**row._mapping) for row in conn.execute(query)]
+    """The frozen agents, by name."""
+    frozen = select(*table(AgentRow).columns).where(col(AgentRow.frozen_at).is_not(None))
+    return rows_of(AgentRow, conn.execute(frozen.order_by(col(AgentRow.name))))
 
 
 def _reason_body(reason: str | None) -> dict[str, str]:
@@ -246,14 +230,13 @@ def _reason_body(reason: str | None) -> dict[str, str]:
 
 
 def agent_names(conn: Connection, most: int) -> list[str]:
-    """The first names of those enrolled."""
+    """The first names of the enrolled agents."""
     return list(conn.execute(select(col(AgentRow.name)).order_by(col(AgentRow.name)).limit(most)).scalars())
 
 
 def find_agent(conn: Connection, name: str) -> AgentRow | None:
-    """An enrolled party by name."""
-    row = conn.execute(select(*_columns(AgentRow)).where(col(AgentRow.name) == name)).first()
-    return None if row is None else AgentRow(**row._mapping)
+    """An enrolled agent by name."""
+    return find_one(conn, AgentRow, name=name)
 
 
 def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
@@ -265,19 +248,13 @@ def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
 
 
 def list_agents(conn: Connection) -> list[AgentRow]:
-    """Every enrolled party, by name."""
-    query = select(*_columns(AgentRow)).order_by(col(AgentRow.name))
-    return [AgentRow(**row._mapping) for row in conn.execute(query)]
+    """Every enrolled agent, by name."""
+    return rows_of(AgentRow, conn.execute(select(*table(AgentRow).columns).order_by(col(AgentRow.name))))
 
 
 def list_keys(conn: Connection, name: str) -> list[AgentKeyRow]:
-    """The keys of a party, oldest first, revoked ones too."""
-    query = (
-        select(*_columns(AgentKeyRow))
-        .where(col(AgentKeyRow.agent) == name)
-        .order_by(col(AgentKeyRow.added_at))
-    )
-    return [AgentKeyRow(**row._mapping) for row in conn.execute(query)]
+    """The keys of an agent, oldest first, revoked ones too."""
+    return sorted(find(conn, AgentKeyRow, agent=name), key=lambda row: row.added_at)
 
 
 def _require_agent(conn: Connection, name: str) -> AgentRow:
@@ -285,11 +262,6 @@ def _require_agent(conn: Connection, name: str) -> AgentRow:
     if agent is None:
         raise NotFoundError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     return agent
-
-
-def _key_row(conn: Connection, kid: str) -> AgentKeyRow | None:
-    row = conn.execute(select(*_columns(AgentKeyRow)).where(col(AgentKeyRow.kid) == kid)).first()
-    return None if row is None else AgentKeyRow(**row._mapping)
 
 
 # Asked for with every request: the statement is built once, and so is each key.
@@ -303,10 +275,6 @@ def _public_key(x: str) -> PublicKey:
     return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
 
 
-def _columns(model: type[AgentRow] | type[AgentKeyRow]) -> list[Any]:
-    return list(table(model).columns)
-
-
 _PREFIX = "csk_"
 _BYTES = 32
 
@@ -317,7 +285,7 @@ def make_api_key(tx: Tx, agent: str) -> str:
     Raises:
         NotFoundError: no such agent.
     """
-    _require_enrolled(tx, agent)
+    _require_agent(tx.conn, agent)
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
     tx.conn.execute(table(ApiKeyRow).insert().values(row))
@@ -341,7 +309,7 @@ def revoke_api_keys(tx: Tx, agent: str) -> int:
     Raises:
         NotFoundError: no such agent.
     """
-    _require_enrolled(tx, agent)
+    _require_agent(tx.conn, agent)
     lock_exclusive(tx, agent)
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
@@ -356,11 +324,6 @@ def has_live_api_key(conn: Connection, agent: str) -> bool:
         col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None)
     )
     return conn.execute(query).first() is not None
-
-
-def _require_enrolled(tx: Tx, agent: str) -> None:
-    if find_agent(tx.conn, agent) is None:
-        raise NotFoundError(f"the agent {agent!r} is not enrolled; policy-service agent enroll {agent}")
 
 
 def _hash(secret: str) -> str:

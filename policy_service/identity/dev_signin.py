@@ -17,10 +17,10 @@ from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import hash_secret, open_session
 from policy_service.settings import Settings
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import table
 from policy_service.storage.credential_tables import SignInLinkRow
 from policy_service.storage.database import Tx
+from policy_service.storage.unit_of_work import append
 
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32

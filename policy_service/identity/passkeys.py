@@ -21,14 +21,14 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.sessions import Session
+from policy_service.identity.sessions import Session, hash_secret
 from policy_service.identity.webauthn import RegisteredCredential, key_digest
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, table, update_rows
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ChallengeRow, PasskeyRow
 from policy_service.storage.types import new_id
+from policy_service.storage.unit_of_work import append
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ def issue_challenge(tx: Tx, session: Session, purpose: str, about: Mapping[str, 
     """A fresh challenge for this person in this session; its nonce, once."""
     nonce = secrets.token_urlsafe(_BYTES)
     row = ChallengeRow(
-        nonce_hash=_hashed(nonce),
+        nonce_hash=hash_secret(nonce),
         purpose=purpose,
         iss=session.person.iss,
         sub=session.person.sub,
@@ -99,7 +99,7 @@ def challenge_bytes(nonce: str) -> bytes:
 
 def spend_challenge(tx: Tx, nonce: str) -> SpentChallenge | None:
     """Spend a challenge, whatever comes of it; None for one that is unknown or was spent before."""
-    row = find_one(tx.conn, ChallengeRow, nonce_hash=_hashed(nonce))
+    row = find_one(tx.conn, ChallengeRow, nonce_hash=hash_secret(nonce))
     if row is None:
         return None
     claim = update(table(ChallengeRow)).where(
@@ -253,7 +253,3 @@ def dismiss_notices(tx: Tx, session: Session) -> None:
 def delete_expired_challenges(tx: Tx, before: datetime) -> int:
     """Delete challenges that were over before that moment; how many."""
     return tx.conn.execute(delete(ChallengeRow).where(col(ChallengeRow.expires_at) < before)).rowcount
-
-
-def _hashed(nonce: str) -> str:
-    return hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()

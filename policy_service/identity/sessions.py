@@ -37,13 +37,12 @@ from policy_service.identity.people import (
 )
 from policy_service.issuers import SignInProvider
 from policy_service.settings import Settings
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import find, table, update_rows
 from policy_service.storage.credential_tables import LogoutTokenRow, SessionRow
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.system_tables import PasskeyRow
-from policy_service.storage.unit_of_work import Clock, utc_now
+from policy_service.storage.unit_of_work import Clock, append, utc_now
 
 _BYTES = 32
 # a change of passkeys or Slack accounts is told on every page for so long, session by session

@@ -194,7 +194,7 @@ class HealthMonitor:
             what = "no unit of work comes back" if failed is None else f"commits fail ({failed[0]})"
             self._health.bad("writer", what, since=None if failed is None else failed[1])
             return None
-        self._db.well()
+        self._db.clear_failure()
         self._health.good("writer")
         return before, now, self._clock()
 

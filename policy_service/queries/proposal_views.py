@@ -23,7 +23,7 @@ from policy_service.queries.review_models import ArgChange, ProposalCard
 from policy_service.queries.vote_eligibility import person_key
 from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.core import find_one
-from policy_service.storage.proposals import ProposalRow, proposal_by_id
+from policy_service.storage.review_tables import ProposalRow, proposal_by_id
 from policy_service.storage.tables import EffectRow
 
 FieldKind: TypeAlias = Literal["text", "integer", "boolean", "choice", "json"]

@@ -1,7 +1,7 @@
 """The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
 
 A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
-(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar,
+(:mod:`policy_service.storage.review_tables`), less what this person has answered and what their own agents ask; Cedar,
 which only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the
 count of that tab is exact where Cedar narrows nothing, or where everything fits on one page;
 else it may be too high, never too low.
@@ -36,7 +36,7 @@ from policy_service.queries.reviews import owner_name
 from policy_service.queries.vote_eligibility import count_votes, current_groups
 from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.core import key_after, key_before, rows_of, table
-from policy_service.storage.review_groups import OpenReviews
+from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 

@@ -43,7 +43,7 @@ from policy_service.queries.effect_text import without_secrets
 from policy_service.queries.effects import args_of, gates_of
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.vote_eligibility import count_votes, person_key
-from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
 
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]

@@ -2,7 +2,7 @@
 
 Rules: a move is in the contract's table or it does not happen; it is one conditional UPDATE whose row count decides a
 race; its audit row is written in the same unit (no audit row, no change), and so is the outbox row that tells others.
-The unit is alone with the transaction since before it read it (``storage/alone.py``); one that is not is refused.
+The unit locked the transaction before it read it (``storage/advisory_locks.py``); one that did not is refused.
 The row in memory follows the row in the database.
 """
 
@@ -20,11 +20,11 @@ from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_manual_decision, needs_manual_settlement, transaction_state
 from policy_service.errors import ConflictError
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import outbox, proposals, review_groups
+from policy_service.storage import outbox, review_tables
 from policy_service.storage.advisory_locks import require_locked
 from policy_service.storage.core import Row, insert_row, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
+from policy_service.storage.review_tables import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
     AttemptRow,
     CommentRow,
@@ -111,14 +111,14 @@ def transition_review(tx: Tx, review: ReviewRow, to: str, cause: TransitionReaso
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
     if to != "open":
-        review_groups.delete_review_groups(tx.conn, review.review_id)
+        review_tables.delete_review_groups(tx.conn, review.review_id)
     came_from = review.state
     _follow(review, columns)
     publish_review_event(
         tx, review, "review_reopened" if to == "open" else "review_settled", cause, came_from=came_from
     )
     if to != "open":
-        for proposal in proposals.open_proposals(tx.conn, review.review_id):
+        for proposal in review_tables.open_proposals(tx.conn, review.review_id):
             transition_proposal(tx, review, proposal, LAPSED, TransitionReason(SERVICE, f"review_{to}"))
 
 

@@ -32,7 +32,7 @@ from policy_service.queries.review_context import ReviewContext, read_review_con
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of
+from policy_service.storage.review_tables import ACCEPTED, OPEN, ProposalRow, edits_of
 from policy_service.storage.tables import AgentRow
 from policy_service.workflow.authorization import (
     require_active_caller,

@@ -13,7 +13,7 @@ from policy_service.queries.review_context import ReviewContext, read_review_con
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow
+from policy_service.storage.review_tables import DECLINED, OPEN, ProposalRow
 from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.edits.accept import proposal_closed_error, require_may_answer, require_visible_to
 from policy_service.workflow.transitions import TransitionReason, person_actor, transition_proposal

@@ -28,10 +28,10 @@ from policy_service.queries.context import Context
 from policy_service.queries.proposed_args import canonical_proposed_args
 from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.voter import Voter, vote_refusal
-from policy_service.storage import proposals
+from policy_service.storage import review_tables
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
+from policy_service.storage.review_tables import LAPSED, OPEN, ProposalRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
@@ -107,7 +107,7 @@ def _propose(
         raise InvalidRequestError("say why: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED)
     args = canonical_proposed_args(bundle, case.effect, proposed.args)
     cause = TransitionReason(person_actor(voter.iss, voter.sub), "proposed")
-    made = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
+    made = review_tables.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
     if mine is not None and (mine.args, mine.reason) == (args, reason):
         return mine

@@ -30,7 +30,7 @@ from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.repository import Snapshot
-from policy_service.storage.proposals import Edits
+from policy_service.storage.review_tables import Edits
 from policy_service.workflow.effects.effect_rows import effect_from_row
 
 _NO_EDITS: Edits = {}

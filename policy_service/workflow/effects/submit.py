@@ -27,7 +27,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
+from policy_service.storage.review_tables import Edits, accepted_proposals, edits_of
 from policy_service.storage.tables import AgentRow, EffectRow, VoteRow
 from policy_service.workflow.authorization import require_active_caller
 from policy_service.workflow.effects import idempotency

@@ -18,7 +18,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import Edits
+from policy_service.storage.review_tables import Edits
 from policy_service.storage.tables import AttemptRow
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.evaluation import with_stable_bundle

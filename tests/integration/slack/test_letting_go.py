@@ -14,13 +14,13 @@ from policy_service.channels.slack.delivery import MessageSender
 from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
 from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
+from policy_service.storage.unit_of_work import append
 from policy_service.workflow.expiry.sweep import delete_expired_rows
 from policy_service.workflow.slack.account_links import set_direct
 from policy_service.workflow.slack.admin import DroppedPlace, drop_place

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import table
-from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.reservations import ReservationRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Visitor

@@ -1,4 +1,4 @@
-"""denials by key
+"""shorter index of denied effects
 
 Revision ID: 0007
 Revises: 0006
@@ -16,7 +16,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """PostgreSQL refuses an index row above 2,704 bytes, and so a denial of a resource with a longer id."""
+    """PostgreSQL refuses an index row above 2,704 bytes, so a denied effect with a longer resource id could not be
+    stored.
+    """
     op.drop_index("ix_effects_denied", "effects")
     op.create_index(
         "ix_effects_denied",

@@ -1,4 +1,4 @@
-"""effects that read
+"""effects.reads
 
 Revision ID: 0005
 Revises: 0004
@@ -16,5 +16,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back. An effect of before counts as one that writes."""
+    """Forward only: to go back, restore a backup. Existing effects count as writes."""
     op.add_column("effects", sa.Column("reads", sa.Boolean(), nullable=False, server_default=sa.false()))

@@ -1,4 +1,4 @@
-"""why groups are missing
+"""people.groups_problem
 
 Revision ID: 0006
 Revises: 0005
@@ -16,5 +16,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back. The next sign-in fills it."""
+    """Forward only: to go back, restore a backup. The next sign-in fills it."""
     op.add_column("people", sa.Column("groups_problem", sa.String(), nullable=True))

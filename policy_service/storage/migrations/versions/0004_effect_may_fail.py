@@ -1,4 +1,4 @@
-"""effects that may fail
+"""effects.may_fail
 
 Revision ID: 0004
 Revises: 0003
@@ -16,5 +16,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back. Before this, no effect was let fail."""
+    """Forward only: to go back, restore a backup. Existing effects may not fail."""
     op.add_column("effects", sa.Column("may_fail", sa.Boolean(), nullable=False, server_default=sa.false()))

@@ -1,10 +1,12 @@
-"""the first tables
+"""initial tables
 
 Revision ID: 0001
 Revises:
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,8 +19,12 @@ branch_labels = None
 depends_on = None
 
 
+def _partial(condition: str) -> dict[str, Any]:
+    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
+
+
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back."""
+    """Forward only: to go back, restore a backup."""
     op.create_table(
         "agents",
         sa.Column("name", sa.String(200), nullable=False),
@@ -31,14 +37,7 @@ def upgrade() -> None:
         sa.Column("frozen_reason", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("name"),
     )
-    with op.batch_alter_table("agents", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_agents_frozen",
-            ["name"],
-            unique=False,
-            sqlite_where=sa.text("frozen_at IS NOT NULL"),
-            postgresql_where=sa.text("frozen_at IS NOT NULL"),
-        )
+    op.create_index("ix_agents_frozen", "agents", ["name"], **_partial("frozen_at IS NOT NULL"))
 
     op.create_table(
         "attempts",
@@ -52,8 +51,7 @@ def upgrade() -> None:
         sa.Column("redeemed_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("redeemer", "attempt_id"),
     )
-    with op.batch_alter_table("attempts", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_attempts_txn"), ["txn"], unique=False)
+    op.create_index("ix_attempts_txn", "attempts", ["txn"])
 
     op.create_table(
         "audit",
@@ -69,26 +67,20 @@ def upgrade() -> None:
         sa.Column("at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("audit_id"),
     )
-    with op.batch_alter_table("audit", schema=None) as batch_op:
-        batch_op.create_index("ix_audit_agent", ["agent", "audit_id"], unique=False)
-        batch_op.create_index(
-            "ix_audit_bundles",
-            ["audit_id"],
-            unique=False,
-            sqlite_where=sa.text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')"),
-            postgresql_where=sa.text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')"),
-        )
-        batch_op.create_index(batch_op.f("ix_audit_effect_id"), ["effect_id"], unique=False)
-        batch_op.create_index(batch_op.f("ix_audit_idx"), ["idx"], unique=True)
-        batch_op.create_index("ix_audit_kind", ["kind", "audit_id"], unique=False)
-        batch_op.create_index(
-            "ix_audit_person",
-            ["actor", "audit_id"],
-            unique=False,
-            sqlite_where=sa.text("substr(actor, 1, 7) = 'person:'"),
-            postgresql_where=sa.text("substr(actor, 1, 7) = 'person:'"),
-        )
-        batch_op.create_index("ix_audit_txn", ["txn", "audit_id"], unique=False)
+    op.create_index("ix_audit_agent", "audit", ["agent", "audit_id"])
+    op.create_index(
+        "ix_audit_bundles",
+        "audit",
+        ["audit_id"],
+        **_partial("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')"),
+    )
+    op.create_index("ix_audit_effect_id", "audit", ["effect_id"])
+    op.create_index("ix_audit_idx", "audit", ["idx"], unique=True)
+    op.create_index("ix_audit_kind", "audit", ["kind", "audit_id"])
+    op.create_index(
+        "ix_audit_person", "audit", ["actor", "audit_id"], **_partial("substr(actor, 1, 7) = 'person:'")
+    )
+    op.create_index("ix_audit_txn", "audit", ["txn", "audit_id"])
 
     op.create_table(
         "challenges",
@@ -104,8 +96,7 @@ def upgrade() -> None:
         sa.CheckConstraint("purpose IN ('enrol', 'vouch', 'vote')", name="purpose_known"),
         sa.PrimaryKeyConstraint("nonce_hash"),
     )
-    with op.batch_alter_table("challenges", schema=None) as batch_op:
-        batch_op.create_index("ix_challenges_over", ["expires_at"], unique=False)
+    op.create_index("ix_challenges_over", "challenges", ["expires_at"])
 
     op.create_table(
         "decisions",
@@ -125,8 +116,7 @@ def upgrade() -> None:
         sa.Column("decided_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("decision_id"),
     )
-    with op.batch_alter_table("decisions", schema=None) as batch_op:
-        batch_op.create_index("ix_decisions_effect", ["effect_id", "rev"], unique=False)
+    op.create_index("ix_decisions_effect", "decisions", ["effect_id", "rev"])
 
     op.create_table(
         "effects",
@@ -171,20 +161,18 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("effect_id", "rev"),
     )
-    with op.batch_alter_table("effects", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_effects_denied",
-            ["agent", "tool", "resource_type", "resource_id", "changed_at"],
-            unique=False,
-            sqlite_where=sa.text("state = 'denied'"),
-            postgresql_where=sa.text("state = 'denied'"),
-        )
-        batch_op.create_index("ix_effects_kind", ["agent", "tool", "asked_at"], unique=False)
-        batch_op.create_index("ix_effects_lapse", ["state", "lapses_at"], unique=False)
-        batch_op.create_index("ix_effects_recipients", ["tool", "recipients_key", "asked_at"], unique=False)
-        batch_op.create_index("ix_effects_resource", ["tool", "resource_key", "asked_at"], unique=False)
-        batch_op.create_index("ix_effects_state", ["state", "unknown_at"], unique=False)
-        batch_op.create_index("ix_effects_txn", ["txn", "rev", "seq"], unique=False)
+    op.create_index(
+        "ix_effects_denied",
+        "effects",
+        ["agent", "tool", "resource_type", "resource_id", "changed_at"],
+        **_partial("state = 'denied'"),
+    )
+    op.create_index("ix_effects_kind", "effects", ["agent", "tool", "asked_at"])
+    op.create_index("ix_effects_lapse", "effects", ["state", "lapses_at"])
+    op.create_index("ix_effects_recipients", "effects", ["tool", "recipients_key", "asked_at"])
+    op.create_index("ix_effects_resource", "effects", ["tool", "resource_key", "asked_at"])
+    op.create_index("ix_effects_state", "effects", ["state", "unknown_at"])
+    op.create_index("ix_effects_txn", "effects", ["txn", "rev", "seq"])
 
     op.create_table(
         "idempotency_keys",
@@ -196,8 +184,7 @@ def upgrade() -> None:
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("agent", "key"),
     )
-    with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_idempotency_keys_created_at"), ["created_at"], unique=False)
+    op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"])
 
     op.create_table(
         "leases",
@@ -234,9 +221,8 @@ def upgrade() -> None:
         sa.Column("last_error", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("outbox_id"),
     )
-    with op.batch_alter_table("outbox", schema=None) as batch_op:
-        batch_op.create_index("ix_outbox_due", ["state", "next_at"], unique=False)
-        batch_op.create_index("ix_outbox_lane", ["lane", "state", "next_at"], unique=False)
+    op.create_index("ix_outbox_due", "outbox", ["state", "next_at"])
+    op.create_index("ix_outbox_lane", "outbox", ["lane", "state", "next_at"])
 
     op.create_table(
         "passkeys",
@@ -259,8 +245,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("credential_id"),
         sa.UniqueConstraint("key_digest"),
     )
-    with op.batch_alter_table("passkeys", schema=None) as batch_op:
-        batch_op.create_index("ix_passkeys_person", ["iss", "sub"], unique=False)
+    op.create_index("ix_passkeys_person", "passkeys", ["iss", "sub"])
 
     op.create_table(
         "people",
@@ -304,21 +289,18 @@ def upgrade() -> None:
         sa.UniqueConstraint("effect_id", "rev", "field", name="uq_reservations_effect"),
         sqlite_autoincrement=True,
     )
-    with op.batch_alter_table("reservations", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_reservations_agent",
-            ["agent", "field", "tool", "reserved_at", "amount"],
-            unique=False,
-            sqlite_where=sa.text("given_back_at IS NULL"),
-            postgresql_where=sa.text("given_back_at IS NULL"),
-        )
-        batch_op.create_index(
-            "ix_reservations_resource",
-            ["resource", "field", "tool", "reserved_at", "amount"],
-            unique=False,
-            sqlite_where=sa.text("given_back_at IS NULL"),
-            postgresql_where=sa.text("given_back_at IS NULL"),
-        )
+    op.create_index(
+        "ix_reservations_agent",
+        "reservations",
+        ["agent", "field", "tool", "reserved_at", "amount"],
+        **_partial("given_back_at IS NULL"),
+    )
+    op.create_index(
+        "ix_reservations_resource",
+        "reservations",
+        ["resource", "field", "tool", "reserved_at", "amount"],
+        **_partial("given_back_at IS NULL"),
+    )
 
     op.create_table(
         "review_groups",
@@ -328,9 +310,8 @@ def upgrade() -> None:
         sa.Column("agent", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("asked", "review_id"),
     )
-    with op.batch_alter_table("review_groups", schema=None) as batch_op:
-        batch_op.create_index("ix_review_groups_due", ["asked", "answer_by", "review_id"], unique=False)
-        batch_op.create_index("ix_review_groups_review", ["review_id"], unique=False)
+    op.create_index("ix_review_groups_due", "review_groups", ["asked", "answer_by", "review_id"])
+    op.create_index("ix_review_groups_review", "review_groups", ["review_id"])
 
     op.create_table(
         "reviews",
@@ -359,20 +340,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("review_id"),
         sa.UniqueConstraint("effect_id", "rev", name="uq_reviews_effect"),
     )
-    with op.batch_alter_table("reviews", schema=None) as batch_op:
-        batch_op.create_index("ix_reviews_agent", ["agent", "state", "answer_by", "review_id"], unique=False)
-        batch_op.create_index(
-            "ix_reviews_break_glass",
-            ["break_glass_at"],
-            unique=False,
-            sqlite_where=sa.text("break_glass_at IS NOT NULL"),
-            postgresql_where=sa.text("break_glass_at IS NOT NULL"),
-        )
-        batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
-        batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
-        batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
-        batch_op.create_index("ix_reviews_remind", ["state", "remind_at"], unique=False)
-        batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
+    op.create_index("ix_reviews_agent", "reviews", ["agent", "state", "answer_by", "review_id"])
+    op.create_index(
+        "ix_reviews_break_glass", "reviews", ["break_glass_at"], **_partial("break_glass_at IS NOT NULL")
+    )
+    op.create_index("ix_reviews_due", "reviews", ["state", "answer_by", "review_id"])
+    op.create_index("ix_reviews_escalate", "reviews", ["state", "escalate_at"])
+    op.create_index("ix_reviews_newest", "reviews", ["state", "review_id"])
+    op.create_index("ix_reviews_remind", "reviews", ["state", "remind_at"])
+    op.create_index("ix_reviews_settled", "reviews", ["settled_at", "review_id"])
 
     op.create_table(
         "sessions",
@@ -391,9 +367,8 @@ def upgrade() -> None:
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id_hash"),
     )
-    with op.batch_alter_table("sessions", schema=None) as batch_op:
-        batch_op.create_index("ix_sessions_person", ["iss", "sub"], unique=False)
-        batch_op.create_index("ix_sessions_sid", ["iss", "sid"], unique=False)
+    op.create_index("ix_sessions_person", "sessions", ["iss", "sub"])
+    op.create_index("ix_sessions_sid", "sessions", ["iss", "sid"])
 
     op.create_table(
         "shadow_differences",
@@ -410,8 +385,7 @@ def upgrade() -> None:
         sa.Column("after", Json, nullable=False),
         sa.PrimaryKeyConstraint("candidate", "effect_id", "rev"),
     )
-    with op.batch_alter_table("shadow_differences", schema=None) as batch_op:
-        batch_op.create_index("ix_shadow_differences_newest", ["candidate", "idx"], unique=False)
+    op.create_index("ix_shadow_differences_newest", "shadow_differences", ["candidate", "idx"])
 
     op.create_table(
         "shadows",
@@ -426,8 +400,7 @@ def upgrade() -> None:
         sa.Column("failed", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("candidate"),
     )
-    with op.batch_alter_table("shadows", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_shadows_since"), ["since"], unique=False)
+    op.create_index("ix_shadows_since", "shadows", ["since"])
 
     op.create_table(
         "sign_in_links",
@@ -465,10 +438,9 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("task_id"),
     )
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
-        batch_op.create_index("ix_tasks_kind", ["kind", "state", "task_id"], unique=False)
-        batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
+    op.create_index("ix_tasks_effect", "tasks", ["effect_id", "kind"])
+    op.create_index("ix_tasks_kind", "tasks", ["kind", "state", "task_id"])
+    op.create_index("ix_tasks_state", "tasks", ["state", "task_id"])
 
     op.create_table(
         "views",
@@ -502,8 +474,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("kid"),
     )
-    with op.batch_alter_table("agent_keys", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_agent_keys_agent"), ["agent"], unique=False)
+    op.create_index("ix_agent_keys_agent", "agent_keys", ["agent"])
 
     op.create_table(
         "api_keys",
@@ -517,8 +488,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("key_hash"),
     )
-    with op.batch_alter_table("api_keys", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_api_keys_agent"), ["agent"], unique=False)
+    op.create_index("ix_api_keys_agent", "api_keys", ["agent"])
 
     op.create_table(
         "comments",
@@ -543,8 +513,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("comment_id"),
     )
-    with op.batch_alter_table("comments", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_comments_review_id"), ["review_id"], unique=False)
+    op.create_index("ix_comments_review_id", "comments", ["review_id"])
 
     op.create_table(
         "proposals",
@@ -577,16 +546,15 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("proposal_id"),
     )
-    with op.batch_alter_table("proposals", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_proposals_review_id"), ["review_id"], unique=False)
-        batch_op.create_index("ix_proposals_txn", ["txn", "state"], unique=False)
-        batch_op.create_index(
-            "uq_proposals_person",
-            ["review_id", "iss", "sub"],
-            unique=True,
-            sqlite_where=sa.text("state = 'open'"),
-            postgresql_where=sa.text("state = 'open'"),
-        )
+    op.create_index("ix_proposals_review_id", "proposals", ["review_id"])
+    op.create_index("ix_proposals_txn", "proposals", ["txn", "state"])
+    op.create_index(
+        "uq_proposals_person",
+        "proposals",
+        ["review_id", "iss", "sub"],
+        unique=True,
+        **_partial("state = 'open'"),
+    )
 
     op.create_table(
         "redemptions",
@@ -604,8 +572,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("effect_id"),
         sa.UniqueConstraint("jti"),
     )
-    with op.batch_alter_table("redemptions", schema=None) as batch_op:
-        batch_op.create_index("ix_redemptions_attempt", ["redeemer", "attempt_id"], unique=False)
+    op.create_index("ix_redemptions_attempt", "redemptions", ["redeemer", "attempt_id"])
 
     op.create_table(
         "transactions",
@@ -633,10 +600,9 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("txn", "rev"),
     )
-    with op.batch_alter_table("transactions", schema=None) as batch_op:
-        batch_op.create_index("ix_transactions_agent", ["agent", "submitted_at"], unique=False)
-        batch_op.create_index("ix_transactions_aud", ["aud", "submitted_at"], unique=False)
-        batch_op.create_index("ix_transactions_due", ["state", "valid_until"], unique=False)
+    op.create_index("ix_transactions_agent", "transactions", ["agent", "submitted_at"])
+    op.create_index("ix_transactions_aud", "transactions", ["aud", "submitted_at"])
+    op.create_index("ix_transactions_due", "transactions", ["state", "valid_until"])
 
     op.create_table(
         "votes",
@@ -666,15 +632,14 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("vote_id"),
     )
-    with op.batch_alter_table("votes", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_votes_review_id"), ["review_id"], unique=False)
-        batch_op.create_index(
-            "uq_votes_person",
-            ["review_id", "iss", "sub", "verdict", "late"],
-            unique=True,
-            sqlite_where=sa.text("revoked_at IS NULL"),
-            postgresql_where=sa.text("revoked_at IS NULL"),
-        )
+    op.create_index("ix_votes_review_id", "votes", ["review_id"])
+    op.create_index(
+        "uq_votes_person",
+        "votes",
+        ["review_id", "iss", "sub", "verdict", "late"],
+        unique=True,
+        **_partial("revoked_at IS NULL"),
+    )
 
     op.create_table(
         "assertions",
@@ -697,5 +662,4 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("vote_id"),
     )
-    with op.batch_alter_table("assertions", schema=None) as batch_op:
-        batch_op.create_index("ix_assertions_passkey", ["passkey_id"], unique=False)
+    op.create_index("ix_assertions_passkey", "assertions", ["passkey_id"])

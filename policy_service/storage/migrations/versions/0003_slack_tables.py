@@ -1,4 +1,4 @@
-"""the tables of Slack
+"""Slack tables
 
 Revision ID: 0003
 Revises: 0002
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back."""
+    """Forward only: to go back, restore a backup."""
     op.create_table(
         "slack_cards",
         sa.Column("card_id", sa.String(), nullable=False),
@@ -37,10 +37,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("card_id"),
         sa.UniqueConstraint("review_id", "place", name="uq_slack_cards_review"),
     )
-    with op.batch_alter_table("slack_cards", schema=None) as batch_op:
-        batch_op.create_index("ix_slack_cards_digest", ["digest_id"], unique=False)
-        batch_op.create_index("ix_slack_cards_effect", ["effect_id"], unique=False)
-        batch_op.create_index("ix_slack_cards_place", ["place", "kind", "card_id"], unique=False)
+    op.create_index("ix_slack_cards_digest", "slack_cards", ["digest_id"])
+    op.create_index("ix_slack_cards_effect", "slack_cards", ["effect_id"])
+    op.create_index("ix_slack_cards_place", "slack_cards", ["place", "kind", "card_id"])
 
     op.create_table(
         "slack_deliveries",
@@ -48,8 +47,7 @@ def upgrade() -> None:
         sa.Column("at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("delivery"),
     )
-    with op.batch_alter_table("slack_deliveries", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_slack_deliveries_at"), ["at"], unique=False)
+    op.create_index("ix_slack_deliveries_at", "slack_deliveries", ["at"])
 
     op.create_table(
         "slack_invitations",
@@ -63,8 +61,7 @@ def upgrade() -> None:
         sa.Column("used_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("secret_hash"),
     )
-    with op.batch_alter_table("slack_invitations", schema=None) as batch_op:
-        batch_op.create_index("ix_slack_invitations_over", ["expires_at"], unique=False)
+    op.create_index("ix_slack_invitations_over", "slack_invitations", ["expires_at"])
 
     op.create_table(
         "slack_links",
@@ -81,8 +78,7 @@ def upgrade() -> None:
         sa.Column("signed_out_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("team_id", "user_id"),
     )
-    with op.batch_alter_table("slack_links", schema=None) as batch_op:
-        batch_op.create_index("ix_slack_links_person", ["iss", "sub"], unique=False)
+    op.create_index("ix_slack_links_person", "slack_links", ["iss", "sub"])
 
     op.create_table(
         "slack_places",
