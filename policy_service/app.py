@@ -80,7 +80,7 @@ from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews

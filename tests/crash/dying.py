@@ -73,9 +73,9 @@ def _which(value: Any) -> str:
     if isinstance(value, str):
         return value
     from policy_service.channels.admin.commands import COMMANDS
-    from policy_service.workflow.expiry import due_rows
+    from policy_service.workflow.expiry import sweep
 
-    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(due_rows))
+    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(sweep))
     return next(name for table in tables for name, known in table.items() if known is value)
 
 

@@ -20,7 +20,7 @@ from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
 from policy_service.queries.effect_text import effect_sentence
-from policy_service.workflow.effects.effect_rows import new_effect_row
+from policy_service.workflow.effects.digests import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)

@@ -8,8 +8,7 @@ from countersign.contract.wire import AcceptRequest, DeclineRequest, Transaction
 from policy_service.channels.http.api import Api
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.identity.agents import Caller
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
+from policy_service.workflow.edits.proposals import accept, decline
 
 ProposalId = Path(min_length=1, max_length=64, description="The proposal's id.")
 

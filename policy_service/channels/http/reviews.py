@@ -24,10 +24,9 @@ from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
 from policy_service.queries.voter import voter_from_person
-from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.workflow.edits.proposals import ProposalRequest, propose
 from policy_service.workflow.review_export.export import export
-from policy_service.workflow.reviews import answer as answers
-from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.comment import CommentDraft, answer, comment
 from policy_service.workflow.reviews.vote import VoteInput, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
@@ -117,5 +116,5 @@ async def answer_question(
     api: Api, caller: Caller, wish: AnswerRequest, review_id: str = ReviewId
 ) -> TransactionView:
     """Answer a question as the agent whose effect it is about."""
-    snapshot = await answers.answer(api.ctx, caller, review_id, wish.question_id, wish.text)
+    snapshot = await answer(api.ctx, caller, review_id, wish.question_id, wish.text)
     return await api.telling.transaction(snapshot)

@@ -54,7 +54,7 @@ from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_log_line, ensure_place
-from policy_service.workflow.slack.voters import voter_for_account
+from policy_service.workflow.slack.interactions import voter_for_account
 
 
 def direct_recipients(

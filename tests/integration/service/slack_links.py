@@ -28,7 +28,7 @@ from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.reviews.vote import VoteInput, vote
 from policy_service.workflow.slack.account_links import Account, invite, link
-from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
+from policy_service.workflow.slack.interactions import LinkedVoter, require_still_linked, voter_for_account
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings

@@ -317,7 +317,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "a vote": ("policy_service.workflow.reviews.vote", "count"),
 }
 OF_A_LOOP: dict[str, tuple[Any, str]] = {
-    "a sweep": ("policy_service.workflow.expiry.due_rows", "page"),
+    "a sweep": ("policy_service.workflow.expiry.sweep", "page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.log", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),

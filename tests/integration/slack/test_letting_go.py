@@ -137,16 +137,16 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
 async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(office: Office) -> None:
     """What stands in a channel that takes messages would ask for ever."""
     dana = await office.link("maya")
-    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
+    with pytest.raises(NotFoundError, match="nothing was ever sent to '#typo'"):
         await given_up(office, "#typo")
     view, card = await office.asked(quiet=True)
-    with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
+    with pytest.raises(ConflictError, match="'#approvals' accepts messages; name another channel"):
         await given_up(office, "#approvals")
     assert await places(office) == ["#approvals"]
     await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-    assert "no message of ours" in words(await office.told(dana, "Nothing was decided"))
+    assert "not a message of this service" in words(await office.told(dana, "Nothing was decided"))
     assert await office.state(view) == "review"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.storage.databases import *  # noqa: F403
+from tests.unit.storage.databases import *
 
 
 @pytest.fixture
