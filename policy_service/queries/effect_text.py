@@ -1,10 +1,10 @@
-"""An effect in words: the sentence and the arguments, both from the stored canonical bytes and the reviewed manifest.
+"""An effect in words: the sentence and the arguments, from the canonical bytes and the reviewed manifest.
 
-Nothing is shortened, nothing is HTML, and nothing comes from the agent but the values themselves. Where the bundle no
-longer holds the manifest the effect was made with, the words are plain and the arguments stand in canonical order.
+Nothing is shortened and nothing is HTML. Only values come from the agent. If the manifest is not in the
+bundle, the text is generic and the arguments are in canonical order.
 
-A value is hidden when it is a secret, lies inside one, or holds one; its byte count is shown instead. The agent's own
-view is not touched (it sent the value), and the digest binds it all the same.
+A value is hidden if it is a secret, lies inside one, or contains one; its byte count is shown instead. The
+agent's own view shows it, and the digest covers it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from policy_service.storage.tables import EffectRow
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 
 NOT_IN_THE_SCHEMA = "not in the schema"
-"""The type of an argument that the reviewed schema does not know."""
+"""The type text of an argument that the schema does not declare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """An amount in minor units with its ISO 4217 code, and the one way we print it."""
+    """An amount in minor units with its ISO 4217 code, and its text."""
 
     minor: int
     currency: str
-    text: str  # "$1,240.00": symbol and grouping fixed by us, never by the reader's locale
+    text: str  # "$1,240.00", independent of the reader's locale
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the sentence: our printed words, or a value filled in from the bytes (`value`)."""
+    """A part of the sentence: text of the manifest, or a value from the arguments."""
 
     text: str
     value: bool = False
@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ArgRow:
-    """One argument, in the order of the tool's schema."""
+    """One argument, in schema order."""
 
     name: str
     type_text: str  # "integer, minor units", "one of 3": words from the manifest's schema
@@ -61,13 +61,13 @@ class ArgRow:
     value_text: str  # a string's own characters; for every other type the same as `value_json`
     money: Money | None = None
     recipient: bool = False
-    secret: bool = False  # the page then shows the byte count instead of the value
-    unseen: bool = False  # Cedar could not weigh it
+    secret: bool = False  # shown as a byte count
+    unseen: bool = False  # not visible to Cedar
     bytes: int = 0  # UTF-8 length of `value_text`
 
 
 def is_hidden(secret: Sequence[str], pointer: str) -> bool:
-    """Whether showing what stands at ``pointer`` would show a secret."""
+    """Whether showing the value at ``pointer`` would reveal a secret."""
     return any(
         not one or one == pointer or one.startswith(f"{pointer}/") or pointer.startswith(f"{one}/")
         for one in secret
@@ -75,12 +75,12 @@ def is_hidden(secret: Sequence[str], pointer: str) -> bool:
 
 
 def hidden_text(value: JSON) -> str:
-    """What stands in place of a hidden value."""
+    """The replacement of a hidden value."""
     return f"(hidden value, {len(canonicalize(value))} bytes)"
 
 
 def without_secrets(args: Mapping[str, JSON], secret: Sequence[str]) -> dict[str, JSON]:
-    """The arguments with every hidden one replaced by its byte count."""
+    """The arguments with hidden values replaced by their byte counts."""
     return {
         name: hidden_text(value) if is_hidden(secret, pointer_to(name)) else value
         for name, value in args.items()
@@ -98,7 +98,7 @@ _TYPES = {
 
 
 def effect_sentence(bundle: Bundle, effect: EffectRow) -> tuple[Piece, ...]:
-    """What will happen, with the values filled in."""
+    """What the effect does, with its values."""
     manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), args_of(effect)
     if manifest is None:
         return (
@@ -126,20 +126,23 @@ def _value_piece(manifest: ToolManifest, args: JSON, pointer: str, *, hidden: bo
 
 
 def money_at(manifest: ToolManifest, args: JSON, pointer: str) -> Money | None:
-    """The amount at ``pointer``, if the manifest says it is money, the value is a whole number and the currency a
-    code: what looks like one could move the point or add a digit."""
+    """The amount at ``pointer``, if the manifest declares it as money.
+
+    The value must be an integer and the currency a known code: otherwise the decimal point could be
+    misplaced.
+    """
     field = next((field for field in manifest.money if field.amount == pointer), None)
     minor = _at(args, pointer)
     if field is None or isinstance(minor, bool) or not isinstance(minor, int):
         return None
     currency = _currency(field, args)
     if not is_currency(currency):
-        return None  # nobody can say how many decimals it has: the numbers stand as they are
+        return None  # unknown number of decimals: show the raw numbers
     return Money(minor, currency, money_text(minor, currency))
 
 
 def first_money(bundle: Bundle, effect: EffectRow) -> Money | None:
-    """The amount a list shows: the first money field of the manifest."""
+    """The amount shown in lists: the first money field of the manifest."""
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     if manifest is None or not manifest.money or is_hidden(effect.secret, manifest.money[0].amount):
         return None
@@ -157,7 +160,7 @@ def _at(args: JSON, pointer: str) -> JSON:
     try:
         return resolve_pointer(args, pointer)
     except PointerError:
-        return None  # an optional argument that was not given
+        return None  # an optional argument that is absent
 
 
 def _shown(value: JSON) -> str:
@@ -165,7 +168,7 @@ def _shown(value: JSON) -> str:
 
 
 def arg_rows(bundle: Bundle, effect: EffectRow, unseen: list[str]) -> tuple[ArgRow, ...]:
-    """Every argument: in the order of the schema, then any the schema does not know."""
+    """Every argument: in schema order, then those the schema does not declare."""
     args = args_of(effect)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     properties = schema_properties(manifest)
@@ -174,7 +177,7 @@ def arg_rows(bundle: Bundle, effect: EffectRow, unseen: list[str]) -> tuple[ArgR
 
 
 def schema_properties(manifest: ToolManifest | None) -> dict[str, Any]:
-    """The schema of each argument, in the order it is written."""
+    """The schema of each argument, in order."""
     found = None if manifest is None else manifest.args.get("properties")
     return found if isinstance(found, dict) else {}
 

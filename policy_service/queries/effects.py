@@ -1,4 +1,4 @@
-"""The stored row of an effect: its arguments, its manifest, its gates, and its agent as policies see it."""
+"""What a stored effect row holds: its arguments, manifest, gates, and its agent as policies see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from policy_service.storage.tables import AgentRow, EffectRow
 
 
 def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | None:
-    """The reviewed manifest of exactly this version of a tool, or None when the bundle does not hold it."""
+    """The manifest of exactly this version of a tool; None if the bundle does not contain it."""
     version = bundle.version(tool, tool_digest)
     return None if version is None else version.manifest
 
@@ -23,7 +23,9 @@ def principal_of(agent: AgentRow) -> AgentPrincipal:
 
 
 def gates_of(effect: EffectRow, fired: Sequence[Gate] = ()) -> tuple[Gate, ...]:
-    """All that ever fired: a gate that fires again in another wording is kept in both, so the stricter one counts."""
+    """All gates that ever fired. If a gate fires again with another text, both are kept, so the stricter one
+    counts.
+    """
     return tuple(dict.fromkeys([*(Gate.from_json(gate) for gate in effect.gates), *fired]))
 
 
@@ -31,16 +33,16 @@ def args_of(effect: EffectRow) -> dict[str, JSON]:
     """The arguments, decoded from the stored canonical bytes.
 
     Raises:
-        TypeError: they are no object, which nothing that was admitted can be.
+        TypeError: they are not an object, which admission rules out.
     """
     return decode_args(effect.args)
 
 
 def decode_args(stored: bytes) -> dict[str, JSON]:
-    """The same, of the bytes alone.
+    """The arguments from canonical bytes.
 
     Raises:
-        TypeError: they are no object.
+        TypeError: they are not an object.
     """
     args = load(stored)
     if not isinstance(args, dict):

@@ -1,4 +1,4 @@
-"""The words of people and for people: how long theirs may be, and sentences that every channel says alike."""
+"""Texts that several channels share, and the length limit for texts of people."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CLOSED: Final[Mapping[str, str]] = {
 
 
 def require_text_length(words: str) -> str:
-    """The words, unless they are too long.
+    """The text, if it is not too long.
 
     Raises:
-        InvalidRequestError: they are longer than `MAX_TEXT_CHARS`.
+        InvalidRequestError: it is longer than `MAX_TEXT_CHARS`.
     """
     if len(words) > MAX_TEXT_CHARS:
         raise InvalidRequestError(f"write {MAX_TEXT_CHARS:,} characters at most, not {len(words):,}")
@@ -29,12 +29,12 @@ def require_text_length(words: str) -> str:
 
 
 def closed_review_text(state: str) -> str:
-    """Why a review in this state takes no answer."""
+    """Why a review in this state takes no vote."""
     return _CLOSED.get(state, f"this review is closed ({state})")
 
 
 def not_in_groups_text(groups: Iterable[str], does: str) -> str:
-    """Why somebody outside these groups may not do it, and what they can do."""
+    """Why somebody outside these groups may not do it, and what to do instead."""
     named = " or ".join(groups)
     return (
         f"only people in {named} {does}, and you are not one of them; ask one of them, or ask your administrator to "

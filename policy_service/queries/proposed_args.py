@@ -1,7 +1,6 @@
-"""Arguments that somebody proposes in place of an effect's: the checks a submission of them would pass, and one more.
+"""Validation of proposed arguments: the checks of a submission, and that hidden arguments are left out.
 
-They are admitted, fit the reviewed manifest the effect was made with, and name a resource. What the proposer cannot see
-they cannot change: hidden arguments are left out, and stay as they are.
+A person cannot change what they cannot see, so hidden arguments keep their values.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from policy_service.storage.tables import EffectRow
 
 
 def hidden_args(effect: EffectRow) -> dict[str, JSON]:
-    """The arguments of an effect that people are not shown."""
+    """The arguments of an effect that people do not see."""
     return {
         name: value for name, value in args_of(effect).items() if is_hidden(effect.secret, pointer_to(name))
     }
 
 
 def canonical_proposed_args(bundle: Bundle, effect: EffectRow, args: Mapping[str, JSON]) -> bytes:
-    """The canonical bytes of an effect's arguments as somebody proposes them, the hidden ones filled in.
+    """The canonical bytes of proposed arguments, with the hidden ones added.
 
     Raises:
         RequestError: an admission code, or `invalid_request`, naming the argument.
@@ -34,7 +33,7 @@ def canonical_proposed_args(bundle: Bundle, effect: EffectRow, args: Mapping[str
     if rules is None:
         raise InvalidRequestError(
             f"the bundle in force does not describe this version of {effect.tool!r}, so no other arguments can be "
-            "checked; deny it, and let the agent ask again"
+            "checked; deny it, so that the agent can submit it again"
         )
     for name in args:
         if is_hidden(effect.secret, pointer_to(name)):

@@ -1,6 +1,7 @@
-"""Rows that cannot be read any more: set apart and told, so that one of them holds up no list and no job.
+"""Isolation of unreadable rows, so that one damaged row does not break a list or a job.
 
-What such a row asked can neither be decided nor released: whoever needs it whole gets the error itself.
+The effect behind such a row can be neither decided nor released: code that needs the row itself gets the
+error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What people denied a short while ago and are asked again: the same agent, tool and resource, in other words.
+"""Recent denials of nearly the same effect: same agent, tool and resource.
 
-It is context for whoever decides now, never a decision: no vote is carried over, and nothing is denied by itself. An
-agent that is told no finds another way to ask, and the next approver should know that it is the next.
+They are context for the reviewer, because an agent may rephrase a denied request. No vote is carried over and
+nothing is denied automatically.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from policy_service.queries.review_context import ReviewContext
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow, VoteRow
 
-MAX_SHOWN = 5  # the newest; whoever was told no five times in a day needs no sixth line
+MAX_SHOWN = 5  # newest first; five are enough to see the pattern
 
 _e, _v = table(EffectRow).c, table(VoteRow).c
-# The state is written out, for a partial index serves no parameter.
+# The state is a literal, because a partial index cannot serve a bound parameter.
 _DENIALS = (
     select(
         *(_e.effect_id, _e.rev, _e.txn, _e.agent, _e.tool, _e.resource_key, _e.args),
@@ -40,7 +40,7 @@ _DENIALS = (
 
 @dataclass(frozen=True, slots=True)
 class RecentDenial:
-    """One denial of nearly the same. ``differs`` names the arguments that are others now; none: exactly the same."""
+    """One denial. ``differs`` names the arguments that changed; empty if all are the same."""
 
     review_id: str
     txn: str
@@ -53,12 +53,12 @@ class RecentDenial:
 
 
 def lookback_period(ctx: Context) -> timedelta:
-    """How long people are told of a denial."""
+    """How long a denial is shown."""
     return timedelta(hours=ctx.settings.denied_before_hours)
 
 
 class RecentDenials:
-    """The denials that may be about some cases; one query for all of them."""
+    """The denials that may concern some reviews, read with one query."""
 
     def __init__(self, conn: Connection, cases: Sequence[ReviewContext], period: timedelta) -> None:
         self._period = period
@@ -76,7 +76,7 @@ class RecentDenials:
             self._found[row.agent, row.tool, row.resource_key].append(row)
 
     def before(self, case: ReviewContext) -> tuple[RecentDenial, ...]:
-        """Those of the period before this review was opened, and while it was open; the newest first."""
+        """The denials from the lookback period before this review opened until it settled, newest first."""
         return tuple(
             RecentDenial(
                 *(row.review_id, row.txn, row.changed_at, row.iss, row.sub, row.name, row.reason),
@@ -93,17 +93,17 @@ def _of(effect: EffectRow) -> tuple[str, str, str]:
 
 
 def _is_of(review: ReviewRow, at: datetime, period: timedelta) -> bool:
-    """Whether who decides this review should know of it: also what is denied while it is open."""
+    """Whether the denial falls between the lookback period before the review and its settlement."""
     return review.opened_at - period <= at and (review.settled_at is None or at < review.settled_at)
 
 
 def _differing(before: bytes, now: bytes) -> tuple[str, ...]:
-    """The arguments that are not the same, by name; of secret ones too, whose values are told nowhere."""
+    """The names of arguments that differ, secret ones included; their values are not shown."""
     given = decode_args(now)
     try:
         then = decode_args(before)
     except (ContractError, TypeError):
-        then = {}  # from what cannot be read any more, everything differs
+        then = {}  # unreadable stored arguments count as different
     return tuple(
         sorted(
             name

@@ -1,4 +1,4 @@
-"""A review with everything around it, as a vote and a page need it: read one by one, or a page at once."""
+"""A review with its snapshot, effect and agent, as votes and pages need it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 @dataclass(frozen=True)
 class ReviewContext:
-    """A review, the transaction at its revision, the effect it asks about, and whose effect that is."""
+    """A review, the transaction at its revision, the effect it is about, and the agent."""
 
     review: ReviewRow
     snapshot: Snapshot
@@ -31,24 +31,24 @@ class ReviewContext:
 
     @property
     def asked(self) -> tuple[MergedGate, ...]:
-        """What they ask for together, of everybody who is asked by now."""
+        """The merged gates, including groups added by escalation."""
         return merge(self.gates, self.review.escalated)
 
 
 def read_review_context(conn: Connection, review_id: str) -> ReviewContext:
-    """One case.
+    """The context of one review.
 
     Raises:
-        NotFoundError: there is no such review, or its effect or agent is gone.
+        NotFoundError: the review, its effect or its agent does not exist.
     """
     return review_context_of(conn, repository.require_review(conn, review_id))
 
 
 def review_context_of(conn: Connection, review: ReviewRow) -> ReviewContext:
-    """The case of this review.
+    """The context of a review row.
 
     Raises:
-        NotFoundError: its effect or agent is gone.
+        NotFoundError: its effect or agent does not exist.
     """
     snapshot = repository.require_transaction(conn, review.txn, review.rev)
     case = _case(review, snapshot, repository.agent_of(conn, review.agent))
@@ -58,7 +58,9 @@ def review_context_of(conn: Connection, review: ReviewRow) -> ReviewContext:
 
 
 def read_review_contexts(conn: Connection, reviews: Sequence[ReviewRow]) -> list[ReviewContext]:
-    """The cases of these reviews, by as many queries as one takes; a review whose effect is gone is left out."""
+    """The contexts of these reviews, with a constant number of queries; without those whose effect or agent
+    is missing.
+    """
     snapshots = repository.load_all(conn, [(review.txn, review.rev) for review in reviews])
     agents = repository.agents_of(conn, [review.agent for review in reviews])
     cases = (
@@ -71,5 +73,5 @@ def _case(review: ReviewRow, snapshot: Snapshot | None, agent: AgentRow | None) 
     effect = None if snapshot is None else snapshot.find(review.effect_id)
     if snapshot is None or effect is None or agent is None:
         return None
-    # the snapshot's own row of the review: what moves it here must be seen here
+    # the snapshot's own instance, so that changes of the row are seen through both
     return ReviewContext(snapshot.review_of(effect) or review, snapshot, effect, agent)

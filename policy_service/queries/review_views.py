@@ -1,4 +1,4 @@
-"""Reviews as the wire's read models."""
+"""Wire models of reviews."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from policy_service.storage.tables import CommentRow, EffectRow
 
 
 async def open_review_page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
-    """Open reviews, those that expire first in front.
+    """Open reviews by deadline.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     cases, following = await open_review_contexts(ctx, cursor, limit)
     denials = await ctx.db.read(lambda conn: RecentDenials(conn, cases, lookback_period(ctx)))
@@ -38,14 +38,14 @@ async def open_review_page(ctx: Context, cursor: str | None, limit: int) -> Revi
 
 
 def _readable(ctx: Context, case: ReviewContext, denials: RecentDenials) -> ReviewView | None:
-    """A review of a list; one that cannot be read is left out, and told."""
+    """A review of a list; None, with a log line, if it is unreadable."""
     with Quarantine(case.review):
         return _review(ctx, case, denials.before(case))
     return None
 
 
 async def load_review_view(ctx: Context, review_id: str) -> ReviewView:
-    """One review as a program of a person reads it.
+    """One review.
 
     Raises:
         NotFoundError: there is no such review.
@@ -59,7 +59,7 @@ async def load_review_view(ctx: Context, review_id: str) -> ReviewView:
 
 
 async def review_view_of(ctx: Context, case: ReviewContext, counted: Tally | None = None) -> ReviewView:
-    """The same of a case that was read already, and of its count."""
+    """The same for a context and a vote count that are already loaded."""
     denials = await ctx.db.read(lambda conn: RecentDenials(conn, [case], lookback_period(ctx)).before(case))
     return _with_digest(ctx, case, denials, counted)
 

@@ -1,12 +1,11 @@
-"""A task with everything around it: its case, who may settle it, and what each answer says and will cause.
+"""A task with its effect: who may settle it, and what each answer causes.
 
-Rules: nobody settles for their own side, whatever the bundle says: a word of theirs would turn what they asked for
-into truth; and whoever opened something alone does not review that. Then policy decides: where the bundle has rules
-about ``Action::"settle"``, plain Cedar alone says who. Without such a rule it is whoever a gate of the effect asks,
-or, where no gate ever asked about it, whoever some gate of the bundle asks: people already trusted to weigh effects.
-A bundle that asks nobody about anything has to name them.
+Nobody settles for their own side, whatever the policies say, and whoever used break-glass alone does not
+review it. Then the policies decide: if the bundle has rules about ``Action::"settle"``, Cedar alone does.
+Otherwise members of the effect's gates may settle, or, if no gate fired, members of any gate of the bundle. A
+bundle without gates has to name them.
 
-What follows from an answer is computed by the rules that will apply then, on the transaction as it would be.
+The consequences of an answer are computed by applying the domain's rules to the state after it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from policy_service.storage.tables import AgentRow, EffectRow, TaskRow
 
 @dataclass(frozen=True)
 class TaskContext:
-    """A task, the transaction at its revision, the effect it is about, and whose effect that is."""
+    """A task, the transaction at its revision, the effect it is about, and the agent."""
 
     task: TaskRow
     snapshot: Snapshot
@@ -61,30 +60,29 @@ class TaskContext:
 
     @property
     def kind(self) -> TaskKind:
-        """What is to be settled."""
         return TaskKind(self.task.kind)
 
     @property
     def state(self) -> EffectState:
-        """Where the effect stands."""
+        """The state of the effect."""
         return EffectState(self.effect.state)
 
     @property
     def forward(self) -> EffectRow:
-        """The effect itself, or for a compensation what it was to take back."""
+        """The effect itself, or the effect that this compensation undoes."""
         return self.snapshot.find(self.effect.compensates or "") or self.effect
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Every gate that ever fired on the effect; a compensation has those of what it takes back."""
+        """Every gate that ever fired on the effect; for a compensation, those of the effect it undoes."""
         return gates_of(self.effect) or gates_of(self.forward)
 
 
 def read_task_context(conn: Connection, task_id: str) -> TaskContext:
-    """One task.
+    """The context of one task.
 
     Raises:
-        NotFoundError: there is no such task, or its effect or agent is gone.
+        NotFoundError: the task, its effect or its agent does not exist.
     """
     task = find_one(conn, TaskRow, task_id=task_id)
     if task is None:
@@ -97,7 +95,7 @@ def read_task_context(conn: Connection, task_id: str) -> TaskContext:
 
 
 def read_task_contexts(conn: Connection, tasks: Sequence[TaskRow]) -> list[TaskContext]:
-    """These tasks, by as many queries as one takes; one whose effect is gone is left out."""
+    """The contexts of these tasks, with a constant number of queries; without those whose effect is missing."""
     snapshots = repository.load_all(conn, [(task.txn, task.rev) for task in tasks])
     agents = repository.agents_of(conn, [snapshot.transaction.agent for snapshot in snapshots.values()])
     found = []
@@ -114,7 +112,7 @@ def _case(task: TaskRow, snapshot: Snapshot, agent: AgentRow | None) -> TaskCont
 
 
 def settlement_of(case: TaskContext) -> dict[str, Any] | None:
-    """What a person said of this task; None while nobody has, and where it settled itself."""
+    """What a person settled by this task; None if it is open or closed by itself."""
     task_id = case.task.task_id
     return next((said for said in case.effect.settlements if said["task_id"] == task_id), None)
 
@@ -126,13 +124,13 @@ _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", re
 def settle_refusal(
     ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: datetime
 ) -> str | None:
-    """The sentence that tells this person why they may not settle it, or None when they may."""
+    """Why this person may not settle it, as a sentence; None if they may."""
     if voter.key == case.agent.owner:
-        return f"you own {case.agent.name}; nobody settles for their own side"
+        return f"you own {case.agent.name}, so somebody else has to settle this"
     if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _who_opened(case):
-        return "you opened this; somebody else says whether that was justified"
+        return "you opened this, so somebody else has to review it"
     if voter.key in requesters_side(case.agent, case.snapshot.transaction):
-        return "you changed its arguments; nobody settles for their own side"
+        return "you changed its arguments, so somebody else has to settle this"
     groups = current_groups(bundle, voter.key, voter.groups)
     person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     granted = check_people_rules(
@@ -167,7 +165,9 @@ def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
 
 
 def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
-    gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates  # the very people who are too few
+    gates = (
+        () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
+    )  # its gates cannot be satisfied by their own groups
     of_effect = frozenset[str]().union(*(gate.groups for gate in gates))
     asked = of_effect or bundle.rules.asked | {UNSEEN}
     if groups & asked:
@@ -183,7 +183,7 @@ _UNKNOWN = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer, in words."""
+    """One answer with its text and its consequences."""
 
     answer: TaskAnswer
     text: str
@@ -191,7 +191,7 @@ class Choice:
 
 
 def choices(case: TaskContext) -> tuple[Choice, ...]:
-    """The answers this task takes; none once it is settled."""
+    """The answers of an open task."""
     if case.task.state != "open":
         return ()
     return tuple(
@@ -200,7 +200,7 @@ def choices(case: TaskContext) -> tuple[Choice, ...]:
 
 
 def answer_text(case: TaskContext, answer: TaskAnswer) -> str:
-    """An answer as a sentence a person could say."""
+    """An answer as a sentence."""
     if case.effect.kind == "compensate" and answer in {TaskAnswer.FIRED, TaskAnswer.NOT_FIRED}:
         return "It was taken back" if answer is TaskAnswer.FIRED else "It was not taken back"
     return _TEXTS[answer]

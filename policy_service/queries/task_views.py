@@ -1,4 +1,4 @@
-"""Tasks as the wire's read models."""
+"""Wire models of tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from policy_service.queries.voter import Voter
 async def task_list_view(
     ctx: Context, *, state: str, kind: str | None, cursor: str | None, limit: int
 ) -> TaskPage:
-    """Tasks in a state, of a kind or of all, oldest first."""
+    """Tasks in a state, of one kind or of all, oldest first."""
     found = await ctx.db.read(
         lambda conn: repository.list_tasks(conn, state=state, kind=kind, after=cursor, limit=limit + 1)
     )
@@ -36,16 +36,15 @@ async def task_list_view(
 
 
 async def load_task_detail(ctx: Context, voter: Voter, task_id: str) -> TaskDetail:
-    """One task with what is known, for the person who settles it.
+    """One task for the person who settles it.
 
     Raises:
-        NotFoundError: no such task.
+        NotFoundError: there is no such task.
     """
     return task_detail(ctx, voter, await ctx.db.read(lambda conn: read_task_context(conn, task_id)))
 
 
 def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
-    """One case, the same way."""
     bundle, now, effect = ctx.active.current, ctx.clock(), case.effect
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     is_open = case.task.state == "open"
@@ -83,5 +82,5 @@ def _view(ctx: Context, case: TaskContext) -> TaskView:
 
 
 def task_url(ctx: Context, task_id: str) -> str:
-    """Where people settle a task."""
+    """The page on which people settle a task."""
     return f"{ctx.settings.public_url}/tasks/{task_id}"

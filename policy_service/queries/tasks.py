@@ -1,8 +1,7 @@
-"""The list of tasks and a task's page: the values, and how they are read.
+"""The task list and the page of a task: the values and how they are read.
 
-A person sees every task of the deployment; whether they may settle it, and why not, is determined by the rules the
-settlement itself applies. No value is HTML, nothing is shortened, and text that an agent or a tool wrote arrives
-exactly as it was sent.
+Everybody who is signed in can read every task. Whether somebody may settle it is computed with the rules of
+the settlement. Texts of agents and tools are returned unchanged; no value is HTML.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from policy_service.storage.tables import EffectRow, TaskRow
 
 @dataclass(frozen=True, slots=True)
 class SettlementLine:
-    """What a person said. `answer` is the sentence they pressed."""
+    """What a person settled; `answer` is its text."""
 
     answer: str
     person_name: str
@@ -71,7 +70,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
-    """A page of tasks, the oldest in front; `next_cursor` is opaque, None at the end."""
+    """A page of tasks, oldest first; `next_cursor` is opaque, None at the end."""
 
     rows: tuple[TaskLine, ...]
     next_cursor: str | None = None
@@ -79,7 +78,7 @@ class TaskList:
 
 @dataclass(frozen=True, slots=True)
 class OpenTasks:
-    """How many tasks are open, capped."""
+    """The number of open tasks, up to a limit."""
 
     total: int = 0
     capped: bool = False
@@ -87,17 +86,17 @@ class OpenTasks:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceView:
-    """One answer, what it says, and what it will cause."""
+    """One answer, its text and its consequences."""
 
     answer: str
     text: str
     follows: str
-    wants_result: tuple[str, ...] = ()  # what the compensation takes from the tool's result
+    wants_result: tuple[str, ...] = ()  # fields of the tool's result that the compensation needs
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReadModel:
-    """Everything one person needs to settle one task, and what became of it."""
+    """Everything a person needs to settle one task, and its outcome."""
 
     task_id: str
     kind: str
@@ -122,29 +121,28 @@ class TaskReadModel:
     key_kid: str | None
     seq: int
     siblings: tuple[Sibling, ...]
-    takes_back: tuple[Piece, ...]  # of a compensation: the sentence of what it was to take back
+    takes_back: tuple[Piece, ...]  # for a compensation: the sentence of the effect it undoes
     review_id: str | None
-    votes: tuple[VoteLine, ...]  # of those who released it
+    votes: tuple[VoteLine, ...]  # votes on the released effect
     commit: str
     attempt_id: str | None
     fire_by: datetime | None
-    error: str | None  # what was reported last, in the words of whoever fired it
-    idempotent: bool | None  # None: the bundle no longer holds the manifest
+    error: str | None  # the error of the last report, in the words of its reporter
+    idempotent: bool | None  # None: the manifest is not in the bundle
     probe: str | None
     compensation_tool: str | None
-    settlements: tuple[SettlementLine, ...]  # of the effect, other tasks' too
+    settlements: tuple[SettlementLine, ...]  # all settlements of the effect
     settlement: SettlementLine | None  # of this task
     choices: tuple[ChoiceView, ...]
     why_not: str | None
     timeline: tuple[EventLine, ...]
 
 
-_COUNT_CAP = 99  # the tab says "99+" beyond
+_COUNT_CAP = 99  # more are shown as "99+"
 _RESULT = "result:"
 
 
 async def count_open(ctx: Context) -> OpenTasks:
-    """How many tasks wait for somebody."""
     few = select(col(TaskRow.task_id)).where(col(TaskRow.state) == "open").limit(_COUNT_CAP + 1).subquery()
     found: int = await ctx.db.read(
         lambda conn: conn.execute(select(func.count()).select_from(few)).scalar_one()
@@ -153,7 +151,7 @@ async def count_open(ctx: Context) -> OpenTasks:
 
 
 async def task_list(ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int) -> TaskList:
-    """A page of tasks in a state, the oldest in front."""
+    """A page of tasks in a state, oldest first."""
     now = ctx.clock()
     return await ctx.db.read(lambda conn: _list(conn, ctx, voter, state, cursor, limit, now))
 
@@ -190,7 +188,7 @@ def _line(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: da
 
 
 async def task_page(ctx: Context, voter: Voter, task_id: str) -> TaskReadModel | None:
-    """One task, open or settled; None when there is no such task."""
+    """One task, open or settled; None if it does not exist."""
     now = ctx.clock()
     try:
         return await ctx.db.read(lambda conn: _page(conn, ctx, read_task_context(conn, task_id), voter, now))
@@ -255,7 +253,7 @@ def _choice(effect: EffectRow, choice: Choice) -> ChoiceView:
 
 
 def _wanted(effect: EffectRow, answer: TaskAnswer) -> tuple[str, ...]:
-    """What of the tool's result its compensation cannot do without."""
+    """The fields of the tool's result that its compensation needs."""
     if answer is not TaskAnswer.FIRED or effect.compensation is None:
         return ()
     mapping: Mapping[str, str] = effect.compensation["map"]

@@ -1,13 +1,13 @@
-"""Votes as the count sees them: who they are from, which groups stand now, what Cedar says of that person.
+"""Vote eligibility: who may vote, which groups a person is in now, what Cedar permits, and how votes count.
 
-Group sources that can be read without the person (the bundle's file) are read at every count, so somebody who has left
-a group leaves the count; groups a token carried were checked for age when the vote was cast, and then stand.
+Groups from the bundle are read at every count, so a person who leaves a group stops counting. Groups from a
+token were checked for age when the vote was cast and are kept with the vote.
 
-The domain refuses before Cedar is asked: the agent's owner is the requester's side and never counts, and neither does
-whoever changed the arguments of anything in the transaction.
+The domain excludes the requester's side (the agent's owner and everybody who edited arguments) before Cedar
+is asked, so no policy can allow it.
 
-Break-glass signatures are evaluated the same way, at every count: policy names who may sign, and nobody by default. The
-requester's side opens nothing, whatever the bundle says.
+Break-glass signatures are evaluated the same way at every count. Without a policy that names signers, nothing
+can be opened.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, Transa
 
 
 def person_key(iss: str, sub: str) -> str:
-    """The one spelling of a person: issuer and subject."""
+    """The canonical key of a person: issuer and subject."""
     return f"{iss}|{sub}"
 
 
 def requesters_side(agent: AgentRow, about: ReviewRow | TransactionRow) -> frozenset[str]:
-    """Who may never approve this for this agent, whatever the bundle says: its owner, and whoever edited the args."""
+    """Who must not approve this, whatever the policies say: the agent's owner and everybody who edited the
+    arguments.
+    """
     return frozenset(about.edited_by) | (frozenset() if agent.owner is None else {agent.owner})
 
 
 def current_groups(bundle: Bundle, person: str, from_token: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The groups that stand for a person at this moment."""
+    """The groups of a person now, from the bundle and from their token."""
     return bundle.directory.groups_of(person) | from_token
 
 
@@ -68,7 +70,7 @@ def approval_permission(
     assurance: str,
     now: datetime,
 ) -> Permission:
-    """What Cedar says of this person approving this effect; groups and gates are counted apart."""
+    """What Cedar decides about this person approving this effect. Groups and gates are checked separately."""
     return check_approve_rules(
         bundle.rules,
         PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance)),
@@ -79,7 +81,7 @@ def approval_permission(
 
 
 def review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> ReviewFacts:
-    """The review as policies see it."""
+    """The review as Cedar sees it."""
     return ReviewFacts(
         review_id=review.review_id,
         agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
@@ -93,7 +95,7 @@ def review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> R
 def valid_ballots(
     ctx: Context, bundle: Bundle, snapshot: Snapshot, effect: EffectRow, agent: AgentRow, now: datetime
 ) -> list[BallotVote]:
-    """The votes of a revision, in the order they were cast, as they stand now; late and revoked ones are left out."""
+    """The votes on an effect as they count now, in the order they were cast; without late and revoked ones."""
     review = snapshot.review_of(effect)
     if review is None:
         return []
@@ -106,13 +108,13 @@ def valid_ballots(
 
 
 def valid_votes_of(votes: Iterable[VoteRow], iss: str, sub: str) -> list[VoteRow]:
-    """A person's votes among these that came in time and were not revoked, the oldest first."""
+    """The votes of one person that were in time and not revoked, oldest first."""
     standing = (vote for vote in votes if not vote.late and vote.revoked_at is None)
     return [vote for vote in standing if (vote.iss, vote.sub) == (iss, sub)]
 
 
 def counted_verdict(votes: Iterable[VoteRow], iss: str, sub: str) -> str | None:
-    """A person's counted answer among these votes; a signature for an emergency answers no gate."""
+    """The verdict of a person's newest valid vote. A break-glass signature is not a vote on a gate."""
     theirs = valid_votes_of(votes, iss, sub)
     return next((vote.verdict for vote in reversed(theirs) if vote.verdict != BREAK_GLASS), None)
 
@@ -142,7 +144,7 @@ def _ballot(
 
 
 def break_glass_signatures(snapshot: Snapshot, effect: EffectRow) -> list[VoteRow]:
-    """Who signed for an opening of this revision, in time and not revoked since."""
+    """The valid break-glass signatures on this revision."""
     return [
         vote
         for vote in snapshot.votes_on(effect)
@@ -159,7 +161,7 @@ def break_glass_opening(
     gates: Sequence[Gate],
     now: datetime,
 ) -> BreakGlassApproval | None:
-    """What the signatures come to now."""
+    """What the break-glass signatures amount to now."""
     signed, review = (
         evaluated_signatures(ctx, bundle, snapshot, effect, agent, gates, now),
         snapshot.review_of(effect),
@@ -178,7 +180,7 @@ def evaluated_signatures(
     gates: Sequence[Gate],
     now: datetime,
 ) -> list[BreakGlassSignature]:
-    """The signatures that stand, each with what policy says of its person now."""
+    """The valid signatures, each with what policy permits its person now."""
     review, found = snapshot.review_of(effect), list[BreakGlassSignature]()
     if review is None:
         return found
@@ -205,7 +207,7 @@ def policy_permits(
     assurance: str,
     now: datetime,
 ) -> bool:
-    """Whether policy names this person for it; a bundle that names nobody means nobody."""
+    """Whether a policy names this person for the action. Without such a policy nobody is permitted."""
     who = PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance))
     what = review_facts(agent, review, gates)
     return bool(check_people_rules(bundle.rules, action, who, what, now=now, env=ctx.settings.environment))
@@ -220,8 +222,10 @@ def count_votes(
     gates: Sequence[Gate],
     now: datetime,
 ) -> Tally:
-    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked. Beside
-    them stands what was signed in an emergency."""
+    """Count the votes on an effect as of now: current groups, current permission, required step-up.
+
+    The result also holds the break-glass opening, if there is one.
+    """
     votes = valid_ballots(ctx, bundle, snapshot, effect, agent, now)
     review = snapshot.review_of(effect)
     asked = merge(gates, () if review is None else review.escalated)

@@ -1,4 +1,4 @@
-"""Who votes, and whether a vote of theirs would count: asked by the vote, and by every page that shows a button."""
+"""The voter of a request, and whether their vote would count."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from policy_service.storage.tables import AgentRow, ReviewRow
 
 @dataclass(frozen=True)
 class Voter:
-    """Who votes, as their session knows them."""
+    """A signed-in person, as their session knows them."""
 
     iss: str
     sub: str
     name: str
     assurance: str
-    groups: frozenset[str] = frozenset()  # from the token, fresh enough; readable sources are asked apart
+    groups: frozenset[str] = frozenset()  # from a recent token; groups of the bundle are read separately
     step_up: str | None = None
     groups_problem: str | None = None  # why groups of their provider are missing from the token
 
@@ -47,7 +47,6 @@ class Voter:
 
 
 def voter_from_person(person: Person) -> Voter:
-    """Somebody who is signed in, as a voter."""
     return Voter(
         person.iss,
         person.sub,
@@ -59,12 +58,12 @@ def voter_from_person(person: Person) -> Voter:
 
 
 def with_groups_problem(refusal: str, voter: Voter) -> str:
-    """The refusal, and why groups of their provider are missing, where the last sign-in says so."""
+    """The refusal, with the reason why groups are missing from the last sign-in, if there is one."""
     return refusal if voter.groups_problem is None else f"{refusal} ({voter.groups_problem})"
 
 
 def hypothetical_approval(bundle: Bundle, voter: Voter) -> BallotVote:
-    """The approval this person would give, for the domain to judge; Cedar is asked apart."""
+    """The approval this person would give, for the domain to evaluate. Cedar is asked separately."""
     return BallotVote(
         "", voter.key, current_groups(bundle, voter.key, voter.groups), "approve", voter.step_up
     )
@@ -73,8 +72,9 @@ def hypothetical_approval(bundle: Bundle, voter: Voter) -> BallotVote:
 def approval_step_up(
     conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
 ) -> StepUpStatus:
-    """Whether an approval by this person asks for a passkey: where a gate they could serve does. ``missing``: and they
-    have none that counts, and nothing they could serve does without.
+    """Whether an approval by this person needs a passkey: if a gate they can serve does.
+
+    ``missing`` means they have none that counts and every gate they can serve needs one.
     """
     mine, merged = hypothetical_approval(bundle, voter), case.asked
     if not any(is_eligible_for(gate, mine) and gate.step_up for gate in merged):
@@ -87,8 +87,9 @@ def approval_step_up(
 def break_glass_step_up(
     conn: Connection, ctx: Context, case: ReviewContext, voter: Voter, now: datetime
 ) -> StepUpStatus:
-    """The same for a signature of break-glass, which every gate's step-up holds for: those who sign are seldom the
-    people the gates ask."""
+    """Whether a break-glass signature needs a passkey: if any gate does, because signers rarely serve the
+    gates.
+    """
     if not any(gate.step_up for gate in case.asked):
         return "none"
     return "asked" if _has_passkey(conn, ctx, voter, now) else "missing"
@@ -107,11 +108,11 @@ def vote_refusal(
     voter: Voter,
     now: datetime,
 ) -> str | None:
-    """The sentence that tells this person why their vote would not count, or None when it would."""
+    """Why this person's vote would not count, as a sentence; None if it would."""
     if voter.key == agent.owner:
-        return f"you own {agent.name}; nobody approves their own side"
+        return f"you own {agent.name}, so you cannot approve what it asks for"
     if voter.key in requesters_side(agent, review):
-        return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
+        return "you changed its arguments, so you cannot approve it; somebody else must decide"
     mine, merged = hypothetical_approval(bundle, voter), merge(gates, review.escalated)
     if not any(is_eligible_for(gate, mine) for gate in merged):
         asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
@@ -136,8 +137,8 @@ def vote_refusal(
 
 @dataclass(frozen=True, slots=True)
 class BreakGlassPermission:
-    """What one person may do in an emergency: ``why_not`` is the sentence that tells them why nothing, ``alone``
-    whether their signature is enough by itself, with a review afterwards.
+    """``why_not`` is the reason why this person may not sign, ``alone`` whether their signature is sufficient
+    alone.
     """
 
     why_not: str | None
@@ -147,10 +148,10 @@ class BreakGlassPermission:
 def break_glass_permission(
     ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
 ) -> BreakGlassPermission:
-    """What this person may do about this review."""
+    """Whether this person may sign to open this review by break-glass."""
     if voter.key in requesters_side(case.agent, case.review):
         return BreakGlassPermission(
-            f"you own {case.agent.name}, or changed what it asks; nobody opens what their own side asks for"
+            f"you own {case.agent.name} or edited its arguments, so you cannot open this"
         )
     groups, assurance = current_groups(bundle, voter.key, voter.groups), voter.assurance
     as_one, alone = (
@@ -162,5 +163,5 @@ def break_glass_permission(
     if as_one or alone:
         return BreakGlassPermission(None, alone)
     return BreakGlassPermission(
-        "no policy lets you open this in an emergency; ask somebody whom one names, or an operator"
+        "no policy permits you to use break-glass here; ask somebody a policy names, or an operator"
     )

@@ -76,7 +76,7 @@ async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: S
     await page.wait_for_timeout(300)  # until the stream is open
     task = await site.told(path)
     await site.do(lambda story: story.people["ingrid"].visitor.settle(task, "fired", reason="seen it"))
-    await expect(page.get_by_role("link", name="Settled while you read, show it")).to_be_visible()
+    await expect(page.get_by_role("link", name="It was settled, show it")).to_be_visible()
     await expect(page.locator("#fired > summary")).to_be_visible()
     await page.locator("#not_fired > summary").click()
     await page.locator("#why-not_fired").fill("no")

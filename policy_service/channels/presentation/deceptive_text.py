@@ -1,6 +1,6 @@
-"""Where in a text something deceives: positions only, no words.
+"""Positions of deceptive characters in a text.
 
-Pure. Every scan is linear in the text: an agent chooses these strings, and the page must stay quick.
+Pure. Every scan is linear in the length: agents choose these strings, and pages must stay fast.
 """
 
 import re
@@ -27,7 +27,7 @@ _SHARED_SHAPES = frozenset(LOOKS_LIKE.values())
 
 
 def gap_positions(text: str, *, block: bool, edges: bool) -> set[int]:
-    """Whitespace that a page would fold, or that pushes text away; with `edges`, also where the text ends."""
+    """Whitespace that HTML would fold or that pushes text out of sight; with `edges` also at both ends."""
     patterns = [PADDING] if block else [PADDING, _FOLDED_BY_A_PAGE]
     found = {i for pattern in patterns for match in pattern.finditer(text) for i in range(*match.span())}
     if edges and not (block and "\n" in text):
@@ -36,7 +36,7 @@ def gap_positions(text: str, *, block: bool, edges: bool) -> set[int]:
 
 
 def hidden_positions(text: str) -> set[int]:
-    """Characters that leave no mark, and combining marks beyond those a letter can carry."""
+    """Invisible characters, and more combining marks than a letter can carry."""
     unseen = {i for i, char in enumerate(text) if is_invisible(char) and not is_emoji_joiner(text, i)}
     return unseen | _stacked_positions(text)
 
@@ -52,7 +52,7 @@ def _stacked_positions(text: str) -> set[int]:
 
 
 def suspect_positions(text: str, *, address: bool) -> set[int]:
-    """Letters that pass for others: where two scripts meet in a word, or anywhere inside an address."""
+    """Lookalike letters: where two scripts meet in a word, or anywhere in an address."""
     found = {i for i, char in enumerate(text) if not char.isascii() and is_styled_letter(char)}
     for match in _WORD.finditer(text):
         found |= _suspects_in_word(match.group(), match.start())
@@ -62,12 +62,12 @@ def suspect_positions(text: str, *, address: bool) -> set[int]:
 
 
 def address_spans(text: str) -> list[tuple[int, int]]:
-    """Stretches that read as a host, a link or a mailbox."""
+    """Spans that look like a host, a link or a mailbox."""
     return [m.span() for m in _TOKEN.finditer(text) if not _DOTS_AND_ATS.isdisjoint(m.group()[1:-1])]
 
 
 def _suspects_in_word(word: str, start: int) -> set[int]:
-    """Two scripts in one word: the fewer letters intrude, and only those that pass for the others."""
+    """In a word of two scripts, the script with fewer letters is suspect, and only its lookalikes."""
     if word.isascii():
         return set()
     twins = {start + i for i, char in enumerate(word) if ascii_lookalike(char, in_address=False)}
@@ -81,7 +81,9 @@ def _suspects_in_word(word: str, start: int) -> set[int]:
 
 
 def _suspects_in_address(text: str, start: int, end: int) -> set[int]:
-    """A label made of nothing but look-alikes deceives as well as one letter does; an honest one does not."""
+    """A label made only of lookalikes is as deceptive as one letter; a label with other foreign letters is
+    honest.
+    """
     found = {i for i in range(start, end) if text[i] in FALSE_SIGNS}
     for label in _LABEL.finditer(text, start, end):
         foreign = [i for i in range(*label.span()) if not text[i].isascii()]

@@ -1,19 +1,19 @@
-"""Letters that pass for other letters, and the characters nobody sees.
+"""Lookalike letters and invisible characters.
 
-Pure tables and questions about single characters; `deceptions.py` asks them. The tables hold the letters of
-the scripts that share shapes with Latin, not the whole of Unicode TS 39: what they miss is still shown
-exactly as it was sent. They are written as code points, so that this file holds none of what it describes.
+Pure tables and predicates of single characters. The tables cover the scripts that share shapes with Latin,
+not all of Unicode TS 39; characters they miss are still shown unchanged. Tables are written as code points,
+so that this file contains no deceptive characters.
 """
 
 import unicodedata
 
 
 def _table(pairs: str) -> dict[str, str]:
-    """`0430a` says: U+0430 looks like a."""
+    """`0430a` means: U+0430 looks like a."""
     return {chr(int(pair[:-1], 16)): pair[-1] for pair in pairs.split()}
 
 
-# Letters of another script that look like an ASCII letter in common fonts.
+# Letters of other scripts that look like an ASCII letter in common fonts.
 LOOKS_LIKE = _table(
     # Cyrillic and Latin IPA
     "0430a 0441c 0435e 043Eo 0440p 0445x 0443y 0455s 0456i 0458j 04CFl 04BBh 0501d 051Bq 051Dw 0475v "
@@ -32,10 +32,10 @@ LOOKS_LIKE = _table(
     "A4E6V A4E7H A4EAW A4EBX A4ECY A4EEA A4F0E A4F2I A4F3O A4F4U "
 )
 
-# Latin letters with an ASCII twin belong to living languages, so they count only inside an address.
+# Latin letters of living languages that resemble ASCII letters: suspect only in addresses.
 _LATIN_TWINS = _table("0131i 0251a 0269i 01C0l 217Cl 2170i 217Dc 217Ed 217Fm 2113l 1D0Fo A731s ")
 
-# Signs that seem to part an address where nothing parts it.
+# Characters that look like address separators and are none.
 _FALSE_SIGNS = _table("2024. FF0E. 3002. 2044/ 2215/ FF0F/ 29F8/ FF1A: 2236: A789: FF20@ FE6B@ ")
 
 FALSE_SIGNS = frozenset(_FALSE_SIGNS)
@@ -52,12 +52,12 @@ _CONTROL_NAMES = {
 
 
 def code_point(char: str) -> str:
-    """`U+202E`."""
+    """For example `U+202E`."""
     return f"U+{ord(char):04X}"
 
 
 def character_name(char: str) -> str:
-    """The character's name in words: `right-to-left override`, `Cyrillic small letter a`."""
+    """The character's name: `right-to-left override`, `Cyrillic small letter a`."""
     if known := _CONTROL_NAMES.get(ord(char)):
         return known
     name = unicodedata.name(char, "")
@@ -69,17 +69,17 @@ def character_name(char: str) -> str:
 
 
 def is_bidi_control(char: str) -> bool:
-    """True for the characters that reorder what is read."""
+    """Whether the character reorders text."""
     return char in _BIDI
 
 
 def is_unusual_space(char: str) -> bool:
-    """A space that is not U+0020: shown, but common enough in honest text to raise no alarm."""
+    """A space other than U+0020: marked, but common in honest text and no finding."""
     return unicodedata.category(char) == "Zs" and char != " "
 
 
 def is_invisible(char: str) -> bool:
-    """True for what leaves no mark on a page (line breaks and tabs aside) or no meaning in a font."""
+    """Whether the character is invisible (line breaks and tabs aside) or has no assigned glyph."""
     if char in "\n\t ":
         return False
     category = unicodedata.category(char)
@@ -88,7 +88,7 @@ def is_invisible(char: str) -> bool:
 
 
 def is_emoji_joiner(text: str, at: int) -> bool:
-    """A single joiner or style selector inside an emoji, where it belongs and hides nothing."""
+    """A joiner or style selector inside an emoji, where it hides nothing."""
     before = text[at - 1] if at else ""
     after = text[at + 1] if at + 1 < len(text) else ""
     if text[at] == _EMOJI_STYLE:
@@ -107,7 +107,7 @@ def _is_pictograph(char: str) -> bool:
 
 
 def ascii_lookalike(char: str, *, in_address: bool) -> str | None:
-    """The ASCII character this one passes for, or None."""
+    """The ASCII character this one resembles, or None."""
     if char.isascii():
         return None
     if twin := LOOKS_LIKE.get(char):
@@ -118,7 +118,7 @@ def ascii_lookalike(char: str, *, in_address: bool) -> str | None:
 
 
 def _plain_form(char: str) -> str | None:
-    """Styled letters and foreign digits: mathematical, fullwidth, Arabic-Indic: ASCII in disguise."""
+    """The ASCII form of styled letters and foreign digits (mathematical, fullwidth, Arabic-Indic)."""
     if unicodedata.category(char) == "Nd":
         return str(unicodedata.decimal(char))
     if not unicodedata.name(char, "").startswith(("MATHEMATICAL", "FULLWIDTH")):
@@ -128,5 +128,5 @@ def _plain_form(char: str) -> str | None:
 
 
 def is_styled_letter(char: str) -> bool:
-    """Mathematical letters are never anybody's handwriting: they are marked wherever they stand."""
+    """Mathematical letters are never ordinary text, so they are marked everywhere."""
     return unicodedata.name(char, "").startswith("MATHEMATICAL") and char.isalnum()

@@ -1,11 +1,11 @@
-"""Show text that somebody else wrote so that nobody can hide in it.
+"""Mark untrusted text so that nothing in it can be hidden from its reader.
 
-Pure: text in, spans and findings out. Rules kept here:
-- every character of the text is in the spans, in order; a run may be written as one code point and a count;
-- what cannot be seen (bidi controls, zero width, tags, selectors, control characters) becomes its code point;
-- a letter that passes for another is marked where two scripts meet in a word, or anywhere inside an address;
-- line breaks or spaces in such numbers that they push text out of sight are counted, not drawn.
-Nothing here is HTML; the one place that escapes is `rendering.py`.
+Pure: text in, spans and findings out; nothing is HTML.
+
+- Every character of the text is in the spans, in order. A run may be one code point and a count.
+- Invisible characters (bidi controls, zero width, tags, selectors, control characters) become their code point.
+- A lookalike letter is marked where two scripts meet in a word, and anywhere in an address.
+- Line breaks or spaces that push text out of sight are counted, not drawn.
 """
 
 import re
@@ -23,14 +23,14 @@ from policy_service.channels.presentation.text_findings import TextFinding, find
 
 SpanKind: TypeAlias = Literal["plain", "hidden", "suspect"]
 
-MAX_HIDDEN_IN_A_ROW = 12  # different ones, drawn one by one; of a longer run the first 8 are
+MAX_HIDDEN_IN_A_ROW = 12  # of a longer run only the first 8 are drawn
 _DRAWN_OF_A_LONG_RUN = 8
 _ODD = re.compile(r"[^\x20-\x7e\t\n]")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text of one kind. A hidden one stands for `count` times the same character."""
+    """A run of one kind. A hidden span represents `count` times the same character."""
 
     kind: SpanKind
     text: str
@@ -52,9 +52,9 @@ def mark(
 ) -> Marked:
     """Mark one text.
 
-    `block` text keeps its line breaks; elsewhere a line break is a hidden character, because a page folds it.
-    `address` says that the whole text is a recipient. `every` draws each hidden character, however many.
-    `edges` marks spaces at both ends; a piece out of the middle of a text goes without.
+    `block` text keeps its line breaks; otherwise a line break is a hidden character, because HTML folds it.
+    `address` marks the whole text as a recipient. `every` draws each hidden character, without shortening
+    runs. `edges` marks leading and trailing spaces; excerpts go without.
     """
     gaps = gap_positions(text, block=block, edges=edges)
     if not gaps and not _ODD.search(text):
@@ -68,12 +68,14 @@ def mark(
 
 
 def plain_text(text: str) -> str:
-    """One line without markup, for a title: what is hidden is written out."""
+    """One line without markup, for titles; hidden characters are written as code points."""
     return "".join(span.text if span.kind != "hidden" else f"[{span.code}]" for span in mark(text).spans)
 
 
 def typed_json(text: str) -> str:
-    """JSON text for a field: the same value, its lines kept, whatever cannot be seen written as \\u and its number."""
+    """JSON text for a form field: the same value with invisible characters as \\u escapes and line breaks
+    kept.
+    """
     lines = text.replace("\r\n", "\n")
     hidden = hidden_positions(lines)
     return "".join(
@@ -104,7 +106,7 @@ def _spans(text: str, hidden: set[int], suspects: set[int]) -> list[Span]:
 
 
 def _shorten_runs(spans: list[Span]) -> list[Span]:
-    """A long run of different hidden characters: draw the first, count the rest, say so."""
+    """Draw the first characters of a long run of hidden characters and count the rest."""
     short: list[Span] = []
     for is_hidden, run in groupby(spans, key=lambda span: span.kind == "hidden"):
         members = list(run)

@@ -1,4 +1,4 @@
-"""What a person signs: the sentence, the amount, a reason, and what an approval does to the whole transaction. Pure."""
+"""What a person signs: the sentence, the amount, and what an approval causes. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from policy_service.queries.review_models import ReviewPage
 
 
 def signed_sentence(page: ReviewPage) -> tuple[Piece, ...]:
-    """The sentence as it stands in "You sign: ...": no capital, no full stop, money with its code."""
+    """The sentence for "You sign: ...": no capital, no full stop, amounts with their currency code."""
     currencies = {row.money.text: row.money.currency for row in page.args if row.money}
     pieces = [_with_currency(piece, currencies) for piece in page.sentence]
     if pieces and not pieces[0].value:
@@ -26,7 +26,7 @@ def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
 
 
 def single_amount(page: ReviewPage) -> Money | None:
-    """The amount for the button, when there is exactly one."""
+    """The amount for the button, if there is exactly one."""
     amounts = [row.money for row in page.args if row.money]
     return amounts[0] if len(amounts) == 1 else None
 
@@ -38,7 +38,7 @@ def approval_effect(page: ReviewPage, wanted: int) -> str:
         return ""
     if wanted > 1:
         more = pluralize(wanted - 1, "more signature")
-        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} wanted."
+        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} required."
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         return f"Approving this releases nothing yet: {waiting:,} more of its transaction {verb} for people."
@@ -49,5 +49,5 @@ def approval_effect(page: ReviewPage, wanted: int) -> str:
 
 
 def waiting_siblings(page: ReviewPage) -> int:
-    """How many other effects of the transaction still wait for people."""
+    """The number of other effects of the transaction that still wait for approval."""
     return sum(1 for sibling in page.siblings if sibling.state == "review")

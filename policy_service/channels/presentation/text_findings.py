@@ -1,6 +1,6 @@
-"""What a marked text does to its reader, said in one sentence each.
+"""One sentence for each way in which a marked text can mislead.
 
-Pure. A finding never guesses at intent: it names the characters and what they do.
+Pure. A finding names characters and their effect; it does not guess intent.
 """
 
 import re
@@ -21,7 +21,7 @@ from policy_service.queries.view_digest import PADDING
 
 TextFindingKind: TypeAlias = Literal["hidden", "padding", "stacked", "lookalike", "userinfo", "markup"]
 
-MAX_NAMED = 4  # different characters named in one sentence; the rest are counted
+MAX_NAMED = 4  # characters named in one sentence; others are counted
 _MARKUP = re.compile(r"<[/!?]?[a-zA-Z][^<>]*>|<!--|javascript:", re.IGNORECASE)
 _USERINFO = re.compile(r"://[^\s/?#@]+@([^\s/?#]+)")
 _BEFORE_HOST = re.compile(r"^.*(?:://|[@\uff20\ufe6b])", re.DOTALL)
@@ -29,7 +29,7 @@ _BEFORE_HOST = re.compile(r"^.*(?:://|[@\uff20\ufe6b])", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TextFinding:
-    """One thing that can mislead; `wire` is the host it is about, as the network sees it."""
+    """One way the text can mislead; `wire` is the affected host in punycode."""
 
     kind: TextFindingKind
     short: str
@@ -38,7 +38,7 @@ class TextFinding:
 
 
 def find_problems(text: str, hidden: list[int], suspects: list[int]) -> tuple[TextFinding, ...]:
-    """All findings of a text whose hidden and suspect positions are known."""
+    """All findings of a text, given its hidden and suspect positions."""
     found = (
         _lookalike(text, suspects),
         _hidden([text[i] for i in hidden]),
@@ -50,7 +50,7 @@ def find_problems(text: str, hidden: list[int], suspects: list[int]) -> tuple[Te
 
 
 def to_punycode(host: str) -> str:
-    """Punycode every label that is not ASCII, without judging whether the name may exist."""
+    """Punycode of every label that is not ASCII, without checking whether the name is valid."""
     labels = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").split(".")
     return ".".join(_wire_label(label) for label in labels)
 
@@ -67,8 +67,8 @@ def _lookalike(text: str, suspects: list[int]) -> TextFinding | None:
     if len(suspects) == 1:
         sentence = f"The marked character is {named}."
     else:
-        sentence = f"{_count(len(suspects), 'marked character')} are not what they seem: {named}."
-    return TextFinding("lookalike", "letters that pass for others", sentence, _wire_of(text, suspects))
+        sentence = f"{_count(len(suspects), 'marked character')} are lookalikes: {named}."
+    return TextFinding("lookalike", "lookalike letters", sentence, _wire_of(text, suspects))
 
 
 def _introduced(char: str) -> str:
@@ -77,7 +77,7 @@ def _introduced(char: str) -> str:
 
 
 def _wire_of(text: str, suspects: list[int]) -> str:
-    """The host that holds a marked letter; nothing when no host does."""
+    """The host that contains a marked letter; "" if none does."""
     for start, end in address_spans(text):
         if any(start <= i < end for i in suspects):
             host = _BEFORE_HOST.sub("", text[start:end]).split("/")[0].rstrip(".:!?")
@@ -93,7 +93,7 @@ def _hidden(chars: list[str]) -> TextFinding | None:
         return None
     if not unseen:
         marks = _count(len(alarming), "stacked mark")
-        return TextFinding("stacked", "stacked marks", f"{marks} would paint over the text beside them.")
+        return TextFinding("stacked", "stacked marks", f"{marks} would cover the text around them.")
     sentence = (
         f"{_count(len(unseen), 'hidden character')}: {_listed([character_name(char) for char in unseen])}."
     )
@@ -116,7 +116,7 @@ def _userinfo(text: str) -> TextFinding | None:
     match = _USERINFO.search(text)
     if match is None:
         return None
-    sentence = "What stands before the @ in this link is a user name. It leads to another host."
+    sentence = "The part before the @ in this link is a user name. The link leads to another host."
     return TextFinding(
         "userinfo", "a link that names one host and leads to another", sentence, to_punycode(match.group(1))
     )
@@ -125,9 +125,7 @@ def _userinfo(text: str) -> TextFinding | None:
 def _markup(text: str) -> TextFinding | None:
     if not _MARKUP.search(text):
         return None
-    return TextFinding(
-        "markup", "markup", "This holds markup. It is shown as plain text and does nothing here."
-    )
+    return TextFinding("markup", "markup", "This contains markup. It is shown as plain text.")
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,7 +1,7 @@
-"""The files pages load: read once, named by their digest, served from memory.
+"""Static files: read once, named by digest, served from memory.
 
-A request never reaches the file system, so no path can leave the folder. A URL with an old digest is not
-found: what a page names and what it gets are the same bytes, and browsers may keep them for ever.
+Requests never reach the file system, so no path can leave the folder. A URL with an old digest is not found,
+so a page and its files always match, and browsers may cache them forever.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_PACKAGED = Path(__file__).parent / "assets"  # where a wheel carries the repository's `web` folder
+_PACKAGED = Path(__file__).parent / "assets"  # the repository's `web` folder in a wheel
 _CHECKED_OUT = Path(__file__).parents[3] / "web"
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file: its bytes, its type and the names its digest gives it."""
+    """One file with its digest."""
 
     name: str
     body: bytes
@@ -35,7 +35,7 @@ class Asset:
 
 
 def web_folder() -> Path:
-    """The folder that holds `templates` and `static`."""
+    """The folder with `templates` and `static`."""
     for folder in (_PACKAGED, _CHECKED_OUT):
         if (folder / "templates").is_dir():
             return folder
@@ -45,7 +45,7 @@ def web_folder() -> Path:
 
 
 def load_assets(folder: Path) -> Mapping[str, Asset]:
-    """Every file of a known type below `folder`, by its name relative to it."""
+    """Every file of a known type below `folder`, by relative name."""
     files = (path for path in sorted(folder.rglob("*")) if path.suffix in _MEDIA_TYPES)
     return {asset.name: asset for asset in (_load(path, folder) for path in files)}
 

@@ -1,7 +1,8 @@
-"""The one place where text becomes HTML: Jinja with autoescape, strict about what is missing.
+"""Rendering of templates: Jinja with autoescape and strict undefined names. Only this module makes HTML from
+text.
 
-Rules kept here: no template marks a value as safe; `Markup` is made only in this file, of escaped pieces;
-an undefined name is an error, never an empty string; only the icons a page used are in the page.
+No template marks a value as safe. `Markup` is made only here, from escaped pieces. Only the icons a page uses
+are in it.
 """
 
 import re
@@ -30,7 +31,7 @@ _TOKEN = re.compile(
 
 
 def cedar_tokens(text: str) -> Iterator[tuple[str, str]]:
-    """(css class or "", text), from the first character to the last."""
+    """(css class or "", text), covering the whole text."""
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:
@@ -52,7 +53,7 @@ _USE = Markup('<svg class="icon" aria-hidden="true"><use href="#{id}"/></svg>')
 
 
 def shown(marked: Marked, *, terse: bool = False) -> Markup:
-    """Marked text as HTML. `terse` leaves out the words for screen readers, for bytes in bulk."""
+    """Marked text as HTML. `terse` omits the text for screen readers, for large amounts of bytes."""
     return Markup("").join(_shown_span(span, terse) for span in marked.spans)
 
 
@@ -66,12 +67,12 @@ def _shown_span(span: Span, terse: bool) -> Markup:
 
 
 def show(text: object, *, address: bool = False) -> Markup:
-    """A short text in the middle of others, marked."""
+    """A short inline text, marked."""
     return shown(mark(str(text), address=address))
 
 
 def cedar(text: str) -> Markup:
-    """Cedar text with its words coloured, marked like everything else that is not ours."""
+    """Cedar source with syntax colours, marked like other untrusted text."""
     pieces = (
         (kind, shown(mark(piece, block=True, edges=False), terse=True)) for kind, piece in cedar_tokens(text)
     )
@@ -79,7 +80,7 @@ def cedar(text: str) -> Markup:
 
 
 class Icons:
-    """The icons of one page: `icons("check")` draws one, `icons.sprite()` at the end brings them along."""
+    """The icons of one page: `icons("check")` draws one, `icons.sprite()` at the end defines those used."""
 
     def __init__(self, symbols: Mapping[str, Markup]) -> None:
         self._symbols = symbols
@@ -90,7 +91,7 @@ class Icons:
         return _USE.format(id=f"i-{name}")
 
     def also(self, *names: str) -> str:
-        """Bring icons that only a later fragment will use."""
+        """Include icons that a later fragment will use."""
         self._used.update(dict.fromkeys(names))
         return ""
 

@@ -145,7 +145,7 @@ async def test_the_sheet_says_what_will_happen(bank: Bank) -> None:
     holds(
         text, "This cannot be undone.", "Show all 393 bytes", "559 bytes, RFC 8785", "payments (SQL), 3 s old",
         "support.cedar, line 9", '<span class="k">forbid</span>', "claim, not checked",
-        "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, on the asking side",
+        "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, who belongs to the requester",
     )  # fmt: skip
     assert text.index('id="h-facts"') < text.index('id="h-agent"') < text.index('id="h-claim"')
     shown = text.split('aria-label="Canonical bytes">')[1].split("</pre>")[0]
@@ -272,7 +272,7 @@ async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
     for shadow, told in (
         (policies.shadow(failed=2), "2 effects could not be asked about"),
-        (broken, "It does not load, so nothing is compared with it"),
+        (broken, "It does not load, so it is not compared"),
     ):
         holds(await text(replace(page, shadow=shadow)), told)
     problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"

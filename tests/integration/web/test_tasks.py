@@ -80,7 +80,7 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
         "<code>take_back</code>, with a release of its own", "Ingrid Vik", reviews.hexed("call" + task.task_id),
         tasks.NOT_FIRED, tasks.FIRED, "takes <code>/refund_id</code> from it",
     )  # fmt: skip
-    gone = "not known: the bundle in force no longer holds this version of refund_payment</dd>"
+    gone = "not known: the active bundle does not contain this version of refund_payment</dd>"
     for idempotent, probe, told in (
         (False, None, "none in its manifest"),
         (False, "find_refund", "<code>find_refund</code> tells"),

@@ -119,7 +119,7 @@ def test_parts_say_what_moved_and_nothing_where_they_are_not_ours() -> None:
     view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []
     warned: ReviewPage = replace(page, warnings=("careful",), claimed={})
-    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "what the agent says"]
+    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "the agent's claims"]
     for parts in ("", "nonsense", "other=1 =2"):
         assert view_of(warned, WEB_RENDERER).moved(parts) == []
 

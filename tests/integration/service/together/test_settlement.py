@@ -244,7 +244,7 @@ async def test_the_first_word_stands_and_the_same_again_is_the_same(bank: Bank) 
             "at": refused.json()["settlement"]["at"],
         }  # fmt: skip
     assert await bank.log(view["txn"]) == before
-    view = await unknown(bank)  # and one that settled itself
+    view = await unknown(bank)  # and one that closed automatically
     task = await bank.maya.task(view, "unknown")
     await told(bank.robot, (view["effects"][0]["effect_id"], "failed"))
     refused = await bank.maya.settle(task, "fired")
