@@ -22,7 +22,7 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.alarms import StopLine, actor_display_name
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, effect_sentence
+from policy_service.queries.effects import Piece, effect_sentence
 from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 from countersign.contract import JSON, ErrorCode, canonicalize, pointer_to
 from policy_service.errors import ConflictError
 from policy_service.queries import repository
-from policy_service.queries.effect_text import hidden_text, is_hidden
-from policy_service.queries.effects import args_of
+from policy_service.queries.effects import args_of, hidden_text, is_hidden
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_models import ArgChange
 from policy_service.storage.tables import EffectRow

@@ -26,13 +26,19 @@ from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, effect_sentence, first_money
-from policy_service.queries.effects import manifest_for
+from policy_service.queries.effects import (
+    ArgRow,
+    Money,
+    Piece,
+    arg_rows,
+    effect_sentence,
+    first_money,
+    manifest_for,
+)
 from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.reviews import finality_text, owner_name, review_content
 from policy_service.queries.view_digest import BATCH_RENDERER, view_of
-from policy_service.queries.vote_eligibility import count_votes
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, vote_refusal
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
 

@@ -23,8 +23,7 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
-from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, effect_sentence, is_hidden
-from policy_service.queries.effects import manifest_for
+from policy_service.queries.effects import ArgRow, Piece, arg_rows, effect_sentence, is_hidden, manifest_for
 from policy_service.queries.repository import select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow

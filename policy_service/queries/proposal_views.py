@@ -8,23 +8,69 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection
 
-from countersign.contract import JSON, ErrorCode, pointer_to
-from policy_service.errors import ForbiddenError, NotFoundError
+from countersign.contract import JSON, ContractError, ErrorCode, admit, canonicalize, pointer_to
+from policy_service.domain.policy_request import InvalidArgsError
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError, RequestError
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.arg_diff import diff_args
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, effect_sentence, is_hidden, money_at, schema_properties
-from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.effects import (
+    Piece,
+    args_of,
+    effect_sentence,
+    is_hidden,
+    manifest_for,
+    money_at,
+    schema_properties,
+)
 from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.review_models import ArgChange, ProposalCard
-from policy_service.queries.vote_eligibility import person_key
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, person_key, vote_refusal
 from policy_service.storage.core import find_one
 from policy_service.storage.proposals import ProposalRow, proposal_by_id
 from policy_service.storage.tables import EffectRow
+
+
+def hidden_args(effect: EffectRow) -> dict[str, JSON]:
+    """The arguments of an effect that people do not see."""
+    return {
+        name: value for name, value in args_of(effect).items() if is_hidden(effect.secret, pointer_to(name))
+    }
+
+
+def canonical_proposed_args(bundle: Bundle, effect: EffectRow, args: Mapping[str, JSON]) -> bytes:
+    """The canonical bytes of proposed arguments, with the hidden ones added.
+
+    Raises:
+        RequestError: an admission code, or `invalid_request`, naming the argument.
+    """
+    rules = bundle.rules.versions.get((effect.tool, effect.tool_digest))
+    if rules is None:
+        raise InvalidRequestError(
+            f"the bundle in force does not describe this version of {effect.tool!r}, so no other arguments can be "
+            "checked; deny it, so that the agent can submit it again"
+        )
+    for name in args:
+        if is_hidden(effect.secret, pointer_to(name)):
+            raise InvalidRequestError(
+                f"{name}: its value is hidden from people, so leave it out; it stays as it is"
+            )
+    try:
+        admitted = admit({**args, **hidden_args(effect)})
+    except ContractError as error:
+        raise RequestError(str(error), code=error.code) from error
+    try:
+        rules.codec.encode(admitted)
+        rules.manifest.resource_of(admitted)
+    except (InvalidArgsError, ContractError) as error:
+        raise InvalidRequestError(f"these arguments do not fit {effect.tool!r}: {error}") from error
+    raw = canonicalize(admitted)
+    if raw == effect.args:
+        raise InvalidRequestError("these are the arguments as they are now; change at least one")
+    return raw
+
 
 FieldKind: TypeAlias = Literal["text", "integer", "boolean", "choice", "json"]
 

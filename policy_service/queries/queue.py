@@ -27,14 +27,11 @@ from policy_service.queries import repository
 from policy_service.queries.batches import batch_kind
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effect_text import Money, Piece, effect_sentence, first_money
-from policy_service.queries.effects import manifest_for
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.review_context import ReviewContext, read_review_contexts
+from policy_service.queries.effects import Money, Piece, effect_sentence, first_money, manifest_for
+from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_contexts
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
-from policy_service.queries.vote_eligibility import count_votes, current_groups
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, vote_refusal
 from policy_service.storage.core import key_after, key_before, rows_of, table
 from policy_service.storage.review_groups import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow

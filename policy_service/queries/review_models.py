@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
 from policy_service.queries.context_panel import ContextPanel
-from policy_service.queries.effect_text import ArgRow, Money, Piece
+from policy_service.queries.effects import ArgRow, Money, Piece
 
 Risk: TypeAlias = Literal["low", "medium", "high"]
 VoteVerdict: TypeAlias = Literal["approve", "deny", "break_glass"]
@@ -54,7 +54,10 @@ class VoteLine:
     at: datetime
     counted: bool
     assurance: str  # "oidc" or "dev"
-    step_up: str | None = None  # "passkey" where one signed it
+    step_up: str | None = None  # "passkey" if one signed it
+    vote_id: str = ""
+    person: str = ""  # key
+    view_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class CommentLine:
     for_requester: bool = False  # written by the requester's side
     answer: str | None = None
     answered_at: datetime | None = None
+    comment_id: str = ""
+    person: str = ""  # key
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +133,16 @@ class BreakGlassView:
 
 
 @dataclass(frozen=True, slots=True)
-class DeniedBefore:
-    """A recent denial of nearly the same effect. `differs` names the changed arguments."""
+class RecentDenial:
+    """A recent denial of nearly the same effect. ``differs`` names the changed arguments; empty if all are the same."""
 
     review_id: str
     at: datetime
     person_name: str
     reason: str
     differs: tuple[str, ...]
+    txn: str = ""
+    person: str = ""  # key
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,7 @@ class ReviewPage(ReviewContent):
     undoable: bool = False  # the manifest declares a compensation
     reason_required: bool = False  # a gate requires a reason for an approval
     my_verdict: VoteVerdict | None = None  # of this person's counted vote on this revision
-    denied_before: tuple[DeniedBefore, ...] = ()  # newest first
+    denied_before: tuple[RecentDenial, ...] = ()  # newest first
     step_up: StepUpStatus = "none"  # whether an approval needs a passkey, and whether this person has one
     rule_changes: tuple[RuleChange, ...] = ()  # newest first
     proposals: tuple[ProposalCard, ...] = ()  # open ones, oldest first

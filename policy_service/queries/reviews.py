@@ -32,21 +32,24 @@ from policy_service.queries.context_panel import (
     read_precedents,
 )
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effect_text import arg_rows, effect_sentence
-from policy_service.queries.effects import manifest_for
+from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for
 from policy_service.queries.proposal_views import (
     accepted_proposal_cards,
     changes_since_staged,
     may_propose,
     open_proposal_cards,
 )
-from policy_service.queries.recent_denials import RecentDenials, lookback_period
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_contexts, review_context_of
+from policy_service.queries.review_context import (
+    RecentDenials,
+    ReviewContext,
+    lookback_period,
+    read_review_contexts,
+    review_context_of,
+)
 from policy_service.queries.review_models import (
     BreakGlassView,
     CommentLine,
-    DeniedBefore,
     EventLine,
     FactLine,
     GateView,
@@ -60,16 +63,15 @@ from policy_service.queries.review_models import (
 from policy_service.queries.signers import PossibleSigners, possible_signers
 from policy_service.queries.timeline import event_line, person_of, rule_changes_of
 from policy_service.queries.vote_eligibility import (
-    break_glass_signatures,
-    count_votes,
-    counted_verdict,
-    requesters_side,
-)
-from policy_service.queries.voter import (
     Voter,
     approval_step_up,
     break_glass_permission,
+    break_glass_signatures,
     break_glass_step_up,
+    count_votes,
+    counted_verdict,
+    person_key,
+    requesters_side,
     vote_refusal,
 )
 from policy_service.storage.core import find_one
@@ -202,10 +204,7 @@ def read_review_page(
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,
         break_glass=_break_glass(conn, ctx, bundle, case, counted, voter, now),
-        denied_before=tuple(
-            DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in RecentDenials(conn, [case], lookback_period(ctx)).before(case)
-        ),
+        denied_before=RecentDenials(conn, [case], lookback_period(ctx)).before(case),
         step_up=approval_step_up(conn, ctx, bundle, case, voter, now),
     )
 
@@ -253,6 +252,8 @@ def comment_line(one: CommentRow) -> CommentLine:
         for_requester=one.for_requester,
         answer=one.answer,
         answered_at=one.answered_at,
+        comment_id=one.comment_id,
+        person=person_key(one.iss, one.sub),
     )
 
 
@@ -339,6 +340,9 @@ def vote_line(vote: VoteRow, counted: Tally) -> VoteLine:
         counted=counted.counts(vote.vote_id),
         assurance=vote.assurance,
         step_up=vote.step_up,
+        vote_id=vote.vote_id,
+        person=person_key(vote.iss, vote.sub),
+        view_digest=vote.view_digest,
     )
 
 

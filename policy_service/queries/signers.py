@@ -21,13 +21,13 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.vote_eligibility import (
+    Voter,
     approval_permission,
     current_groups,
     person_key,
     requesters_side,
     valid_ballots,
 )
-from policy_service.queries.voter import Voter
 from policy_service.storage.tables import PersonRow
 
 

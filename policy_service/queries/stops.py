@@ -15,9 +15,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pdp.people import Permission, PersonFacts, StopFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.context import Context
-from policy_service.queries.messages import not_in_groups_text
-from policy_service.queries.vote_eligibility import current_groups
-from policy_service.queries.voter import Voter, with_groups_problem
+from policy_service.queries.review_context import not_in_groups_text
+from policy_service.queries.vote_eligibility import Voter, current_groups, with_groups_problem
 from policy_service.storage.core import table
 from policy_service.storage.tables import StopRow
 

@@ -1,7 +1,7 @@
 """A task with its effect: who may settle it, and what each answer causes.
 
-Nobody settles for their own side, whatever the policies say, and whoever used break-glass alone does not
-review it. Then the policies decide: if the bundle has rules about ``Action::"settle"``, Cedar alone does.
+The requester's side never settles, even if a policy permits it, and a person who used break-glass alone does
+not review it. Then the policies decide: if the bundle has rules about ``Action::"settle"``, Cedar alone does.
 Otherwise members of the effect's gates may settle, or, if no gate fired, members of any gate of the bundle. A
 bundle without gates has to name them.
 
@@ -10,7 +10,7 @@ The consequences of an answer are computed by applying the domain's rules to the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, cast
@@ -36,15 +36,16 @@ from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.messages import not_in_groups_text
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import not_in_groups_text
 from policy_service.queries.vote_eligibility import (
+    Voter,
     break_glass_signatures,
     current_groups,
     person_key,
     requesters_side,
+    with_groups_problem,
 )
-from policy_service.queries.voter import Voter, with_groups_problem
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import AgentRow, EffectRow, TaskRow
 
@@ -178,6 +179,7 @@ def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter:
     return with_groups_problem(not_in_groups_text(named, "settle this"), voter)
 
 
+_RESULT = "result:"
 _UNKNOWN = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 
 
@@ -188,6 +190,7 @@ class Choice:
     answer: TaskAnswer
     text: str
     follows: str
+    wants_result: tuple[str, ...] = ()  # fields of the tool's result that the compensation needs
 
 
 def choices(case: TaskContext) -> tuple[Choice, ...]:
@@ -195,28 +198,37 @@ def choices(case: TaskContext) -> tuple[Choice, ...]:
     if case.task.state != "open":
         return ()
     return tuple(
-        Choice(answer, answer_text(case, answer), _follows(case, answer)) for answer in ANSWERS[case.kind]
+        Choice(answer, answer_text(case, answer), _follows(case, answer), _wants_result(case, answer))
+        for answer in ANSWERS[case.kind]
     )
+
+
+def _wants_result(case: TaskContext, answer: TaskAnswer) -> tuple[str, ...]:
+    """The fields of the tool's result that its compensation needs."""
+    if answer is not TaskAnswer.FIRED or case.effect.compensation is None:
+        return ()
+    mapping: Mapping[str, str] = case.effect.compensation["map"]
+    return tuple(source.removeprefix(_RESULT) for source in mapping.values() if source.startswith(_RESULT))
 
 
 def answer_text(case: TaskContext, answer: TaskAnswer) -> str:
     """An answer as a sentence."""
     if case.effect.kind == "compensate" and answer in {TaskAnswer.FIRED, TaskAnswer.NOT_FIRED}:
-        return "It was taken back" if answer is TaskAnswer.FIRED else "It was not taken back"
+        return "It was undone" if answer is TaskAnswer.FIRED else "It was not undone"
     return _TEXTS[answer]
 
 
 _TEXTS = {
     TaskAnswer.FIRED: "It fired",
     TaskAnswer.NOT_FIRED: "It did not happen",
-    TaskAnswer.COMPENSATED: "It was taken back by hand",
-    TaskAnswer.LEFT_STANDING: "It stays as it is",
+    TaskAnswer.COMPENSATED: "It was undone manually",
+    TaskAnswer.LEFT_STANDING: "Leave it as it is",
     TaskAnswer.RECORD_HOLDS: "The record is right",
     TaskAnswer.REPORT_HOLDS: "The later report is right",
     TaskAnswer.WITHDRAWN: "Withdraw it",
     TaskAnswer.LEFT_WAITING: "Leave it waiting",
-    TaskAnswer.JUSTIFIED: "Opening it was justified",
-    TaskAnswer.NOT_JUSTIFIED: "Opening it was not justified",
+    TaskAnswer.JUSTIFIED: "Break-glass was justified",
+    TaskAnswer.NOT_JUSTIFIED: "Break-glass was not justified",
 }
 
 
@@ -226,32 +238,26 @@ def _follows(case: TaskContext, answer: TaskAnswer) -> str:
             _of_compensation(case, answer) if case.effect.kind == "compensate" else _of_unknown(case, answer)
         )
     tool, others = case.effect.tool, len(case.snapshot.effects) - 1
-    beside = (
-        f" and the {others} beside it are"
-        if others > 1
-        else " and the one beside it are"
-        if others
-        else " is"
-    )
+    recorded = f"Nothing changes: {tool} stays recorded as {case.effect.state}"
+    withdrawn = f"It and the other {others} of its transaction are" if others else "It is"
     return {
-        TaskAnswer.COMPENSATED: f"{tool} is recorded as taken back. Nothing is called.",
-        TaskAnswer.LEFT_STANDING: f"{tool} is recorded as standing. Nothing takes it back any more.",
-        TaskAnswer.RECORD_HOLDS: f"Nothing moves: {tool} stays recorded as {case.effect.state}.",
-        TaskAnswer.REPORT_HOLDS: f"Nothing moves: what is recorded as {case.effect.state} stays so, with your word "
-        "beside it. What that leaves to be done is done by hand.",
-        TaskAnswer.WITHDRAWN: f"It{beside} withdrawn. Nothing fires, and the agent is told.",
-        TaskAnswer.LEFT_WAITING: "It goes on waiting, and expires unfired when its time is up. Enough people in these "
-        "groups before that, and it goes on by itself.",
-        TaskAnswer.JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word beside it.",
-        TaskAnswer.NOT_JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word "
-        "beside it. To stop what has not fired yet, press Stop at the top; what fired is taken back by hand.",
+        TaskAnswer.COMPENSATED: f"{tool} is recorded as undone. No tool is called.",
+        TaskAnswer.LEFT_STANDING: f"{tool} stays recorded as fired. It will not be undone.",
+        TaskAnswer.RECORD_HOLDS: f"{recorded}.",
+        TaskAnswer.REPORT_HOLDS: f"{recorded}, with your answer. Correct the consequences manually.",
+        TaskAnswer.WITHDRAWN: f"{withdrawn} withdrawn. Nothing fires, and the agent is notified.",
+        TaskAnswer.LEFT_WAITING: "It stays open and expires at its deadline. If enough people join the groups before, "
+        "it continues automatically.",
+        TaskAnswer.JUSTIFIED: f"{recorded}, with your answer.",
+        TaskAnswer.NOT_JUSTIFIED: f"{recorded}, with your answer. To stop effects that have not fired, press "
+        "Stop at the top; undo what fired manually.",
     }[answer]
 
 
 def _of_compensation(case: TaskContext, answer: TaskAnswer) -> str:
     if answer is TaskAnswer.FIRED:
-        return f"{case.forward.tool} is recorded as taken back."
-    return f"{case.forward.tool} stands: its compensation failed, and that becomes a task of its own."
+        return f"{case.forward.tool} is recorded as undone."
+    return f"{case.forward.tool} stays fired: its compensation failed, and a new task is opened."
 
 
 def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
@@ -271,21 +277,19 @@ def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
 def _of_transaction(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
     state = transaction_state(after)
     if any(part.state is EffectState.UNKNOWN for part in after):
-        return "Another effect of its transaction is not known yet: nothing is taken back before that is settled."
+        return "Another effect of its transaction is unknown: nothing is undone before that is settled."
     if state is TxnState.SETTLED:
         return "The transaction is settled."
     if state is TxnState.ENDED:
-        return "Nothing of its transaction stands."
+        return "No effect of its transaction remains."
     if not has_missing_effect(after):
-        return "What became of the others of its transaction is still to be told."
+        return "The outcomes of the other effects are not reported yet."
     due = [
         (effect.tool, str(effect.compensation["tool"]))
         for effect, part in zip(effects, after, strict=True)
         if part.state is EffectState.FIRED and effect.compensation is not None
     ]
-    told = [
-        f"{undo} is asked for, to take {tool} back, by a release of its own." for tool, undo in reversed(due)
-    ]
+    texts = [f"{undo} is requested to undo {tool}, with its own release." for tool, undo in reversed(due)]
     if needs_manual_settlement(after):
-        told.append("What fired and has no compensation stands: that becomes a task.")
-    return " ".join(["The transaction did not go through.", *told])
+        texts.append("Effects that fired and have no compensation become a task.")
+    return " ".join(["The transaction did not complete.", *texts])

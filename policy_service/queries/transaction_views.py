@@ -41,8 +41,7 @@ from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import Tally
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import without_secrets
-from policy_service.queries.effects import args_of, gates_of
+from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.vote_eligibility import count_votes, person_key
 from policy_service.storage.proposals import ProposalRow

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import GateView, ReviewContent
 
 VIEW_LABEL: Final = b"countersign/view/v1\n"

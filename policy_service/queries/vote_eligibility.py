@@ -13,9 +13,11 @@ can be opened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, cast
+
+from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
@@ -26,8 +28,12 @@ from policy_service.domain.quorum import (
     BreakGlassSignature,
     Tally,
     break_glass_approval,
+    counts_toward,
+    is_eligible_for,
     tally,
 )
+from policy_service.identity.passkeys import active_passkeys
+from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.people import (
     Permission,
@@ -38,6 +44,8 @@ from policy_service.pdp.people import (
 )
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, not_in_groups_text
+from policy_service.queries.review_models import StepUpStatus
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 
 
@@ -231,3 +239,142 @@ def count_votes(
     asked = merge(gates, () if review is None else review.escalated)
     counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
     return replace(counted, opening=break_glass_opening(ctx, bundle, snapshot, effect, agent, gates, now))
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A signed-in person, as their session knows them."""
+
+    iss: str
+    sub: str
+    name: str
+    assurance: str
+    groups: frozenset[str] = frozenset()  # from a recent token; groups of the bundle are read separately
+    step_up: str | None = None
+    groups_problem: str | None = None  # why groups of their provider are missing from the token
+
+    @property
+    def key(self) -> str:
+        """Issuer and subject."""
+        return person_key(self.iss, self.sub)
+
+
+def voter_from_person(person: Person) -> Voter:
+    return Voter(
+        person.iss,
+        person.sub,
+        person.name,
+        person.assurance,
+        person.groups,
+        groups_problem=person.groups_problem,
+    )
+
+
+def with_groups_problem(refusal: str, voter: Voter) -> str:
+    """The refusal, with the reason why groups are missing from the last sign-in, if there is one."""
+    return refusal if voter.groups_problem is None else f"{refusal} ({voter.groups_problem})"
+
+
+def hypothetical_approval(bundle: Bundle, voter: Voter) -> BallotVote:
+    """The approval this person would give, for the domain to evaluate. Cedar is asked separately."""
+    return BallotVote(
+        "", voter.key, current_groups(bundle, voter.key, voter.groups), "approve", voter.step_up
+    )
+
+
+def approval_step_up(
+    conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> StepUpStatus:
+    """Whether an approval by this person needs a passkey: if a gate they can serve does.
+
+    ``missing`` means they have none that counts and every gate they can serve needs one.
+    """
+    mine, merged = hypothetical_approval(bundle, voter), case.asked
+    if not any(is_eligible_for(gate, mine) and gate.step_up for gate in merged):
+        return "none"
+    if _has_passkey(conn, ctx, voter, now):
+        return "asked"
+    return "none" if any(counts_toward(gate, mine) for gate in merged) else "missing"
+
+
+def break_glass_step_up(
+    conn: Connection, ctx: Context, case: ReviewContext, voter: Voter, now: datetime
+) -> StepUpStatus:
+    """Whether a break-glass signature needs a passkey: if any gate does, because signers rarely serve the
+    gates.
+    """
+    if not any(gate.step_up for gate in case.asked):
+        return "none"
+    return "asked" if _has_passkey(conn, ctx, voter, now) else "missing"
+
+
+def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
+    return ctx.settings.rp_id is not None and bool(active_passkeys(conn, voter.iss, voter.sub, now))
+
+
+def vote_refusal(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    gates: Sequence[Gate],
+    voter: Voter,
+    now: datetime,
+) -> str | None:
+    """Why this person's vote would not count, as a sentence; None if it would."""
+    if voter.key == agent.owner:
+        return f"you own {agent.name}, so you cannot approve what it asks for"
+    if voter.key in requesters_side(agent, review):
+        return "you changed its arguments, so you cannot approve it; somebody else must decide"
+    mine, merged = hypothetical_approval(bundle, voter), merge(gates, review.escalated)
+    if not any(is_eligible_for(gate, mine) for gate in merged):
+        asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
+        return with_groups_problem(not_in_groups_text(sorted(asked), "decide this"), voter)
+    granted = approval_permission(
+        ctx,
+        bundle,
+        agent,
+        review,
+        gates,
+        person=voter.key,
+        groups=mine.groups,
+        assurance=voter.assurance,
+        now=now,
+    )
+    if not granted:
+        return (
+            granted.reason.text if granted.reason is not None else "the approval policy does not permit you"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakGlassPermission:
+    """``why_not`` is the reason why this person may not sign, ``alone`` whether their signature is sufficient
+    alone.
+    """
+
+    why_not: str | None
+    alone: bool = False
+
+
+def break_glass_permission(
+    ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> BreakGlassPermission:
+    """Whether this person may sign to open this review by break-glass."""
+    if voter.key in requesters_side(case.agent, case.review):
+        return BreakGlassPermission(
+            f"you own {case.agent.name} or edited its arguments, so you cannot open this"
+        )
+    groups, assurance = current_groups(bundle, voter.key, voter.groups), voter.assurance
+    as_one, alone = (
+        policy_permits(
+            ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now
+        )
+        for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
+    )
+    if as_one or alone:
+        return BreakGlassPermission(None, alone)
+    return BreakGlassPermission(
+        "no policy permits you to use break-glass here; ask somebody a policy names, or an operator"
+    )

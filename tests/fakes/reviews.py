@@ -20,7 +20,7 @@ from policy_service.queries.context_panel import (
     Precedents,
     RedemptionProof,
 )
-from policy_service.queries.effect_text import ArgRow, Money, Piece
+from policy_service.queries.effects import ArgRow, Money, Piece
 from policy_service.queries.queue import QueueRow
 from policy_service.queries.review_models import (
     CommentLine,

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from policy_service.channels.presentation.deceptive_text import ascii_lookalike
 from policy_service.channels.presentation.formatting import pluralize
-from policy_service.channels.presentation.homoglyphs import ascii_lookalike
-from policy_service.channels.presentation.marked_text import Marked, mark
-from policy_service.channels.presentation.text_findings import TextFinding
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.channels.presentation.marked_text import Marked, TextFinding, mark
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.view_digest import FOLD_ABOVE_LINES, is_long, line_count
 
 

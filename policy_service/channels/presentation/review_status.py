@@ -3,11 +3,12 @@
 Pure. It implements no domain rule: who may vote and which votes count are given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from policy_service.channels.presentation.formatting import join_or
+from policy_service.channels.presentation.formatting import join_or, pluralize
+from policy_service.queries.effects import Money, Piece
 from policy_service.queries.review_models import GateView, ReviewPage, VoteLine
 
 Tone: TypeAlias = Literal["", "why-good", "why-warn", "why-bad"]
@@ -200,3 +201,48 @@ def _approved(page: ReviewPage) -> OutcomeText:
 def counted_denial(page: ReviewPage) -> VoteLine | None:
     """The denial that settled the review."""
     return next((vote for vote in page.votes if vote.verdict == "deny" and vote.counted), None)
+
+
+def signed_sentence(page: ReviewPage) -> tuple[Piece, ...]:
+    """The sentence for "You sign: ...": no capital, no full stop, amounts with their currency code."""
+    currencies = {row.money.text: row.money.currency for row in page.args if row.money}
+    pieces = [_with_currency(piece, currencies) for piece in page.sentence]
+    if pieces and not pieces[0].value:
+        pieces[0] = replace(pieces[0], text=pieces[0].text[:1].lower() + pieces[0].text[1:])
+    if pieces and not pieces[-1].value:
+        pieces[-1] = replace(pieces[-1], text=pieces[-1].text.rstrip(". "))
+    return tuple(pieces)
+
+
+def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
+    if piece.kind != "money" or piece.text not in currencies:
+        return piece
+    return replace(piece, text=f"{piece.text} {currencies[piece.text]}")
+
+
+def single_amount(page: ReviewPage) -> Money | None:
+    """The amount for the button, if there is exactly one."""
+    amounts = [row.money for row in page.args if row.money]
+    return amounts[0] if len(amounts) == 1 else None
+
+
+def approval_effect(page: ReviewPage, wanted: int) -> str:
+    """What this person's approval does to the whole transaction."""
+    waiting = waiting_siblings(page)
+    if page.state != "open":
+        return ""
+    if wanted > 1:
+        more = pluralize(wanted - 1, "more signature")
+        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} required."
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        return f"Approving this releases nothing yet: {waiting:,} more of its transaction {verb} for people."
+    if page.siblings:
+        whole = f"all {len(page.siblings) + 1:,} effects of its transaction together"
+        return f"Approving this releases {whole}, if the policy still agrees."
+    return ""
+
+
+def waiting_siblings(page: ReviewPage) -> int:
+    """The number of other effects of the transaction that still wait for approval."""
+    return sum(1 for sibling in page.siblings if sibling.state == "review")

@@ -14,10 +14,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.streams import EventStreams
-from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.error_texts import error_text_for
 from policy_service.channels.web.presenters.review_page import stale_changes
-from policy_service.channels.web.rendering import templates_of
+from policy_service.channels.web.rendering import Asset, load_assets, templates_of, web_folder
 from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
@@ -29,8 +28,7 @@ from policy_service.queries.policies import PoliciesReader
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
 from policy_service.queries.tasks import count_open
-from policy_service.queries.vote_eligibility import current_groups
-from policy_service.queries.voter import Voter, voter_from_person
+from policy_service.queries.vote_eligibility import Voter, current_groups, voter_from_person
 
 # One nonce a response. `Referrer-Policy: same-origin` rather than `no-referrer`, because with the latter browsers send
 # `Origin: null` with a form, and the origin check would refuse our own page.

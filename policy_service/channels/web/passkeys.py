@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.presentation.signing import signed_sentence
+from policy_service.channels.presentation.review_status import signed_sentence
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot

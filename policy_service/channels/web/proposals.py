@@ -20,7 +20,6 @@ from policy_service.channels.web.presenters.proposal_form import (
     read_fields,
 )
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
-from policy_service.queries.messages import require_text_length
 from policy_service.queries.proposal_views import (
     ProposalForm,
     preview_proposal,
@@ -28,6 +27,7 @@ from policy_service.queries.proposal_views import (
     review_after_acceptance,
     review_of_proposal,
 )
+from policy_service.queries.review_context import require_text_length
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import ProposalRequest, propose

@@ -22,8 +22,7 @@ from policy_service.channels.web.presenters.review_page import review_template_c
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueueFilter, count_waiting, queue_page
-from policy_service.queries.vote_eligibility import current_groups
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter, current_groups
 
 PAGE_OF_ROWS = 25  # about one screen on a desktop
 EVENTS_COUNTED = 200  # more are shown as "200+"

@@ -5,8 +5,11 @@ No template marks a value as safe. `Markup` is made only here, from escaped piec
 are in it.
 """
 
+import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +20,58 @@ from markupsafe import Markup, escape
 
 from policy_service.channels.presentation import formatting
 from policy_service.channels.presentation.marked_text import Marked, Span, mark, plain_text, typed_json
+
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_PACKAGED = Path(__file__).parent / "assets"  # the repository's `web` folder in a wheel
+_CHECKED_OUT = Path(__file__).parents[3] / "web"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file with its digest."""
+
+    name: str
+    body: bytes
+    media_type: str
+    digest: str
+    integrity: str
+
+    @property
+    def url(self) -> str:
+        return f"/static/{self.digest}/{self.name}"
+
+
+def web_folder() -> Path:
+    """The folder with `templates` and `static`."""
+    for folder in (_PACKAGED, _CHECKED_OUT):
+        if (folder / "templates").is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"no web templates in {str(_PACKAGED)!r} or {str(_CHECKED_OUT)!r}: reinstall the service"
+    )
+
+
+def load_assets(folder: Path) -> Mapping[str, Asset]:
+    """Every file of a known type below `folder`, by relative name."""
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _MEDIA_TYPES)
+    return {asset.name: asset for asset in (_load(path, folder) for path in files)}
+
+
+def _load(path: Path, folder: Path) -> Asset:
+    body = path.read_bytes()
+    digest = hashlib.sha256(body)
+    return Asset(
+        name=path.relative_to(folder).as_posix(),
+        body=body,
+        media_type=_MEDIA_TYPES[path.suffix],
+        digest=digest.hexdigest()[:16],
+        integrity="sha256-" + b64encode(digest.digest()).decode("ascii"),
+    )
+
 
 _TOKEN = re.compile(
     r"""

@@ -10,7 +10,7 @@ from policy_service.channels.web.presenters.context_panel import drawn_bytes
 from policy_service.channels.web.presenters.review_page import change_notice, review_template_context
 from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import ConflictError, InvalidRequestError
-from policy_service.queries.messages import closed_review_text, require_text_length
+from policy_service.queries.review_context import closed_review_text, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import review_page
 from policy_service.workflow.reviews.comment import CommentDraft, comment

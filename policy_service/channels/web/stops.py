@@ -10,7 +10,7 @@ from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.stops import Stoppable, Target, stop_page
 from policy_service.workflow.revocation.stops_by_people import start_again, stop
 

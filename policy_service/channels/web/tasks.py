@@ -16,7 +16,7 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.review_page import argument_warnings, timeline_line
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.tasks import TaskLine, TaskList, TaskReadModel, task_list, task_page
 from policy_service.workflow.tasks.settle import Settlement, settle
 

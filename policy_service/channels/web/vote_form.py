@@ -8,7 +8,7 @@ from policy_service.channels.web.form_parser import parse_positive_int
 from policy_service.channels.web.pages import PageSession
 from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.workflow.passkeys.step_up import StepUpProof
 from policy_service.workflow.reviews.vote import VoteInput

@@ -29,7 +29,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.proposal_views import require_proposal
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of

@@ -22,7 +22,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity.people import find_person, slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, voter_from_person
+from policy_service.queries.vote_eligibility import Voter, voter_from_person
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow

@@ -13,7 +13,7 @@ from policy_service.queries import context_panel as past
 from policy_service.queries.context_panel import ContextPanel
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running

@@ -14,7 +14,7 @@ from policy_service import metrics
 from policy_service.queries import effect_text as describing
 from policy_service.queries import repository
 from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
 from tests.fakes.pages import holds, words

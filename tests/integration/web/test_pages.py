@@ -268,10 +268,10 @@ async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
         return await drawn(bank, "policies.html", page=page, tried=None, form=form, refused="")
 
     page = policies.page()
-    holds(await text(page), without=["could not be asked about"])
+    holds(await text(page), without=["could not be evaluated"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
     for shadow, told in (
-        (policies.shadow(failed=2), "2 effects could not be asked about"),
+        (policies.shadow(failed=2), "2 effects could not be evaluated"),
         (broken, "It does not load, so it is not compared"),
     ):
         holds(await text(replace(page, shadow=shadow)), told)
@@ -294,7 +294,7 @@ async def test_the_form_of_a_trial_keeps_what_was_typed_and_takes_nothing_else(b
     area = unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
     assert area == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
     for changes, status, said in (
-        ({"args": '{"a": 1, "a": 2}'}, 400, "arguments are not JSON we take"),
+        ({"args": '{"a": 1, "a": 2}'}, 400, "arguments are not valid JSON"),
         ({"csrf_token": "another"}, 403, "Nothing was done"),
         ({"surprise": "1"}, 400, "no field"),
     ):

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
-from policy_service.channels.web.assets import load_assets, web_folder
+from policy_service.channels.web.rendering import load_assets, web_folder
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments
 from tests.fakes.world import World, running

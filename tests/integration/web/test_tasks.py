@@ -63,7 +63,7 @@ async def test_tasks_are_listed_counted_and_settled_on_a_page(bank: Bank) -> Non
     after = (await bank.maya.get(path)).text
     holds(after, "It fired, says Maya", "“b-7", "by phone", without=['name="answer"', f"{UNKNOWN}."])
     holds((await bank.maya.get("/tasks?state=settled")).text, "It fired, says Maya")
-    holds((await bank.maya.get(ask[1])).text, "Settled while you read")
+    holds((await bank.maya.get(ask[1])).text, "It was settled")
     await bank.service.sequencer.number()
     await bank.service.feed.refresh()
     holds((await bank.maya.get(f"/tasks/live?since={since}")).text, "1 settled, load again")
@@ -83,7 +83,7 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
     gone = "not known: the active bundle does not contain this version of refund_payment</dd>"
     for idempotent, probe, told in (
         (False, None, "none in its manifest"),
-        (False, "find_refund", "<code>find_refund</code> tells"),
+        (False, "find_refund", "<code>find_refund</code> finds out"),
         (None, None, gone),
     ):
         text = await drawn_task(bank, tasks.unknown(idempotent=idempotent, probe=probe))

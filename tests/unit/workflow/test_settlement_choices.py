@@ -1,4 +1,4 @@
-"""What the page of a task says will follow from an answer, never more than will."""
+"""The consequences that a task page states for each answer."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,18 +14,18 @@ R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A sibling of the effect that is not known."""
+class Other:
+    """Another effect of the transaction."""
 
     state: str
     undo: str | None = None
     may_fail: bool = False
 
 
-def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
-    """What follows, where an unknown effect stands beside these."""
+def consequences(answer: TaskAnswer, *siblings: Other, undo: str | None = None) -> str:
+    """The consequences for an unknown effect with these siblings."""
     asked = _effect("refund", "unknown", undo=undo)
-    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(beside)]
+    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(siblings)]
     snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
     task = _row(TaskRow, kind="unknown", state="open")
     case = TaskContext(task, snapshot, asked, _row(AgentRow, name="agent"))
@@ -35,39 +35,41 @@ def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
 
 def _effect(tool: str, state: str, undo: str | None = None, may_fail: bool = False) -> EffectRow:
     named = {"effect_id": tool, "kind": "effect", "tool": tool, "state": state, "redeemed_by": "a"}
-    compensation = {"tool": undo} if undo else None
+    compensation = {"tool": undo, "map": {}} if undo else None
     return _row(EffectRow, **named, compensation=compensation, may_fail=may_fail, settlements=[])
 
 
 def _row(table: type[R], /, **values: Any) -> R:
-    """A row that says only this; what else it needs is empty."""
+    """A row with these values; other required ones are empty."""
     empty = {name: "" for name, field in table.model_fields.items() if field.is_required()}
     return table(**empty | values)
 
 
 FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
-WENT_NOT, SETTLED = "The transaction did not go through.", "The transaction is settled."
-HAS_FIRED, STANDS, OPEN = Beside("fired", "undo_it"), Beside("fired"), Beside("redeemed")
-FAILED = Beside("failed", may_fail=True)
-TABLE: list[tuple[TaskAnswer, tuple[Beside, ...], str]] = [
+WENT_NOT, SETTLED = "The transaction did not complete.", "The transaction is settled."
+HAS_FIRED, STANDS, OPEN = Other("fired", "undo_it"), Other("fired"), Other("redeemed")
+FAILED = Other("failed", may_fail=True)
+TABLE: list[tuple[TaskAnswer, tuple[Other, ...], str]] = [
     (FIRED, (), SETTLED),
-    (NOT_FIRED, (), "Nothing of its transaction stands."),
+    (NOT_FIRED, (), "No effect of its transaction remains."),
     (FIRED, (STANDS,), SETTLED),
     (FIRED, (FAILED,), SETTLED),
-    (FIRED, (Beside("unused"),), WENT_NOT),
-    (NOT_FIRED, (HAS_FIRED,), "undo_it is asked for"),
-    (NOT_FIRED, (STANDS,), "that becomes a task"),
-    (FIRED, (Beside("unknown"),), "Another effect"),
-    (FIRED, (OPEN,), "still to be told"),
-    (FIRED, (HAS_FIRED, OPEN), "still to be told"),
-    (FIRED, (FAILED, OPEN), "still to be told"),
+    (FIRED, (Other("unused"),), WENT_NOT),
+    (NOT_FIRED, (HAS_FIRED,), "undo_it is requested"),
+    (NOT_FIRED, (STANDS,), "become a task"),
+    (FIRED, (Other("unknown"),), "Another effect"),
+    (FIRED, (OPEN,), "not reported yet"),
+    (FIRED, (HAS_FIRED, OPEN), "not reported yet"),
+    (FIRED, (FAILED, OPEN), "not reported yet"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "beside", "follows"), TABLE)
-def test_what_follows_for_all_of_it(answer: TaskAnswer, beside: tuple[Beside, ...], follows: str) -> None:
-    text = told(answer, *beside, undo="take_back")
+@pytest.mark.parametrize(("answer", "others", "follows"), TABLE)
+def test_consequences_for_the_transaction(
+    answer: TaskAnswer, others: tuple[Other, ...], follows: str
+) -> None:
+    text = consequences(answer, *others, undo="take_back")
     assert follows in text
-    torn = "did not go through" in text
-    assert torn == (follows in {WENT_NOT, "undo_it is asked for", "that becomes a task"})
-    assert OPEN not in beside or "is asked for" not in text, "nothing is taken back while others are open"
+    torn = "did not complete" in text
+    assert torn == (follows in {WENT_NOT, "undo_it is requested", "become a task"})
+    assert OPEN not in others or "is requested" not in text, "nothing is undone while others are open"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policy_service.queries import view_digest
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
 from policy_service.queries.view_digest import (
     API_RENDERER,

@@ -8,7 +8,7 @@ from typing import Final
 from policy_service.channels.presentation.arguments import FoldedText, fold
 from policy_service.channels.presentation.formatting import clock_time
 from policy_service.channels.presentation.marked_text import Marked, mark
-from policy_service.channels.presentation.signing import approval_effect, waiting_siblings
+from policy_service.channels.presentation.review_status import approval_effect, waiting_siblings
 from policy_service.domain.values import money_text
 from policy_service.queries.context_panel import (
     ContextPanel,
@@ -18,7 +18,7 @@ from policy_service.queries.context_panel import (
     Precedents,
     RedemptionProof,
 )
-from policy_service.queries.effect_text import ArgRow, Money
+from policy_service.queries.effects import ArgRow, Money
 from policy_service.queries.review_models import ReviewPage, Sibling
 
 CELL_CHARS = 160

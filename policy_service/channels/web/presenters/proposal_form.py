@@ -16,10 +16,9 @@ from typing import Literal, TypeAlias
 from countersign.contract import JSON, ContractError, canonicalize, load
 from policy_service.channels.presentation.arguments import FoldedText, fold
 from policy_service.channels.presentation.deceptive_text import hidden_positions
-from policy_service.channels.presentation.marked_text import Marked, mark, typed_json
-from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.marked_text import Marked, TextFinding, mark, typed_json
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.effect_text import Money
+from policy_service.queries.effects import Money
 from policy_service.queries.proposal_views import ProposalField, ProposalForm
 from policy_service.queries.review_models import ArgChange
 

@@ -15,7 +15,7 @@ from policy_service.channels.presentation.formatting import Deadline, clock_time
 from policy_service.channels.presentation.marked_text import mark
 from policy_service.channels.presentation.review_status import OutcomeText, short_outcome_text
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.effect_text import Money, Piece
+from policy_service.queries.effects import Money, Piece
 from policy_service.queries.queue import Order, QueueFilter, QueuePage, QueueRow, Tab
 
 _MAX_CHARS = 200

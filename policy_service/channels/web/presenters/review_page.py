@@ -16,8 +16,13 @@ from policy_service.channels.presentation.arguments import (
 )
 from policy_service.channels.presentation.formatting import clock_time, deadline_of
 from policy_service.channels.presentation.marked_text import Marked
-from policy_service.channels.presentation.review_status import counted_denial, outcome_text, quorum_status
-from policy_service.channels.presentation.signing import signed_sentence, single_amount
+from policy_service.channels.presentation.review_status import (
+    counted_denial,
+    outcome_text,
+    quorum_status,
+    signed_sentence,
+    single_amount,
+)
 from policy_service.channels.web.presenters.context_panel import context_panel_view
 from policy_service.channels.web.presenters.proposal_form import ChangedArg, change_lines
 from policy_service.queries.review_models import CommentLine, EventLine, ProposalCard, ReviewPage

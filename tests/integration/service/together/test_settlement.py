@@ -132,7 +132,7 @@ async def test_a_word_on_an_unknown_compensation_settles_what_it_takes_back(bank
         ("not_fired", ("unsettled", "compensation_failed", "failed"), ["compensation_failed"]),
     ):
         view = await undo_unknown(bank)
-        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was taken back"
+        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was undone"
         await settled(bank, view, answer)
         assert (await states(bank.robot, view), await bank.tasks()) == (then, tasks)
 

@@ -7,7 +7,7 @@ import pytest
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.web.presenters.review_page import argument_warnings
 from policy_service.channels.web.rendering import shown
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.reviews import arg

@@ -16,8 +16,8 @@ from policy_service.channels.presentation.review_status import (
     outcome_text,
     quorum_status,
     short_outcome_text,
+    signed_sentence,
 )
-from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.web.presenters.queue_rows import queue_groups
 from policy_service.channels.web.presenters.review_page import change_notice, page_fingerprint
 from policy_service.channels.web.rendering import cedar_tokens

@@ -163,7 +163,7 @@ NOT_YET = "Approving this releases nothing yet: "
 ALL_3 = "Approving this releases all 3 effects of its transaction together, if the policy still agrees."
 WHOLE = {
     "alone": ("", 1, ""),
-    "another signature": ("", 2, NOT_YET + "1 more signature is wanted."),
+    "another signature": ("", 2, NOT_YET + "1 more signature is required."),
     "two more": ("review", 3, NOT_YET + "2 more signatures are required."),
     "a sibling waits": ("review released", 1, NOT_YET + "1 more of its transaction waits for people."),
     "the last": ("released released", 1, ALL_3),
