@@ -72,7 +72,7 @@ async def _stale_batch(page: Page) -> None:
         await box.evaluate("node => { node.value = node.value.replace(/[0-9a-f]{64}/, '0'.repeat(64)) }")
         await box.check()
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each checked effect").click()
+    await page.get_by_role("button", name="Countersign each selected effect").click()
     await page.get_by_role("heading", name="votes counted").wait_for()
 
 

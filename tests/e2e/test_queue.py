@@ -87,7 +87,7 @@ async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, 
     for place in (0, 2):
         await boxes.nth(place).check()
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each checked effect").click()
+    await page.get_by_role("button", name="Countersign each selected effect").click()
     await expect(page.get_by_role("heading", name="2 of 2 votes counted")).to_be_visible()
     assert [len(await site.votes(f"/reviews/{name}")) for name in ticked] == [1, 1]
     await page.get_by_role("link", name="Remaining reviews of this batch").click()

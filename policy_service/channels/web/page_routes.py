@@ -10,15 +10,22 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import wraps
 from urllib.parse import quote
 
+import structlog
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from policy_service.channels.web.form_parser import read_form
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.vote_form import require_csrf
-from policy_service.errors import ServiceError, UnauthenticatedError
+from policy_service.errors import ServiceError, StorageUnavailableError, UnauthenticatedError
 from policy_service.identity.origin import require_host, require_own_page
+from policy_service.pap.active_bundle import NoActiveBundleError
+
+log = structlog.get_logger(__name__)
+
+_NO_POLICIES = "no valid policies are loaded, so nothing can be decided; try again later"
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -90,6 +97,13 @@ class PageRoutes:
                     return await call(handle, pages, request)
                 except ServiceError as error:
                     return await pages.refuse(request, error)
+                except NoActiveBundleError:
+                    return await pages.refuse(request, StorageUnavailableError(_NO_POLICIES))
+                except ClientDisconnect:
+                    raise  # nobody reads an answer
+                except Exception:
+                    log.exception("fault", route=path, method=request.method)
+                    return await pages.fault(request)
 
             self.routes.append(_PageRoute(path, guarded, methods))
             return handle

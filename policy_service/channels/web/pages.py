@@ -12,16 +12,18 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from policy_service import metrics
 from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.streams import EventStreams
 from policy_service.channels.web.error_texts import error_text_for
 from policy_service.channels.web.presenters.review_page import stale_changes
 from policy_service.channels.web.rendering import Asset, load_assets, templates_of, web_folder
-from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
+from policy_service.errors import RETRY_AFTER_S, InternalError, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
+from policy_service.pap.active_bundle import NoActiveBundleError
 from policy_service.queries.alarms import alarms
 from policy_service.queries.context import Context
 from policy_service.queries.policies import PoliciesReader
@@ -185,31 +187,40 @@ class Pages:
     async def refuse(self, request: Request, error: ServiceError) -> Response:
         """The page of a refusal, in the frame of a signed-in person if there is one."""
         session = await self._session_or_none(request)
-        code = str(error.code)
-        if code == "stale_review" and session is not None:
+        if error.code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = error_text_for(code, request.url.path)
-        context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": as_sentence(error.detail)}
-        if code == "misdirected_host":
+        if session is None:
+            return await self._refusal(request, error, "refusal_gate.html")
+        return await self._refusal(request, error, "refusal.html", session=session)
+
+    async def _refusal(
+        self, request: Request, error: ServiceError, template: str, **context: Any
+    ) -> Response:
+        words = error_text_for(str(error.code), request.url.path)
+        context |= asdict(words) | {"alert": words.alert, "detail": as_sentence(error.detail)}
+        if error.code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
-        frame = "refusal_gate.html"
-        if session is not None:
-            frame, context = "refusal.html", context | {"session": session}
-        answer = await self.draw(request, frame, status=error.status, **context)
+        answer = await self.draw(request, template, status=error.status, **context)
         if error.status == 429:
             answer.headers["Retry-After"] = str(RETRY_AFTER_S)
         return answer
 
     async def _stale(self, request: Request, session: PageSession, error: ServiceError) -> Response:
+        rev, read_rev = error.extras.get("rev"), error.extras.get("read_rev")
+        review_id = str(error.extras.get("review_id", ""))
+        if rev != read_rev and review_id == request.path_params.get("review_id"):
+            review_id = (
+                ""  # the newest revision has no review of this effect: do not link back to the one just read
+            )
         return await self.draw(
             request,
             "stale.html",
             status=error.status,
             session=session,
             undone=as_sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
-            read_rev=error.extras.get("read_rev"),
-            rev=error.extras.get("rev"),
-            review_id=str(error.extras.get("review_id", "")),
+            read_rev=read_rev,
+            rev=rev,
+            review_id=review_id,
             changed=stale_changes(error.extras.get("changed", ())),
             moved=error.extras.get("moved", ()),
         )
@@ -220,8 +231,14 @@ class Pages:
             return None
         try:
             return await self.session(request, touch=False)  # a refusal is no activity
-        except ServiceError:
+        except (ServiceError, NoActiveBundleError):
             return None
+
+    async def fault(self, request: Request) -> Response:
+        """The page of an unexpected error. It has no session frame, because reading a session may be what failed."""
+        error = InternalError("the service failed; nothing of this request was released")
+        metrics.REFUSALS.labels(error.code.value).inc()
+        return await self._refusal(request, error, "refusal_gate.html")
 
     def set_session(self, answer: Response, cookie: str) -> None:
         """Set the session cookie; an empty value deletes it."""

@@ -64,16 +64,16 @@ def line_value(line: object) -> str:
 
 
 def read_batch(fields: dict[str, str], most: int) -> BatchForm:
-    """The checked lines of a batch form.
+    """The selected lines of a batch form.
 
     Raises InvalidRequestError (`reason_required` among others).
     """
     ticked = [fields[name] for place in range(1, most + 1) if (name := f"line-{place}") in fields]
     lines = tuple(_line(value) for value in ticked)
     if not lines:
-        raise InvalidRequestError("no line is checked: check each line you mean")
+        raise InvalidRequestError("no line is selected: select each line you mean")
     if len({line["review_id"] for line in lines}) != len(lines):
-        raise InvalidRequestError("one review is checked twice: open the page again")
+        raise InvalidRequestError("one review is selected twice: open the page again")
     verdict = _verdict(fields["verdict"])
     if verdict == "break_glass":
         raise InvalidRequestError("break-glass works for one review at a time, on its own page")
@@ -84,7 +84,7 @@ def read_batch(fields: dict[str, str], most: int) -> BatchForm:
 def _line(value: str) -> dict[str, str]:
     parts = value.split(" ")
     if len(parts) != len(BALLOT_FIELDS):
-        raise InvalidRequestError("a checked line is not valid: open the page again")
+        raise InvalidRequestError("a selected line is not valid: open the page again")
     line = dict(zip(BALLOT_FIELDS, parts, strict=True))
     parse_positive_int(line, "rev")
     return line

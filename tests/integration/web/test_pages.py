@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from policy_service.channels.web import agents
+from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from tests.fakes import policies, reviews
@@ -175,7 +177,7 @@ async def test_where_nothing_can_be_pressed_there_is_no_form(bank: Bank) -> None
     holds(text, 'id="deny"', without=['id="approve"'])  # who approved may still deny
     answer = await bank.maya.get("/reviews/%3Cb%3Erev")
     assert answer.status_code == 404
-    holds(answer.text, "There is nothing here", without=["<b>rev"])
+    holds(answer.text, "Not found", without=["<b>rev"])
 
 
 async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> None:
@@ -186,6 +188,29 @@ async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> 
         assert ("You own the agent" in html) is (may_comment and not may_ask)
     silent = reviews.talked(comments=(), may_comment=False, may_ask=False)
     assert 'id="talk"' not in await drawn_review(bank, silent)
+
+
+async def test_a_fault_is_answered_with_a_page(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise RuntimeError("sk_live_secret")
+
+    monkeypatch.setattr(agents, "agent_list", fails)
+    answer = await bank.maya.get("/agents")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert HEADERS.items() <= dict(answer.headers).items()
+    holds(
+        answer.text, "Nothing was released", "The service failed", without=["sk_live_secret", "RuntimeError"]
+    )
+
+
+async def test_missing_policies_are_answered_with_a_page(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_bundle(_: ActiveBundle) -> None:
+        raise NoActiveBundleError
+
+    monkeypatch.setattr(ActiveBundle, "current", property(no_bundle))
+    answer = await bank.maya.get("/agents")
+    assert answer.status_code == 503
+    holds(answer.text, "<h1>", "No valid policies are loaded")
 
 
 async def test_an_empty_queue_teaches(bank: Bank) -> None:

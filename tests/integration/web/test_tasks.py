@@ -69,7 +69,7 @@ async def test_tasks_are_listed_counted_and_settled_on_a_page(bank: Bank) -> Non
     holds((await bank.maya.get(f"/tasks/live?since={since}")).text, "1 settled, load again")
     answer = await settle(bank, path, said | {"answer": "not_fired"})
     assert answer.status_code == 409
-    holds(answer.text, "Nothing was settled", "The first word stands")
+    holds(answer.text, "Nothing was settled", "The first answer is final")
 
 
 async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
@@ -92,14 +92,14 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
     ({"reason": " \n "}, 400, "write how you know"),
-    ({"answer": "maybe"}, 400, "no answer to any task"),
+    ({"answer": "maybe"}, 400, "not an answer of any task"),
     ({"answer": "withdrawn"}, 400, "Nothing was settled"),
     ({"result": "{'a': 1}"}, 400, "not JSON we can keep"),
     ({"result": '{"a":1,"a":2}'}, 400, "not JSON we can keep"),
     ({"result": '"\\ud800"'}, 400, "not JSON we can keep"),
     ({"reason": "x" * 4_001}, 400, "4,000 characters at most"),
-    ({"effect_digest": "0" * 64}, 409, "It has moved since you read it"),
-    ({"effect_state": "fired"}, 409, "It has moved since you read it"),
+    ({"effect_digest": "0" * 64}, 409, "It has changed since you read it"),
+    ({"effect_state": "fired"}, 409, "It has changed since you read it"),
     ({"csrf_token": "x"}, 403, "Nothing was done"),
     ({"verdict": "approve"}, 400, "no field"),
 ]
