@@ -19,7 +19,7 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.effect_text import effect_sentence
+from policy_service.queries.effects import effect_sentence
 from policy_service.workflow.effects.digests import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 

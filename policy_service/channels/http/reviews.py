@@ -23,7 +23,7 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from policy_service.workflow.edits.proposals import ProposalRequest, propose
 from policy_service.workflow.review_export.export import export
 from policy_service.workflow.reviews.comment import CommentDraft, answer, comment

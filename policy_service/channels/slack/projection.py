@@ -28,10 +28,9 @@ from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.errors import ForbiddenError
 from policy_service.queries.context import Context
-from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import select_at_revisions, select_in
-from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import vote_refusal
+from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import vote_refusal
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
     find,

@@ -36,11 +36,10 @@ from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.proposal_views import require_proposal
-from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.proposal_views import canonical_proposed_args, require_proposal
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, vote_refusal
 from policy_service.storage import review_tables
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx

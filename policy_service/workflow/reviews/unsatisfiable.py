@@ -22,9 +22,13 @@ from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
+from policy_service.queries.review_context import (
+    Quarantine,
+    ReviewContext,
+    read_review_context,
+    read_review_contexts,
+)
 from policy_service.queries.signers import KnownPeople, is_permitted
 from policy_service.queries.vote_eligibility import requesters_side, valid_ballots
 from policy_service.storage.advisory_locks import lock_transaction

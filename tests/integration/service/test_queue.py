@@ -150,8 +150,8 @@ async def test_a_filter_stops_after_its_window_and_goes_on_from_there(
     assert first.next_cursor is not None
     assert ids((await seen(bank, maya, wanted=wanted, cursor=first.next_cursor)).rows) == [review_of(late)]
     answer = await maya.get("/?agent=other")
-    assert "Look further" in answer.text
-    assert "Nothing like that among these 2 reviews" in answer.text
+    assert "Search further" in answer.text
+    assert "No match among these 2 reviews" in answer.text
 
 
 async def test_a_review_that_cannot_be_read_keeps_nobody_from_the_others(bank: World, robot: Agent) -> None:
