@@ -197,12 +197,12 @@ async def test_the_password_of_a_netrc_file_is_not_sent(
 
 
 @pytest.mark.parametrize("value", ["proxy.example:3128", "socks5://proxy.example:1", "http://", "http://p:x"])
-def test_what_is_no_proxy_is_refused_and_not_repeated(value: str) -> None:
+def test_an_invalid_proxy_is_refused_and_not_quoted(value: str) -> None:
     with pytest.raises(ValidationError, match="not the address of a proxy"):
         Settings(https_proxy=value)
 
 
-def test_a_file_without_certificates_starts_nothing(tmp_path: Path) -> None:
+def test_a_ca_file_without_certificates_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "gone.pem"):
         with pytest.raises(StartError, match=f"ca_file .*{name}"):

@@ -60,7 +60,7 @@ WRONG_PROVIDERS = {
 
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG_PROVIDERS.values(), ids=WRONG_PROVIDERS.keys())
-def test_a_provider_nobody_could_trust_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+def test_an_insecure_provider_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(StartError, match=told) as caught:
         settings(tmp_path, providers=[PROVIDER | wrong])
     assert "very-secret" not in str(caught.value)
@@ -78,7 +78,7 @@ WRONG_ISSUERS = {
 
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG_ISSUERS.values(), ids=WRONG_ISSUERS.keys())
-def test_an_issuer_nobody_could_trust_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+def test_an_insecure_issuer_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(StartError, match=told):
         settings(tmp_path, trusted_issuers=[TRUSTED | wrong])
 

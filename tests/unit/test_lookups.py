@@ -48,7 +48,7 @@ def test_an_entry_that_is_wrong_is_refused(changes: dict[str, Any], message: str
     assert "secret" not in str(refused.value.errors(include_input=False))
 
 
-def test_a_reading_must_outlive_the_pause_between_two() -> None:
+def test_directory_max_age_must_exceed_the_poll_interval() -> None:
     assert load_settings(directory_poll_s=30, directory_max_age_s=31)
     with pytest.raises(StartError, match="longer than directory_poll_s"):
         load_settings(directory_poll_s=30, directory_max_age_s=30)

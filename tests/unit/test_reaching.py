@@ -64,7 +64,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("address", "network", "may"), NETWORKS)
-def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
+def test_a_configured_network_allows_only_itself(address: str, network: str, may: bool) -> None:
     assert is_allowed_address(ip_address(address), [ip_network(network)]) is may
 
 
@@ -109,7 +109,7 @@ async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("there", [["10.0.0.1"], ["::ffff:10.0.0.1"], [*PUBLIC, "10.0.0.1"]])
-async def test_a_name_that_leads_inside_is_not_followed(there: list[str]) -> None:
+async def test_a_name_that_resolves_to_a_private_address_is_refused(there: list[str]) -> None:
     """Also where one of its addresses is a public one; which addresses are inside is told above."""
     answer = await sent(hook("https://hooks.example/x"), there)
     assert "no public address" in str(answer.error)
@@ -124,7 +124,7 @@ async def test_another_spelling_of_loopback_is_refused(host: str, receiver: Rece
     assert receiver.got == []
 
 
-async def test_a_name_that_changes_its_mind_leads_nowhere_new(receiver: Receiver) -> None:
+async def test_dns_rebinding_reaches_no_other_address(receiver: Receiver) -> None:
     """The first answer may be called, every later one is where something listens: nobody asks a second time."""
     asked = 0
 
@@ -162,7 +162,7 @@ FAILS: dict[str, tuple[Step, str]] = {
 
 
 @pytest.mark.parametrize(("step", "error"), FAILS.values(), ids=FAILS.keys())
-async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver: Receiver) -> None:
+async def test_any_other_status_is_a_failure(step: Step, error: str, receiver: Receiver) -> None:
     async with asyncio.timeout(3):
         assert (await here(receiver, step)).error == error
     assert len(receiver.got) == 1, "it was followed elsewhere"
@@ -172,7 +172,7 @@ async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
     assert await here(receiver, "endless") == DeliveryResult(200)
 
 
-async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
+async def test_an_unreachable_receiver_is_a_failure_that_quotes_no_address() -> None:
     with Receiver() as gone:
         url = gone.url
     assert (await sent(hook(url, addresses=LOOPBACK))).error == "ConnectError"
@@ -188,12 +188,14 @@ RESTS = {
 
 
 @pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
-async def test_a_receiver_may_ask_for_a_rest(step: Step, seconds: int | None, receiver: Receiver) -> None:
+async def test_retry_after_in_seconds_is_honoured(
+    step: Step, seconds: int | None, receiver: Receiver
+) -> None:
     answer = await here(receiver, step)
     assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
 
 
-async def test_a_rest_may_be_a_date(receiver: Receiver) -> None:
+async def test_retry_after_may_be_a_date(receiver: Receiver) -> None:
     date = format_datetime(NOW + timedelta(days=365), usegmt=True)
     rest = (await here(receiver, (429, {"Retry-After": date}))).rest
     assert rest is not None
@@ -233,7 +235,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_setting_that_leads_astray_is_refused(change: dict[str, Any], why: str) -> None:
+def test_an_invalid_webhook_setting_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         hook(**change)
 

@@ -1,8 +1,8 @@
-"""What one agent may ask of this process: submissions by the minute, and waits at the same time.
+"""Rate limits of one agent in this process: submissions per minute, and requests that wait at the same time.
 
-An agent in a loop would otherwise have everybody else wait behind it. Both are counted by the agent that proved itself,
-so nobody uses up another's, and both in this process alone: with several replicas an agent has as much on each. What an
-agent may have people asked about is counted in the database instead (`workflow.asked`).
+Without them one agent in a loop would delay all others. Both count authenticated agents, so no agent uses up another's
+limit. They hold per process: each replica allows as much again. The number of open reviews of an agent is counted in
+the database instead (`workflow/effects/review_quota.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MINUTE_S = 60.0
 
 
 class RateLimits:
-    """A token bucket for each agent, which holds a minute's worth, and the number of its waits."""
+    """For each agent a token bucket that holds one minute's submissions, and the number of its waiting requests."""
 
     def __init__(self, settings: Settings, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = settings.submissions_per_minute
@@ -28,7 +28,7 @@ class RateLimits:
         self._monotonic = monotonic
         self._spent: dict[
             str, tuple[float, float]
-        ] = {}  # by agent: how much of a bucket, and when that was so
+        ] = {}  # by agent: how much of the bucket was spent, and when
         self._waits: Counter[str] = Counter()
 
     def submit(self, agent: str) -> None:
@@ -42,7 +42,7 @@ class RateLimits:
         if spent > self._per_minute:
             seconds = math.ceil((spent - self._per_minute) * _MINUTE_S / self._per_minute)
             raise QuotaError(
-                f"{agent!r} submits more than {self._per_minute} times a minute; ask again in {seconds} s",
+                f"{agent!r} submits more than {self._per_minute} times a minute; retry in {seconds} s",
                 setting="submissions_per_minute",
                 limit=self._per_minute,
                 retry_after_seconds=seconds,
@@ -51,17 +51,17 @@ class RateLimits:
 
     @contextmanager
     def wait(self, agent: str, seconds: int) -> Iterator[None]:
-        """One of the agent's places to wait, for the block; looking without waiting takes none.
+        """Count one waiting request for the duration of the block. Zero seconds count nothing.
 
         Raises:
-            QuotaError: rate_limited, the agent waits as often as one may.
+            QuotaError: rate_limited, the agent has reached its limit.
         """
         if not seconds:
             yield
             return
         if not self.can_wait(agent):
             raise QuotaError(
-                f"{agent!r} waits {self._max_waits} times already; ask without `Prefer: wait`, or later",
+                f"{agent!r} already has {self._max_waits} waiting requests; retry without `Prefer: wait`, or later",
                 setting="waits_per_agent",
                 limit=self._max_waits,
                 retry_after_seconds=RETRY_AFTER_S,
@@ -75,10 +75,10 @@ class RateLimits:
                 del self._waits[agent]
 
     def can_wait(self, agent: str) -> bool:
-        """Whether the agent has a place left to wait."""
+        """Whether the agent is below its limit of waiting requests."""
         return self._waits[agent] < self._max_waits
 
     def _current_spend(self, agent: str, now: float) -> float:
-        """What of its bucket is spent and has not come back."""
+        """How much of the bucket is spent and not yet refilled."""
         spent, then = self._spent.get(agent, (0.0, now))
         return max(0.0, spent - (now - then) * self._per_minute / _MINUTE_S)

@@ -122,7 +122,7 @@ async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: 
         robot = await bank.agent("robot")
         view = (await robot.submit(await pay(bank))).json()
     code, said = vault.verb(*REASON)
-    assert code == 1 and "forgotten nothing that the mark knows of" in said and "1 open transactions" in said
+    assert code == 1 and "nothing that the mark recorded is lost" in said and "1 open transactions" in said
     old = (vault.data / "keys/epoch.json").read_bytes()
     async with serving(vault) as bank:
         assert (await at(bank, robot).see(view["txn"]))["state"] == "ready"

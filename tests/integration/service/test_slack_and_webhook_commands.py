@@ -46,12 +46,12 @@ def test_where_nobody_linked_one_and_without_an_app_or_before_it_is_met_it_says_
 ) -> None:
     assert slack_said(shell, "links") == "no Slack account is linked yet"
     assert json.loads(slack_said(shell, "links", "--json")) == []
-    assert slack_said(shell, "status") == "the settings have no [slack]: people are asked on the web"
+    assert slack_said(shell, "status") == "the settings have no [slack]: people decide on the web"
     assert "deploy/slack/README.md" in slack_said(shell, "retry", code=1)
     an_app(monkeypatch, tmp_path / "slack", app_token_file=tmp_path / "slack" / "app")
     assert lines(shell) == [
         "the service has not met this app yet; start it with these settings",
-        f"deliveries arrive over HTTP at {HTTP} and over Socket Mode",
+        f"payloads arrive over HTTP at {HTTP} and over Socket Mode",
         NOT_RUNNING,
     ]
     told = json.loads(slack_said(shell, "status", "--json"))
@@ -101,13 +101,13 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
         f"{TEAM}  waiting 1  set aside 1",
         "4 calls failed in a row since 2026-11-17T12:00:00.000000Z, the last: no_answer",
         "#approvals  rests since 2026-11-17T12:00:00.000000Z: is_archived",
-        f"deliveries arrive over HTTP at {HTTP}",
+        f"payloads arrive over HTTP at {HTTP}",
         NOT_RUNNING,
     ]
     assert json.loads(slack_said(shell, "status", "--json"))["resting"][0]["place"] == "#approvals"
     with monkeypatch.context() as patch:
         patch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
-        assert lines(shell)[-1] == "what a running service knows of it, its /readyz tells"
+        assert lines(shell)[-1] == "see /readyz of the running service for more"
     assert "1 messages among it" in slack_said(shell, "retry")
     assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  set aside 0 deliveries arrive")
 
@@ -148,7 +148,7 @@ def hooked(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
         "COUNTERSIGN_WEBHOOKS", json.dumps([hook | {"addresses": ["127.0.0.0/8"], "timeout_s": 1}])
     )
     runner = CliRunner()
-    assert said(runner, "secret", secret) == f"give the receiver what is in {tmp_path}/hook.secret"
+    assert said(runner, "secret", secret) == f"give the receiver the content of {tmp_path}/hook.secret"
     assert runner.invoke(app, ["init"]).exit_code == 0
     return runner
 
@@ -173,7 +173,7 @@ def test_a_test_is_signed_and_says_whether_it_was_taken(
         ("silent", "no answer within 1 s"),
     ):
         receiver.plan, before = [step], len(receiver.got)
-        assert f"billing did not take it: {why}" in said(hooked, "test", HOOK, code=1)
+        assert f"billing did not accept it: {why}" in said(hooked, "test", HOOK, code=1)
         assert len(receiver.got) == before + 1
 
 

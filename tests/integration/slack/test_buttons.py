@@ -25,7 +25,7 @@ async def dana(office: Office) -> str:
     return await office.link("maya")
 
 
-async def test_a_value_that_is_no_pointer_of_this_message_decides_nothing(office: Office, dana: str) -> None:
+async def test_an_invalid_pointer_decides_nothing(office: Office, dana: str) -> None:
     """The forms of a pointer are in `tests/unit/channels/slack/test_slack_message.py`."""
     _, card = await office.asked()
     good = value_of(card)
@@ -114,7 +114,7 @@ async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Offic
     assert await office.slack.modals() == []
 
 
-async def test_a_card_not_posted_yet_is_pressed_only_where_it_will_stand(office: Office, dana: str) -> None:
+async def test_a_card_not_yet_posted_accepts_presses_only_in_its_place(office: Office, dana: str) -> None:
     """Slack may deliver a press before we hear that the message stands; from nowhere else, though."""
     view, card = await office.asked(quiet=True)
     await office.change(SlackCardRow, {"place": "#approvals"}, NOWHERE)

@@ -74,7 +74,7 @@ async def require_told_once(office: Office) -> None:
     assert (standing.waiting, standing.dead, standing.failures) == (0, 0, 0)
 
 
-async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> None:
+async def test_without_a_fault_each_call_is_made_once(office: Office) -> None:
     await tell_a_story(office, of=())
     methods = [call.method for call in office.faults.calls]
     asked = methods.index(LIST)
@@ -83,7 +83,9 @@ async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> 
 
 
 @pytest.mark.parametrize("faults", CASES.values(), ids=CASES)
-async def test_each_call_fails_and_everything_is_told_once(office: Office, faults: tuple[Fault, ...]) -> None:
+async def test_after_failing_calls_each_message_is_posted_once(
+    office: Office, faults: tuple[Fault, ...]
+) -> None:
     await tell_a_story(office, *faults, of=(LIST, POST, UPDATE))
 
 
@@ -139,7 +141,7 @@ async def pressed_by_a_stranger(office: Office, card: Json) -> None:
     await office.slack.click(APPROVALS, card["ts"], "U0SAM", "approve")
 
 
-async def test_an_answer_is_said_again_only_where_it_was_certainly_not_said(office: Office) -> None:
+async def test_an_ephemeral_answer_is_repeated_only_if_certainly_unsent(office: Office) -> None:
     _, card = await office.asked()
     said = 0
     for fault, is_said in ANSWERS:
@@ -152,7 +154,7 @@ async def test_an_answer_is_said_again_only_where_it_was_certainly_not_said(offi
         assert (await office.standing()).failures == 0, "an answer that was lost is no outage"
 
 
-async def test_an_answer_that_was_not_said_in_time_is_forgotten_and_no_trouble(office: Office) -> None:
+async def test_a_late_ephemeral_answer_is_dropped_without_a_finding(office: Office) -> None:
     _, card = await office.asked()
     office.faults.on.always(PRIVATE, Status(429, retry_after=900))
     await pressed_by_a_stranger(office, card)

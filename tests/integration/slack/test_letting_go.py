@@ -113,7 +113,7 @@ async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle:
     assert await office.finding() == ""
 
 
-async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
+async def test_dropping_the_default_channel_leaves_open_reviews_to_the_web(office: Office) -> None:
     view = await refused(office)
     assert (await given_up(office, "#approvals")).cards == 1
     await office.quiet()
@@ -134,7 +134,7 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
     assert len(await office.cards()) == 1
 
 
-async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(office: Office) -> None:
+async def test_only_an_unusable_channel_is_dropped_with_its_buttons(office: Office) -> None:
     """What stands in a channel that takes messages would ask for ever."""
     dana = await office.link("maya")
     with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
@@ -150,7 +150,7 @@ async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(offi
     assert await office.state(view) == "review"
 
 
-async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
+async def test_an_unusable_direct_message_can_be_dropped(office: Office) -> None:
     dana = await office.link("maya")
     await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
     await refused(office, "conversations.open", "user_disabled")
@@ -182,7 +182,7 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
 
 
 @pytest.mark.parametrize("first", ["followed", "given up"])
-async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
+async def test_projection_during_a_drop_leaves_no_messages(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Whoever follows has looked already; then whichever of the two units begins first, the other one waits."""

@@ -29,7 +29,7 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     await office.vote(views[0], "approve", reason="fine")
     await office.vote(views[1], "deny", reason="not this one")
     told = await office.finding()
-    assert "Slack takes no message" in told
+    assert "Slack accepts no messages" in told
     assert began <= datetime.fromisoformat(told.rpartition(" ")[2]) <= office.world.clock()
     assert [await office.state(view) for view in views] == ["released", "denied", "review"]
 
@@ -50,7 +50,7 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     assert await office.finding() == ""
 
 
-async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Office) -> None:
+async def test_events_after_the_backlog_are_posted_in_the_thread(office: Office) -> None:
     office.faults.on.always("*", CutBefore())
     view = await office.pay()
     await office.comment(view, "before")
@@ -89,11 +89,11 @@ async def test_more_than_ten_share_a_digest(own_office: Office, own_bundle: Paym
         await office.vote(view, "deny")
     await office.quiet()
     messages = await office.cards()
-    assert "Nobody is asked about these any more" in messages[-1]
+    assert "None of these is open any more" in messages[-1]
     assert len(messages) == 11
 
 
-async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwise(office: Office) -> None:
+async def test_a_removed_app_is_reported_at_once_until_auth_test_succeeds(office: Office) -> None:
     await office.pay(quiet=True)
     for gone in ("app_uninstalled", "tokens_revoked"):
         office.faults.on.always("auth.test", NotOk("token_revoked"))
@@ -105,7 +105,7 @@ async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwis
 
 
 @pytest.mark.parametrize("error", SHUT)
-async def test_a_channel_that_is_shut_rests_alone(office: Office, bundle: Payments, error: str) -> None:
+async def test_an_archived_channel_is_paused_alone(office: Office, bundle: Payments, error: str) -> None:
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     await office.world.activate()
     await office.pay(quiet=True)

@@ -62,7 +62,7 @@ async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Off
     assert await office.slack.ephemerals(APPROVALS, dana) == []
 
 
-async def test_an_approval_that_is_repeated_is_told_as_recorded_already(office: Office) -> None:
+async def test_a_repeated_approval_is_reported_as_already_recorded(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
     _, card = await office.asked(5_000)
     await office.pressed(dana, card)

@@ -174,7 +174,7 @@ async def test_who_dies_has_posted_once(
     await told_once(office)
 
 
-async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_other_place(
+async def test_an_unrecorded_post_is_found_again_and_delays_no_other_place(
     office: Office, bundle: Payments, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database refuses one note; the same process goes on."""
@@ -201,7 +201,7 @@ async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_oth
     assert (await office.standing()).waiting == 0
 
 
-async def test_both_follow_the_log_and_each_thing_is_owed_once(office: Office, two: Two) -> None:
+async def test_two_replicas_project_the_log_without_duplicates(office: Office, two: Two) -> None:
     first, second = two
     for n in range(3):
         await office.pay(500 + n, f"run-{n}", f"acct-{n}")
@@ -220,7 +220,7 @@ async def test_both_follow_the_log_and_each_thing_is_owed_once(office: Office, t
     assert posts(office) == 3
 
 
-async def test_who_does_not_send_asks_for_the_lease_once_a_round(
+async def test_a_standby_checks_the_lease_once_a_round(
     office: Office, bundle: Payments, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many places wait."""
@@ -242,7 +242,7 @@ async def test_who_does_not_send_asks_for_the_lease_once_a_round(
     assert posts(office) == 1
 
 
-async def test_who_was_away_for_longer_than_the_claim_says_nothing_of_what_another_one_does(
+async def test_a_process_with_an_expired_claim_records_nothing(
     office: Office, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one posts and is frozen; the second one has the message when it comes back, and says it failed."""

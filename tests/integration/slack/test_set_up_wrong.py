@@ -57,7 +57,7 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     assert "canary" not in str(told)
 
 
-async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(own_office: Office) -> None:
+async def test_only_valid_ids_of_another_app_are_logged(own_office: Office) -> None:
     odd = own_office.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
     with capture_logs() as told:
         assert (await own_office.deliver(odd, "slash_commands")).status == 401
@@ -92,7 +92,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
         elsewhere.world.clock.pass_(seconds=5)
         return await elsewhere.finding()
 
-    assert "the bot token is of T0NORTHWIND, the settings name T0RIVAL" in await until(said)
+    assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in await until(said)
     await asked_again(elsewhere, 5)
     assert await elsewhere.cards() == []
     status = await elsewhere.world.operator("slack-status", {})
@@ -106,7 +106,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
     await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
 
-async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
+async def test_nothing_is_sent_before_the_token_owner_is_confirmed(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults
@@ -145,7 +145,7 @@ async def connected(office: Office) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
+async def test_a_failing_connection_is_reported_until_it_succeeds(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
@@ -158,7 +158,7 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
             async def asked_again() -> bool:
                 return len(office.calls(OPEN)) > 2
 
-            assert f"Socket Mode cannot be connected ({code})" in await until(office.finding)
+            assert f"Socket Mode is not connected ({code})" in await until(office.finding)
             await until(asked_again)
             office.faults.on.lift()
             await connected(office)

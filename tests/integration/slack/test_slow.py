@@ -102,7 +102,7 @@ async def test_facts_slower_than_slack_decide_nothing(office: Office, slow_facts
     dana = await office.link("maya")
     view, card = await office.asked()
     tried, _ = await asyncio.gather(office.say(dana, TRIAL), office.pressed(dana, card))
-    assert b"longer than Slack waits; try it on the web" in tried.body
+    assert b"longer than Slack waits; evaluate it on the web" in tried.body
     told = await office.answer()
     assert "longer than Slack waits; decide on the page" in told["sentence"]
     assert told["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
@@ -132,7 +132,7 @@ async def test_an_unlinked_account_asks_nothing(office: Office, monkeypatch: pyt
         await known(ctx, *given, **more)
 
     monkeypatch.setattr(interactions, "comment", unlinked_first)
-    assert "nobody's yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
+    assert "is not linked yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
     assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
 
@@ -265,7 +265,7 @@ async def test_everything_is_answered_while_the_database_is_locked(office: Offic
 
 
 @pytest.mark.usefixtures("soon")
-async def test_what_fails_late_is_told(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_failure_is_reported(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database gives up after Slack was answered."""
 
     async def late(*given: Any, **more: Any) -> Any:

@@ -33,7 +33,7 @@ async def rests(office: Office) -> bool:
     return any(row.failures for row in await office.find(SlackPlaceRow, **PLACE))
 
 
-async def test_a_channel_made_again_under_its_name_is_found_when_the_operator_says_so(office: Office) -> None:
+async def test_a_recreated_channel_is_found_after_a_retry_command(office: Office) -> None:
     view = await office.pay(quiet=True)
     for model in (SlackPlaceRow, SlackCardRow):
         await office.change(model, PLACE, GONE)
@@ -79,7 +79,7 @@ async def test_a_thread_that_takes_nothing_stops_no_channel(office: Office) -> N
         assert (await office.standing()).dead == dead, "it is told that one was set aside"
 
 
-async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_else(office: Office) -> None:
+async def test_an_unexplained_error_is_abandoned_after_a_while_and_blocks_no_other(office: Office) -> None:
     """The first card is refused with a code that no page of Slack's has."""
     office.faults.on.next(POST, *[NotOk("something_new")] * MAX_UNEXPLAINED_ATTEMPTS)
     await office.pay()
@@ -94,7 +94,7 @@ async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_els
     )
 
 
-async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> None:
+async def test_errors_of_slack_itself_abandon_no_message(office: Office) -> None:
     office.faults.on.next(POST, *[NotOk("internal_error")] * (MAX_UNEXPLAINED_ATTEMPTS + 2))
     await office.pay()
     await office.quiet(step_s=60)
@@ -102,7 +102,7 @@ async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> N
     assert len(await office.cards()) == 1
 
 
-async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unrenderable_message_is_abandoned(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, poison = delivery.read_content, []
 
     def broken(conn: Any, ctx: Any, message: Any, now: Any) -> Any:
@@ -119,7 +119,7 @@ async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: 
     assert (await office.standing()).dead == 1
 
 
-async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
+async def test_an_unacknowledged_update_is_overwritten(office: Office) -> None:
     """An update that Slack did and nobody heard of shows one thing; what stands afterwards is what was drawn before
     it, and has to be said again."""
     _, first = await office.asked(quiet=True)
@@ -152,7 +152,7 @@ async def test_an_update_in_doubt_is_not_trusted_by_the_next_one(office: Office)
     assert len(office.faults.accepted(UPDATE)) == 2
 
 
-async def test_a_retry_in_vain_still_tells_since_when_it_fails(office: Office) -> None:
+async def test_a_failing_retry_keeps_the_start_of_the_failure(office: Office) -> None:
     office.faults.on.always(POST, NotOk("is_archived"))
     await office.pay()
     await office.tried(POST)
@@ -201,7 +201,7 @@ async def test_too_much_to_look_through_rests_alone(office: Office, monkeypatch:
     assert len(await office.cards()) == 1
 
 
-async def test_a_message_is_looked_for_since_it_was_owed_and_changed_as_it_is_written(office: Office) -> None:
+async def test_a_message_is_searched_since_its_creation_and_updated_without_markup(office: Office) -> None:
     view = await office.pay(quiet=True)
     office.world.clock.pass_(minutes=20)
     asked = office.world.clock().timestamp()
@@ -262,7 +262,7 @@ async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
     assert (await office.standing()).dead == 0
 
 
-async def test_what_is_refused_altogether_is_said_for_a_day_and_looked_for_first(office: Office) -> None:
+async def test_a_refused_message_is_reported_for_a_day_and_searched_before_a_retry(office: Office) -> None:
     """One of its attempts may have arrived, for all that anybody knows weeks later."""
     office.faults.on.next(POST, *[REFUSED] * 4)
     await office.pay(quiet=True)

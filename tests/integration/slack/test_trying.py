@@ -52,16 +52,16 @@ def shell(tmp_path: Path, slack_and_faults: SlackAndFaults, monkeypatch: pytest.
     return Shell(tmp_path, slack_and_faults, monkeypatch)
 
 
-def test_what_goes_well_is_said_and_stands_in_the_channel(shell: Shell) -> None:
+def test_slack_test_reports_success_and_posts_a_message(shell: Shell) -> None:
     code, told, messages = shell.test()
     assert (code, messages) == (0, 1)
     assert told.splitlines() == [
-        f"the bot token is of {shell.slack.team_id}, as {shell.slack.app.bot_user}",
-        "#approvals has a message now",
-        "Slack takes the app-level token for Socket Mode",
+        f"the bot token is valid for {shell.slack.team_id}, as {shell.slack.app.bot_user}",
+        "posted a message in #approvals",
+        "the app-level token is valid for Socket Mode",
     ]
     (message,) = asyncio.run(shell.slack.messages(APPROVALS))
-    assert "Countersign can write here" in message["text"]
+    assert "Countersign can post here" in message["text"]
     code, told = shell.run("test", PAYMENTS, "--json")
     assert (code, json.loads(told)["posted"]) == (0, True)
     assert len(asyncio.run(shell.slack.messages(PAYMENTS))) == 1
@@ -81,7 +81,7 @@ WRONG: Final[list[tuple[str, Fault, tuple[str, ...]]]] = [
 ]
 
 
-def test_what_slack_refuses_is_said_with_what_to_do(shell: Shell) -> None:
+def test_slack_test_reports_errors_with_a_remedy(shell: Shell) -> None:
     before = 0
     for method, fault, says in WRONG:
         shell.faults.on.always(method, fault)
@@ -89,25 +89,25 @@ def test_what_slack_refuses_is_said_with_what_to_do(shell: Shell) -> None:
         shell.faults.on.lift()
         assert (code, [word for word in says if word not in told]) == (1, [])
         opening = method == OPEN
-        assert ("#approvals has a message now" in told, messages - before) == (opening, int(opening))
+        assert ("posted a message in #approvals" in told, messages - before) == (opening, int(opening))
         before = messages
 
 
-def test_what_is_wrong_in_the_settings_is_said_and_nothing_is_written(shell: Shell, tmp_path: Path) -> None:
+def test_slack_test_reports_wrong_settings_and_posts_nothing(shell: Shell, tmp_path: Path) -> None:
     code, told, messages = shell.test(team_id="T0RIVAL")
     assert (code, messages) == (1, 0)
-    assert "the bot token is of T0NORTHWIND, the settings name T0RIVAL" in told
+    assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in told
     code, told, _ = shell.test("#nowhere")
     assert (code, "channel_not_found" in told) == (1, True)
     shell.faults.calls.clear()
     code, told, _ = shell.test("@dana")
-    assert (code, "is no Slack channel" in told, shell.faults.calls) == (1, True, [])
+    assert (code, "is not a Slack channel" in told, shell.faults.calls) == (1, True, [])
     code, told, _ = shell.test(bot_token_file=tmp_path / "nowhere")
     assert (code, shell.faults.calls) == (1, [])
     assert f"[slack]: bot_token_file: the file {tmp_path / 'nowhere'} is missing" in told
 
 
-def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it_alone_knows(
+def test_slack_commands_work_while_the_service_runs(
     shell: Shell, tmp_path: Path, own_bundle: Payments
 ) -> None:
     slack, faults, port = shell.slack, shell.faults, free_port()
@@ -121,7 +121,7 @@ def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it
         assert code == 0
         assert told.splitlines() == [
             f"{slack.team_id}  waiting 0  set aside 0",
-            f"deliveries arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
+            f"payloads arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
         ]
         assert shell.test()[0] == 0
         faults.on.always("*", NotOk("token_revoked"))
@@ -136,4 +136,4 @@ def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it
             told = shell.run("status")[1]
             return told if "wrong: " in told else None
 
-        assert "wrong: Slack takes no message (token" in asyncio.run(until(said))
+        assert "wrong: Slack accepts no messages (token" in asyncio.run(until(said))

@@ -52,7 +52,7 @@ def manifest(folder: DevFolder) -> Path:
     return folder.bundle / "tools/refund.json"
 
 
-def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_code(folder: DevFolder) -> None:
+def test_an_unedited_manifest_is_drafted_and_follows_the_code(folder: DevFolder) -> None:
     load_bundle(folder.bundle).close()
     (said,) = merge_manifests(folder, tools_of(one))
     assert said.startswith("drafted policies/tools/refund.json (a write)")
@@ -60,11 +60,11 @@ def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_cod
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge_manifests(folder, tools_of(one)) == []
     assert merge_manifests(folder, tools_of(two)) == [
-        "policies/tools/refund.json follows the code again (a write)"
+        "policies/tools/refund.json was updated from the code (a write)"
     ]
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
-    assert "my_agent.py has no such tool any more" in said, "told once, and its manifest kept"
+    assert "my_agent.py no longer has this tool" in said, "told once, and its manifest kept"
     assert manifest(folder).exists() and merge_manifests(folder, tools_of()) == []
 
 
@@ -74,9 +74,9 @@ def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder
     manifest(folder).write_text(edited)
     assert merge_manifests(folder, tools_of(one)) == []
     first, *diff, last = merge_manifests(folder, tools_of(two))
-    assert "was edited by you and is left alone" in first
+    assert "was edited by you and is unchanged" in first
     assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
-    assert "delete it and save my_agent.py" in last
+    assert "delete the file and save my_agent.py" in last
     assert manifest(folder).read_text() == edited
     assert merge_manifests(folder, tools_of(two)) == []
     manifest(folder).unlink()
@@ -92,7 +92,7 @@ def test_a_manifest_that_was_there_before_is_the_persons(folder: DevFolder) -> N
     assert json.loads(manifest(folder).read_text()) == reviewed
 
 
-def test_an_edit_that_already_says_what_the_code_says_needs_no_telling(folder: DevFolder) -> None:
+def test_an_edit_equal_to_the_code_is_not_reported(folder: DevFolder) -> None:
     merge_manifests(folder, tools_of(one))
     (draft,) = tools_of(two).drafts.values()
     manifest(folder).write_text(json.dumps(json.loads(draft)))
@@ -169,7 +169,7 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "wanted", "kept", "told"), UNUSED)
-def test_options_that_do_nothing_are_told(
+def test_options_without_effect_are_reported(
     folder: DevFolder,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],

@@ -48,7 +48,7 @@ def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
     assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == BESIDE.union(*NEEDS.values())
 
 
-def test_everything_is_delivered_to_the_one_address_we_have() -> None:
+def test_every_request_url_is_the_events_endpoint() -> None:
     settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
     told = [
         command["url"],
@@ -59,7 +59,7 @@ def test_everything_is_delivered_to_the_one_address_we_have() -> None:
     assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(told)
 
 
-def test_the_events_that_are_asked_for_are_those_the_desk_knows() -> None:
+def test_subscribed_events_are_those_the_dispatcher_handles() -> None:
     asked = set(MANIFEST["settings"]["event_subscriptions"]["bot_events"])
     desk = (CODE / "desk.py").read_text()
     assert asked == {"app_home_opened", "app_uninstalled", "tokens_revoked"}

@@ -14,7 +14,7 @@ def counted() -> float:
     return metrics.REGISTRY.get_sample_value("countersign_slack_deliveries_total", labels) or 0.0
 
 
-def test_a_flood_is_one_line_a_check_and_every_one_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_logged_once_per_check_and_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
     monkeypatch.setattr(payloads.time, "monotonic", lambda: now[0])
     kept, before = RefusalLog("http"), counted()

@@ -59,12 +59,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_with_secrets_of_its_own_it_starts(folder: Path) -> None:
+def test_valid_credentials_start_the_service(folder: Path) -> None:
     assert start(folder).signatures is not None
 
 
 @pytest.mark.parametrize(("file", "text"), BAD.values(), ids=BAD)
-def test_what_is_no_secret_starts_nothing_and_is_not_quoted(folder: Path, file: str, text: str) -> None:
+def test_an_invalid_credential_is_refused_and_not_quoted(folder: Path, file: str, text: str) -> None:
     secret_file(folder / file, text)
     told = refused(folder)
     assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in told
@@ -73,7 +73,7 @@ def test_what_is_no_secret_starts_nothing_and_is_not_quoted(folder: Path, file: 
 
 
 @pytest.mark.parametrize("file", SHOWN)
-def test_a_secret_that_others_can_read_or_that_is_missing_starts_nothing(folder: Path, file: str) -> None:
+def test_a_readable_or_missing_credential_file_is_refused(folder: Path, file: str) -> None:
     (folder / file).chmod(0o640)
     assert "can be read by others" in refused(folder)
     (folder / file).unlink()

@@ -70,7 +70,7 @@ def test_recorded_calls_are_counted_and_a_bad_line_is_named_and_refused(tmp_path
     for verb in (["diff", old, old, "--calls", "FILE"], ["replay", "FILE", old]):
         assert run(*(good if word == "FILE" else word for word in verb)).exit_code == 0
         refused = run(*(bad if word == "FILE" else word for word in verb))
-        assert refused.exit_code == 1 and "line 2 is no call and was left out" in refused.stdout
+        assert refused.exit_code == 1 and "line 2 is not a call and was skipped" in refused.stdout
 
 
 def test_explain_names_the_change_that_releases(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_history_that_no_meter_could_show_is_a_bad_line(tmp_path: Path, history:
     assert explained.exit_code == 1 and "history" in explained.output
 
 
-def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(tmp_path: Path) -> None:
+def test_a_recorded_call_without_its_meter_is_not_replayed(tmp_path: Path) -> None:
     counted = metered(tmp_path / "bundle")
     told = CALL | {"history": {"spent": 5, "gone": 1}, "decided": "release"}
     replayed = run("replay", recorded(tmp_path / "told", told), counted, "--json")
@@ -106,14 +106,14 @@ def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(tmp_path: Path)
     file = recorded(tmp_path / "untold", CALL)
     said = run("replay", file, counted, "--against", counted).stdout
     assert "line 1: not replayable: pay is counted by history.spent" in said
-    assert f"{counted} answers every call that can be replayed as before; 1 cannot be" in said
-    assert "answers every call as before" not in said
+    assert f"{counted} decides every replayable call the same; 1 cannot be replayed" in said
+    assert "decides every call the same" not in said
     assert "1 of them cannot be replayed" in run("diff", counted, counted, "--calls", file).stdout
     assert as_json("diff", counted, counted, "--calls", file)["not_replayable"] == 1
 
 
 @pytest.mark.parametrize("verb", ["explain", "replay", "fmt", "schema", "check", "test"])
-def test_a_bundle_that_does_not_load_tells_its_problems_as_json(tmp_path: Path, verb: str) -> None:
+def test_an_invalid_bundle_reports_its_problems_as_json(tmp_path: Path, verb: str) -> None:
     files = [recorded(tmp_path / "call.json", CALL)] if verb in ("explain", "replay") else []
     folder = BundleFolder(tmp_path / "bundle").policies("permit (principal, action, resource")
     refused, plain = (run(verb, *files, str(folder.path), *more) for more in (["--json"], []))

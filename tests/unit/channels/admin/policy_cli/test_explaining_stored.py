@@ -69,7 +69,7 @@ def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, fol
     assert lines[7].startswith(f"release of pay by {folder.load().digest} at ")
 
 
-def test_where_today_s_bundle_answers_otherwise_it_is_said(
+def test_a_different_decision_today_is_reported(
     explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     assert as_json()["differs"] is False
@@ -103,7 +103,7 @@ def test_an_effect_is_explained_under_its_own_version(as_json: AsJson, folder: B
     assert current["read"]["context.input.account"] == "'a1'"
 
 
-def test_what_an_older_version_takes_is_not_refused(as_json: AsJson, folder: BundleFolder) -> None:
+def test_arguments_of_an_older_version_are_accepted(as_json: AsJson, folder: BundleFolder) -> None:
     older = pay_manifest(args=pay_args(why={"type": "string"}))
     folder.write("tools/pay@old.json", older).policies(GATED)
     args = CALL["args"] | {"why": "so"}
@@ -120,7 +120,7 @@ UNLIKE = "context.input has note && context.input.note != context.input.account"
 @pytest.mark.parametrize(
     ("condition", "shown_as"), [('context.input.account like "b*"', ""), (UNLIKE, "note = ")]
 )
-def test_what_was_secret_on_that_day_is_not_shown_today(
+def test_recorded_secrets_stay_hidden(
     explained: Explain, folder: BundleFolder, condition: str, shown_as: str
 ) -> None:
     """Nor is it told by a change that would release."""
@@ -133,7 +133,7 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
     assert f"{shown_as}'hunter2'" in shown.output
 
 
-def test_a_meter_that_is_not_told_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
+def test_a_missing_meter_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
     folder.write("tools/pay.json", bundles.COUNTED)
     folder.write("meters.toml", bundles.SPENT).policies(PERMIT_ALL + bundles.CAP)
     unknown, known = as_json(), as_json(history={"spent": 101})
