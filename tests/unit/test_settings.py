@@ -64,7 +64,7 @@ SLACK = {**SLACK_ALONE, "default_channel": "#a"}
 TWO_HOSTS = [{"url": "https://a.example"}, {}]
 NONE_OF_OURS = r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/settings.md$"
 REFUSED = {
-    "an unknown setting": ({"prot": 1}, "'prot' is no setting"),
+    "an unknown setting": ({"prot": 1}, "'prot' is not a setting"),
     "a port that is none": ({"port": 70_000}, "port"),
     "a zero lifetime": ({"release_ttl_s": 0}, "release_ttl_s"),
     "a release that lives for an hour": ({"release_ttl_s": 3600}, "release_ttl_s"),
@@ -97,7 +97,7 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, object], says: str)
 FILES = {
     "not there": (None, "my.toml"),
     "unreadable": ("port = = 1\n", r"my\.toml"),
-    "with an unknown key": ("relase_ttl_s = 60\n", "'relase_ttl_s' is no setting"),
+    "with an unknown key": ("relase_ttl_s = 60\n", "'relase_ttl_s' is not a setting"),
 }
 
 

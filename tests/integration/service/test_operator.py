@@ -179,9 +179,9 @@ def test_a_verb_that_is_refused_ends_in_a_sentence(up: Operated) -> None:
 
 def test_a_service_that_hangs_is_named(up: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policy_service.channels.admin.socket._TIMEOUT_S", 0.5)
-    not_known = "whether it was done is not known: repeat it"
+    not_known = "so the result is unknown: repeat the command"
     with up.hanging() as pid:
-        said(up.env, "freeze tool slow --reason x", f"pid {pid}", "does not answer", not_known, code=1)
+        said(up.env, "freeze tool slow --reason x", f"pid {pid}", "does not respond", not_known, code=1)
     monkeypatch.undo()
     said(up.env, "freeze tool slow --reason x")
     said(up.env, "unfreeze tool slow")

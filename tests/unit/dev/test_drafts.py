@@ -125,7 +125,7 @@ def test_the_agent_is_named_after_the_file(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text("")
     (tmp_path / "policies").write_text("no folder")
-    with pytest.raises(StartError, match=r"policies.* cannot be made"):
+    with pytest.raises(StartError, match=r"policies.* cannot be created"):
         prepare_folder(tmp_path / "my_agent.py", None)
 
 
@@ -157,13 +157,13 @@ def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch:
 
 
 # What the script was given, which roles are wanted, which it was enrolled with, and what is told.
-NO_ROLE = "--role a --role b does nothing: 'my_agent' was enrolled with no role"
+NO_ROLE = "--role a --role b has no effect: 'my_agent' was enrolled with no role"
 UNUSED: list[tuple[list[str], str, str, str]] = [
     ([], "", "", ""),
     (["--fast", "ports"], "b a", "a b", ""),
     ([], "", "support-agent", ""),
-    (["case 1", "--port=9000"], "", "", "handed to my_agent.py: 'case 1' --port=9000;"),
-    ([], "a", "b c", "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;"),
+    (["case 1", "--port=9000"], "", "", "passed to my_agent.py: 'case 1' --port=9000;"),
+    ([], "a", "b c", "--role a has no effect: 'my_agent' was enrolled with b and c and keeps it;"),
     ([], "a b", "", NO_ROLE),
 ]
 

@@ -124,7 +124,7 @@ def _recorded_decisions(today: Decision, call: RecordedCall) -> list[str]:
         ]
     now = f"{today.outcome} by {', '.join(today.policies) or today.code}"
     if _differs(today, call):
-        return [*lines, f"Today's bundle answers otherwise than at first: {now}", ""]
+        return [*lines, f"Today's bundle decides differently: {now}", ""]
     return [*lines, "Today's bundle decides the same, by the same policies", ""]
 
 

@@ -46,7 +46,7 @@ def test_a_failing_case_is_a_line_with_its_location(folder: BundleFolder) -> Non
 
 def test_a_bundle_that_has_no_cases_or_does_not_load_is_refused(folder: BundleFolder) -> None:
     result = run(folder)
-    assert (result.exit_code, "held by nothing" in result.stdout) == (1, True)
+    assert (result.exit_code, "the bundle has no cases" in result.stdout) == (1, True)
     result = run(folder.policies("permit (").write("cases/a.yaml", HOLDS))
     assert (result.exit_code, "rules.cedar:1" in result.stderr) == (1, True)
     result = CliRunner().invoke(app, ["test", str(folder.path / "none")])
@@ -169,7 +169,7 @@ def test_new_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: str) -> No
     (tmp_path / name).write_text("mine")
     code, _, said = invoked("new", str(tmp_path))
     assert code == 1
-    assert f"holds {name!r}" in said
+    assert f"contains {name!r}" in said
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

@@ -61,6 +61,6 @@ def test_every_request_url_is_the_events_endpoint() -> None:
 
 def test_subscribed_events_are_those_the_dispatcher_handles() -> None:
     asked = set(MANIFEST["settings"]["event_subscriptions"]["bot_events"])
-    desk = (CODE / "desk.py").read_text()
+    dispatcher = (CODE / "dispatcher.py").read_text()
     assert asked == {"app_home_opened", "app_uninstalled", "tokens_revoked"}
-    assert all(f'"{event}"' in desk for event in asked)
+    assert all(f'"{event}"' in dispatcher for event in asked)

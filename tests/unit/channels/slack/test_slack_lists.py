@@ -91,7 +91,7 @@ def test_a_digest_lists_reviews_each_with_its_link_and_without_buttons() -> None
     for line in (
         "To be answered by 19 Nov 2026, 17:07 UTC · Open",
         "Denied · Open",
-        "30 more stand on the web.",
+        "30 more are on the web.",
     ):
         assert line in told
     assert message.blocks[0]["block_id"] == "cs/dig_1/0/o1"
@@ -108,7 +108,7 @@ def test_what_does_not_fit_in_a_digest_is_counted() -> None:
     message = digested(pages, 5)
     shown = sum(node.get("text") == "Open" for node in nodes(message.blocks))
     assert 5 < shown <= 20
-    assert f"{205 - shown} more stand on the web." in checked(message)
+    assert f"{205 - shown} more are on the web." in checked(message)
 
 
 # -- forms ------------------------------------------------------------------------------------------------------------
@@ -160,11 +160,11 @@ CAPPED = QueuePage(ROWS, "next", TabCounts(me=CappedCount(1_000, capped=True)))
 AT_HOME = [
     (QUEUE, "7 reviews wait for you"),
     (QUEUE, "Low risk · goodwill-desk · 0 of 1 signed · by 19 Nov 2026, 21:27 UTC · Open"),
-    (QUEUE, "4 more stand on the web."),
+    (QUEUE, "4 more are on the web."),
     (QUEUE, "You are Maya Okafor here."),
     (QueuePage(()), "Nothing waits for you"),
     (CAPPED, "1,000+ reviews wait for you"),
-    (CAPPED, "997+ more stand on the web."),
+    (CAPPED, "997+ more are on the web."),
     (QueuePage((replace(ROWS[0], broken=True, sentence=()),)), "This one cannot be read: Open"),
 ]
 

@@ -59,12 +59,12 @@ def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, fol
     later = THEN | {"cause": "redeem", "commit": "decade", "decided_at": "2026-01-15T12:00:00Z"}
     lines = explained(decisions=[THEN, later]).stdout.splitlines()
     assert lines[:6] == [
-        f"Decided about {EFFECT}, oldest first:",
+        f"Decisions on {EFFECT}, oldest first:",
         "  2026-01-14T12:00:00Z submit: release by all",
         f"      commit c0ffee, bundle {'b' * 64}",
         "  2026-01-15T12:00:00Z redeem: release by all",
         f"      commit decade, bundle {'b' * 64}",
-        "Today's bundle answers as at first, by the same policies",
+        "Today's bundle decides the same, by the same policies",
     ]
     assert lines[7].startswith(f"release of pay by {folder.load().digest} at ")
 
@@ -77,7 +77,7 @@ def test_a_different_decision_today_is_reported(
     told = as_json()
     assert (told["differs"], told["outcome"], told["decided_by"]) == (True, "review", ["all", "g"])
     assert told["decisions"] == [THEN]
-    assert "answers otherwise than at first: review by all, g" in explained().stdout
+    assert "decides differently: review by all, g" in explained().stdout
     folder.policies(PERMIT_ALL.replace('"all"', '"each"'))
     assert as_json()["differs"] is True, "the same outcome by another rule"
 
@@ -89,7 +89,7 @@ def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: Bundl
         CliRunner().invoke(app, ["explain", str(file), str(folder.path), *more]) for more in ([], ["--json"])
     )
     assert json.loads(told.stdout)["differs"] is None
-    assert "Decided about" not in plain.stdout
+    assert "Decisions on" not in plain.stdout
 
 
 def test_an_effect_is_explained_under_its_own_version(as_json: AsJson, folder: BundleFolder) -> None:
@@ -139,7 +139,7 @@ def test_a_missing_meter_is_named(explained: Explain, as_json: AsJson, folder: B
     unknown, known = as_json(), as_json(history={"spent": 101})
     assert (unknown["meters_not_known"], unknown["outcome"]) == (["spent"], "release")
     assert (known["meters_not_known"], known["outcome"]) == ([], "deny")
-    assert "history.spent is not told and was read as 0" in explained().stdout
+    assert "history.spent is not recorded and was read as 0" in explained().stdout
 
 
 @pytest.mark.parametrize("decisions", [[{}], ["x"], "x", [THEN | {"more": 1}]])
