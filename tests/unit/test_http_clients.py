@@ -1,4 +1,4 @@
-"""The service reaches other hosts by its settings alone, whichever library it calls them with."""
+"""Every HTTP client of the service uses only the settings for proxies and authorities."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def open_socket_mode(url: str, route: Route, folder: Path) -> None:
     try:
         client.wss_uri = await client.issue_new_wss_url()
         connecting = asyncio.create_task(client.connect())  # type: ignore[no-untyped-call]
-        await asyncio.sleep(0.1)  # nobody listens there; a proxy would have been asked by now
+        await asyncio.sleep(0.1)  # nothing listens there; a proxy would have been contacted by now
         connecting.cancel()
     finally:
         await client.close()  # type: ignore[no-untyped-call]

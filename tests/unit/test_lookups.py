@@ -1,4 +1,4 @@
-"""The settings that say whom this service may ask: refused where they could mean more than was meant."""
+"""Settings of fact hosts and directories: ambiguous ones are refused."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a query": ({"url": "https://facts.example/?a=b"}, "write https"),
     "two tokens": ({"token_file": "a", "token_env": "A"}, "not both"),
     "a network that is none": ({"addresses": ["10.0.0.1/8"]}, "addresses"),
-    "nobody at once": ({"at_once": 0}, "at_once"),
+    "no concurrency": ({"at_once": 0}, "at_once"),
     "what we do not know": ({"verify": False}, "verify"),
 }
 

@@ -110,7 +110,7 @@ async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("there", [["10.0.0.1"], ["::ffff:10.0.0.1"], [*PUBLIC, "10.0.0.1"]])
 async def test_a_name_that_resolves_to_a_private_address_is_refused(there: list[str]) -> None:
-    """Also where one of its addresses is a public one; which addresses are inside is told above."""
+    """Also if one of its addresses is public. The tests above list private addresses."""
     answer = await sent(hook("https://hooks.example/x"), there)
     assert "not a public address" in str(answer.error)
 
@@ -125,7 +125,7 @@ async def test_another_spelling_of_loopback_is_refused(host: str, receiver: Rece
 
 
 async def test_dns_rebinding_reaches_no_other_address(receiver: Receiver) -> None:
-    """The first answer may be called, every later one is where something listens: nobody asks a second time."""
+    """The first address is allowed and later ones have a listener: the name is resolved only once."""
     asked = 0
 
     async def rebinding(host: str, port: int) -> Sequence[str]:

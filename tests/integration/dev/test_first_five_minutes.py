@@ -77,7 +77,7 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 '''
-# In either order: the one is told by the service's log, the other by the script's end.
+# In either order: one follows from the audit log, the other from the script's exit.
 ASKED = r"(?s)(?=.*ended with exit status 1)(?=.*refund waits for developers; decide here: (\S+)\n)"
 SIGN_IN = r"sign in as \S+: (\S+)"
 LATE = AGENT.replace(
@@ -122,10 +122,10 @@ def test_from_an_empty_folder_to_an_approved_refund(tmp_path: Path) -> None:
     assert "Traceback" not in sitting.said
     asked = "countersign.errors.ReviewPending: not done yet: refund waits for developers"
     assert sitting.said.count(asked) == 1
-    told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
-    assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
+    output = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
+    assert output["COUNTERSIGN_URL"] == url and output["COUNTERSIGN_ALLOW_DEV"] == "1"
     published = read_keys(tmp_path / ".countersign/keys").published
-    assert told["COUNTERSIGN_ISSUER_KEYS"] == ",".join(key.kid for key in published)
+    assert output["COUNTERSIGN_ISSUER_KEYS"] == ",".join(key.kid for key in published)
     assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
     assert (tmp_path / ".countersign/.gitignore").read_text() == "*\n"
     assert (tmp_path / ".countersign").stat().st_mode & 0o077 == 0
@@ -170,7 +170,7 @@ def test_saved_policies_are_reloaded_or_refused_with_the_last_valid_ones_kept(
         sitting.waits_for("policies refused; the last valid ones stay active")
         sitting.waits_for(r"policies/starter\.cedar:\d+: .*@id\(")
         sitting.saves(starter.replace("@approval", "// @approval"), "policies/starter.cedar")
-        # In either order: what a change of policy ends is told by the log, beside the one who made the change.
+        # In either order: the end of the review follows from the audit log.
         reloaded = r"policies reloaded at digest [0-9a-f]{12}: policies/"
         over = r"case-1: ended, nothing fired \(refund denied: [^\n]*Every other one is a write\.\)"
         sitting.waits_for(f"(?s)(?=.*{reloaded})(?=.*{over})")
@@ -219,10 +219,10 @@ def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None
 @pytest.mark.long  # six scripts, one after the other
 def test_a_broken_script_is_reported_and_the_next_save_awaited(tmp_path: Path) -> None:
     with sits(tmp_path, next(iter(BROKEN.values()))[0]) as sitting:
-        for text, told in BROKEN.values():
+        for text, output in BROKEN.values():
             sitting.saves(text)
             sitting.waits_for(r"my_agent\.py was not run:")
-            sitting.waits_for(told)
+            sitting.waits_for(output)
             sitting.waits_for("fix it and save")
         sitting.saves(AGENT.replace('    print("arg', '    raise ValueError("oh")\n    print("arg'))
         sitting.waits_for("ValueError: oh")

@@ -35,8 +35,8 @@ async def post(office: Office, body: bytes, headers: Any) -> int:
     """What the service says to this."""
     answer = await office.world.http.post(URL, content=body, headers=headers)
     if answer.status_code == 401:
-        told = answer.json()
-        assert (told["code"], told["detail"]) == ("unauthenticated", "this is not signed by Slack")
+        output = answer.json()
+        assert (output["code"], output["detail"]) == ("unauthenticated", "this is not signed by Slack")
     return answer.status_code
 
 
@@ -129,15 +129,15 @@ async def test_only_the_own_app_can_be_reported_as_removed(office: Office) -> No
     for tokens in (*ours, {}, None, "bot"):
         event = office.event("tokens_revoked", event__tokens=tokens)
         assert (await office.deliver(event, EVENTS)).status == 200
-        assert (await office.standing()).failures == 0, tokens
+        assert (await office.slack_status()).failures == 0, tokens
     for kind in ("tokens_revoked", "app_uninstalled"):
         for changes in ({"api_app_id": "A0RIVAL"}, {"team_id": "T0PARTNER"}):
             assert (await office.deliver(office.event(kind, **changes), EVENTS)).status == 401
         assert (await office.deliver(office.event(kind), EVENTS, secret="9" * 32)).status == 401
-        before = (await office.standing()).failures
+        before = (await office.slack_status()).failures
         assert (before == 0) is (kind == "tokens_revoked")
         assert (await office.deliver(office.event(kind), EVENTS)).status == 200
-        assert (await office.standing()).failures > before
+        assert (await office.slack_status()).failures > before
 
 
 DEEP: Final = 50_000

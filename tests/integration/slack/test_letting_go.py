@@ -77,7 +77,7 @@ async def one_into_the_other(
 
 
 async def refused(office: Office, method: str = POST, error: str = "is_archived") -> Json:
-    """A payment about which nobody can be told: its view."""
+    """A payment whose card cannot be posted: its view."""
     office.faults.on.always(method, NotOk(error))
     view = await office.pay()
     await office.tried(method)
@@ -135,7 +135,7 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
 
 
 async def test_only_an_unusable_channel_is_dropped_with_its_buttons(office: Office) -> None:
-    """What stands in a channel that takes messages would ask for ever."""
+    """A card in a working channel would stay open for ever."""
     dana = await office.link("maya")
     with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
         await given_up(office, "#typo")
@@ -146,7 +146,7 @@ async def test_only_an_unusable_channel_is_dropped_with_its_buttons(office: Offi
     await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-    assert "no message of ours" in words(await office.told(dana, "Nothing was decided"))
+    assert "no message of ours" in words(await office.private_message(dana, "Nothing was decided"))
     assert await office.state(view) == "review"
 
 
@@ -185,7 +185,7 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
 async def test_projection_during_a_drop_leaves_no_messages(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Whoever follows has looked already; then whichever of the two units begins first, the other one waits."""
+    """The projection has read already. Of the two units of work, the second one waits."""
     await stuck_in(office, bundle, "#payments")
     service = office.world.service
 
@@ -262,7 +262,7 @@ async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice
 
 @pytest.mark.parametrize("first", ["wanted", "forgotten"])
 async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Office, first: str) -> None:
-    """Whichever of the two units looks first: the other one looks before that one has committed."""
+    """Each of the two units of work reads before the other one has committed."""
     place = "#long-ago"
 
     def want(tx: Tx) -> None:

@@ -28,9 +28,9 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     await office.tried(LIST, 4)
     await office.vote(views[0], "approve", reason="fine")
     await office.vote(views[1], "deny", reason="not this one")
-    told = await office.finding()
-    assert "Slack accepts no messages" in told
-    assert began <= datetime.fromisoformat(told.rpartition(" ")[2]) <= office.world.clock()
+    output = await office.finding()
+    assert "Slack accepts no messages" in output
+    assert began <= datetime.fromisoformat(output.rpartition(" ")[2]) <= office.world.clock()
     assert [await office.state(view) for view in views] == ["released", "denied", "review"]
 
     office.world.clock.pass_(hours=25)
@@ -38,13 +38,13 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     assert await office.state(views[2]) == "expired"
     assert await office.cards() == []
 
-    # what is written while a card is drawn is told in its thread as well: whatever was begun before this ends first
+    # a row written while a card is rendered is also posted in its thread, so let pending work finish first
     office.world.clock.pass_(minutes=1)
     await asyncio.sleep(0.5)
     office.faults.on.lift()
     await office.quiet(step_s=20)
     cards = await office.cards()
-    assert len(cards) == len(office.faults.accepted(POST)) == 3, "no thread tells what a card shows at once"
+    assert len(cards) == len(office.faults.accepted(POST)) == 3, "no thread repeats what a new card shows"
     for n, (card, ended) in enumerate(zip(cards, ("Approved", "Denied", "Expired"), strict=True)):
         assert (f"acct-{n}" in card, ended in card) == (True, True)
     assert await office.finding() == ""

@@ -28,7 +28,7 @@ class DiedError(Exception):
 
 @pytest.fixture(scope="module")
 def how_it_opens() -> dict[str, Any]:
-    """It has met nobody: its own loop rests."""
+    """A sender whose own worker does not run."""
     return {"met": False}
 
 
@@ -95,9 +95,9 @@ def posts(office: Office) -> int:
     return len(office.faults.accepted(POST))
 
 
-async def told_once(office: Office) -> None:
+async def posted_once(office: Office) -> None:
     """There is one card, it was posted once, and nothing waits."""
-    assert [posts(office), len(await office.cards()), (await office.standing()).waiting] == [1, 1, 0]
+    assert [posts(office), len(await office.cards()), (await office.slack_status()).waiting] == [1, 1, 0]
 
 
 async def test_while_one_sends_the_other_does_not_until_it_stops_in_order(office: Office, two: Two) -> None:
@@ -130,8 +130,8 @@ async def test_an_old_token_is_no_outage(office: Office, two: Two, monkeypatch: 
     monkeypatch.setattr(second.channel._slack, "test_auth", revoked)
     await second.work(6)
     assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
-    standing = await office.standing()
-    assert (standing.failures, standing.not_before) == (0, None)
+    status = await office.slack_status()
+    assert (status.failures, status.not_before) == (0, None)
     await office.pay(501, "b", "acct-2")
     await first.work()
     assert posts(office) == 2
@@ -154,7 +154,7 @@ async def test_stopping_lets_a_call_arrive(office: Office, two: Two, monkeypatch
     await first.channel._end("first")
     assert posts(office) == 1
     await second.work()
-    await told_once(office)
+    await posted_once(office)
 
 
 @pytest.mark.parametrize("step", ["carry", "note"])
@@ -171,7 +171,7 @@ async def test_who_dies_has_posted_once(
     assert posts(office) == before
     office.world.clock.pass_(seconds=CLAIM_S)
     await second.work()
-    await told_once(office)
+    await posted_once(office)
 
 
 async def test_an_unrecorded_post_is_found_again_and_delays_no_other_place(
@@ -198,7 +198,7 @@ async def test_an_unrecorded_post_is_found_again_and_delays_no_other_place(
     await first.work()
     assert len(await office.cards()) == 1
     assert posts(office) == 2
-    assert (await office.standing()).waiting == 0
+    assert (await office.slack_status()).waiting == 0
 
 
 async def test_two_replicas_project_the_log_without_duplicates(office: Office, two: Two) -> None:
@@ -209,12 +209,12 @@ async def test_two_replicas_project_the_log_without_duplicates(office: Office, t
         await asyncio.gather(first.channel.round("first"), second.channel.round("second"))
         office.world.clock.pass_(seconds=2)
 
-    async def told() -> bool:
+    async def output() -> bool:
         await first.work(1)
         await second.work(1)
-        return await office.followed() and (await office.standing()).waiting == 0
+        return await office.followed() and (await office.slack_status()).waiting == 0
 
-    await until(told)
+    await until(output)
     cards = await office.cards()
     assert [f"acct-{n}" in card for n, card in enumerate(cards)] == [True] * 3
     assert posts(office) == 3
@@ -261,7 +261,7 @@ async def test_a_process_with_an_expired_claim_records_nothing(
         await second.work(1)
     (ctx, app, place, message, outcome), (*_, again, seen) = frozen
     await kept(ctx, app, place, message, replace(outcome, came=SendStatus.PLACE, error="is_archived"))
-    assert (await office.standing()).resting == ()
+    assert (await office.slack_status()).resting == ()
     await kept(ctx, app, place, again, seen)
     await second.work()
-    await told_once(office)
+    await posted_once(office)

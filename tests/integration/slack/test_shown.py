@@ -1,4 +1,4 @@
-"""What the home, a card and its thread tell besides the effect, and whoever is asked nothing: why."""
+"""The app's home, cards and threads, and the reasons shown to people who may not decide."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def at_home(office: Office, user: str, text: str) -> str:
 
     async def drawn() -> str | None:
         view = await office.slack.home(user)
-        told = "" if view is None else words(view["blocks"])
-        return told if text in told else None
+        output = "" if view is None else words(view["blocks"])
+        return output if text in output else None
 
     return await until(drawn)
 
@@ -81,7 +81,7 @@ async def test_other_arguments_that_somebody_proposed_take_the_buttons_away(offi
     card = await office.shows("Other arguments are proposed for it.")
     assert "Deny…" not in words(card["blocks"])
     await office.forged(dana, card, value=value_of(before))
-    await office.told(dana, "Other arguments are proposed for it.")
+    await office.private_message(dana, "Other arguments are proposed for it.")
     assert await office.votes() == []
     assert await office.state(view) == "review"
 
@@ -114,7 +114,7 @@ async def test_a_press_on_an_outdated_card_updates_it(office: Office) -> None:
     stale = value_of(card)[:-1] + ("0" if value_of(card)[-1] != "0" else "1")
     await office.change(SlackCardRow, {"place": "#approvals"}, {"drawn": None})
     await office.forged(dana, card, value=stale)
-    await office.told(dana, "it is drawn anew in a moment")
+    await office.private_message(dana, "it is drawn anew in a moment")
     await office.quiet()
     assert len(office.faults.accepted(UPDATE)) == updates + 1
     assert await office.votes() == []

@@ -36,13 +36,13 @@ async def card(office: Office) -> Json:
 async def refused(
     office: Office, user: str, card: Json, *because: str, actions: tuple[str, ...] = EVERY, **changes: Any
 ) -> None:
-    """That no button and no form of the card does anything for this account, and that it is told why."""
+    """Require that no button or form of the card works for this account, and that it sees why."""
     await office.quiet()  # an answer that waits for long is dropped
     before = len(await office.answers())
     await office.pressed(user, card, *actions, **changes)
-    told = (await office.answers())[before:]
-    assert len(told) == len(actions)
-    for one in told:
+    output = (await office.answers())[before:]
+    assert len(output) == len(actions)
+    for one in output:
         assert (one["user"], one["channel"]) == (user, APPROVALS)
         assert all(words in one["sentence"] for words in because), one["sentence"]
     user_of = {path: value for path, value in changes.items() if path.startswith("user__")}
@@ -59,7 +59,7 @@ async def counts(office: Office, user: str, card: Json) -> None:
 
 async def test_only_the_member_sees_why_they_may_not_decide(office: Office, card: Json) -> None:
     await refused(office, "U0SAM", card, "is not linked yet", "/countersign link")
-    assert (await office.told("U0SAM", "is not linked yet"))["ephemeral_to"] == "U0SAM"
+    assert (await office.private_message("U0SAM", "is not linked yet"))["ephemeral_to"] == "U0SAM"
     assert len(await office.cards()) == 1
     assert await office.thread() == []
     ingrid = await office.link("ingrid")
@@ -170,7 +170,7 @@ async def test_one_person_counts_once_with_two_accounts_and_on_the_web(office: O
 
 
 async def test_who_left_the_group_before_the_press_decides_nothing(office: Office, bundle: Payments) -> None:
-    """And whose token, which names the group, is of the day before yesterday, is told the way on."""
+    """A person whose token with the group is too old is asked to sign in again."""
     dana = await office.link("maya")
     await office.pay()
     bundle.people({"finance": ("tomas",)})

@@ -64,7 +64,7 @@ def test_an_unedited_manifest_is_drafted_and_follows_the_code(folder: DevFolder)
     ]
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
-    assert "my_agent.py no longer has this tool" in said, "told once, and its manifest kept"
+    assert "my_agent.py no longer has this tool" in said, "reported once, and its manifest kept"
     assert manifest(folder).exists() and merge_manifests(folder, tools_of()) == []
 
 
@@ -156,7 +156,7 @@ def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch:
     assert [getattr(there, name) for name in same] == [getattr(settings, name) for name in same]
 
 
-# What the script was given, which roles are wanted, which it was enrolled with, and what is told.
+# The script's arguments, the wanted roles, the enrolled roles, and the warning.
 NO_ROLE = "--role a --role b has no effect: 'my_agent' was enrolled with no role"
 UNUSED: list[tuple[list[str], str, str, str]] = [
     ([], "", "", ""),
@@ -168,15 +168,15 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "wanted", "kept", "told"), UNUSED)
+@pytest.mark.parametrize(("arguments", "wanted", "kept", "result"), UNUSED)
 def test_options_without_effect_are_reported(
     folder: DevFolder,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     wanted: str,
     kept: str,
-    told: str,
+    result: str,
 ) -> None:
     warn_unused_options(folder, arguments, wanted.split(), kept.split())
     said = capsys.readouterr().out
-    assert said.startswith(f"dev | {told}") and said.count("\n") == 1 if told else said == ""
+    assert said.startswith(f"dev | {result}") and said.count("\n") == 1 if result else said == ""

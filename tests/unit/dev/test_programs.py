@@ -1,4 +1,4 @@
-"""Programs on a leash: they and all they began end with whoever holds it."""
+"""Guarded programs end with their parent, including their child processes."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ async def pids(process: asyncio.subprocess.Process) -> tuple[int, int]:
 
 
 async def test_closing_the_pipe_interrupts_the_program_first() -> None:
-    # inside the try from the start: the interrupt may come as soon as the pids are told
+    # inside the try from the start: the interrupt may come as soon as the pids are printed
     body = textwrap.indent(PARENT + "time.sleep(600)\n", "    ")
     code = f"try:\n{body}except KeyboardInterrupt: print('undone', flush=True)\n"
     process = await processes.start_guarded(["-c", code], ENV, captured=True)
@@ -59,15 +59,15 @@ async def test_a_guarded_program_has_no_input_and_a_time_limit() -> None:
 
 async def test_an_exit_is_reported_unless_the_script_was_stopped() -> None:
     ends: list[int] = []
-    told = asyncio.Event()
+    output = asyncio.Event()
 
     def ended(status: int) -> None:
         ends.append(status)
-        told.set()
+        output.set()
 
     script = processes.Script(["-c", "raise SystemExit(3)"], ENV, ended)
     await script.start()
-    await told.wait()
+    await output.wait()
     assert ends == [3] and not script.running
     slow = processes.Script(["-c", "import time; time.sleep(600)"], ENV, ended)
     await slow.start()

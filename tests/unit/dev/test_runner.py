@@ -1,4 +1,4 @@
-"""A script of `dev` runs as by `python SCRIPT`; only a question to people, uncaught, is told without a traceback."""
+"""A script of `dev` runs as with `python SCRIPT`; only an uncaught ReviewPending is printed without a traceback."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ AS_ANYWHERE = {
         "print(__name__, __file__, sys.argv, sys.path[0], __spec__, __doc__)\n"
         "print(sys.modules['__main__'].__dict__ is globals())\n"
     ),
-    "what it defines can be told to other processes": (
+    "what it defines can be pickled": (
         "import multiprocessing, pickle\n\n\ndef twice(n): return 2 * n\n\n\n"
         "if __name__ == '__main__':\n"
         "    assert pickle.loads(pickle.dumps(twice)) is twice\n"

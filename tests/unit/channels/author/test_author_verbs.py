@@ -34,20 +34,22 @@ def test_a_warning_ends_with_one_only_when_strict_and_a_note_never(folder: Bundl
     assert (relaxed.exit_code, strict.exit_code) == (0, 1)
     assert "warning: rules.cedar:2: never: no call can satisfy" in strict.output
     assert "[never-matches]" in strict.output
-    told = json.loads(run("check", "--strict", "--json", folder.path).output)
-    (warning,) = told["warnings"]
+    result = json.loads(run("check", "--strict", "--json", folder.path).output)
+    (warning,) = result["warnings"]
     place = {"file": "rules.cedar", "line": 2, "code": "never-matches", "level": "warning"}
-    assert (told["ok"], warning | place) == (False, warning)
-    assert [note["code"] for note in told["notes"]] == ["unseen-fields"]
+    assert (result["ok"], warning | place) == (False, warning)
+    assert [note["code"] for note in result["notes"]] == ["unseen-fields"]
 
 
 def test_an_error_has_its_location(folder: BundleFolder) -> None:
     folder.policies('@id("a") @titel("x") permit (principal, action, resource);\n' + PERMIT_ALL + PERMIT_ALL)
     done = run("check", "--json", folder.path)
-    told = json.loads(done.output)["problems"]
+    result = json.loads(done.output)["problems"]
     assert done.exit_code == 1
-    assert [(one["line"], one["level"]) for one in told] == [(1, "error"), (3, "error")]
-    assert "did you mean @title?" in told[0]["message"] and "is taken at rules.cedar:2" in told[1]["message"]
+    assert [(one["line"], one["level"]) for one in result] == [(1, "error"), (3, "error")]
+    assert (
+        "did you mean @title?" in result[0]["message"] and "is taken at rules.cedar:2" in result[1]["message"]
+    )
 
 
 def test_fmt_writes_only_changed_files(folder: BundleFolder) -> None:
@@ -73,8 +75,8 @@ def test_fmt_check_prints_a_diff_writes_nothing_and_exits_with_one(folder: Bundl
     done = run("fmt", "--check", folder.path)
     assert done.exit_code == 1 and (folder.path / "rules.cedar").read_bytes() == raw
     assert '-@id("all") permit (principal, action, resource);\n+@id("all")\n' in done.output
-    told = json.loads(run("fmt", "--check", "--json", folder.path).output)
-    assert (told["ok"], told["changed"]) == (False, ["rules.cedar"])
+    result = json.loads(run("fmt", "--check", "--json", folder.path).output)
+    assert (result["ok"], result["changed"]) == (False, ["rules.cedar"])
     broken = run("fmt", folder.write("broken.cedar", "permit (").path)
     assert broken.exit_code == 1 and "broken.cedar:1" in broken.output
     assert (folder.path / "rules.cedar").read_bytes() == raw, "nothing is written where one cannot be read"

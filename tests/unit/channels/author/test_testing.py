@@ -38,8 +38,8 @@ def test_a_failing_case_is_a_line_with_its_location(folder: BundleFolder) -> Non
     """And what a case is called does not move the cursor."""
     result = run(folder.write("cases/a.yaml", FAILS))
     assert result.exit_code == 1
-    told = [f"cases/a.yaml:8: small: {'; '.join(DIFFERENCES)}", "0 cases pass, 1 fail"]
-    assert result.stdout.splitlines() == told
+    printed = [f"cases/a.yaml:8: small: {'; '.join(DIFFERENCES)}", "0 cases pass, 1 fail"]
+    assert result.stdout.splitlines() == printed
     folder.write("cases/a.yaml", FAILS.replace("it: small", 'it: "\\x1b[2Jsmall"'))
     assert "\x1b" not in run(folder).stdout
 
@@ -81,20 +81,20 @@ def test_junit_is_also_written_when_cases_fail(folder: BundleFolder, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("file", "told"), [("rules.cedar", "is inside the bundle"), ("../no/x", "cannot be written")]
+    ("file", "printed"), [("rules.cedar", "is inside the bundle"), ("../no/x", "cannot be written")]
 )
-def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, told: str) -> None:
+def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, printed: str) -> None:
     rules = (folder.path / "rules.cedar").read_text()
     result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / file))
-    assert (result.exit_code, told in result.output) == (1, True)
+    assert (result.exit_code, printed in result.output) == (1, True)
     assert (folder.path / "rules.cedar").read_text() == rules
 
 
 def test_a_surviving_mutant_is_reported_with_its_location(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS), "--mutate")
     assert result.exit_code == 1
-    told = "rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case"
-    assert any(line.startswith(told) for line in result.stdout.splitlines())
+    printed = "rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case"
+    assert any(line.startswith(printed) for line in result.stdout.splitlines())
 
 
 def test_cases_that_detect_every_mutant_pass(folder: BundleFolder) -> None:
@@ -121,7 +121,7 @@ def test_an_explained_survivor_passes_and_a_stale_explanation_does_not(folder: B
     assert all(each["mutant"] != "@quorum: 2 -> 3" for each in left["survived"])
 
 
-# -- `new`: a bundle that passes everything it tells its reader to run, and nothing overwritten
+# -- `new`: the bundle passes every command in its README, and nothing is overwritten
 
 
 def invoked(*words: str) -> tuple[int, str, str]:
@@ -133,9 +133,9 @@ def invoked(*words: str) -> tuple[int, str, str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("new") / "rules"
     code, out, _ = invoked("new", "--json", str(folder))
-    told = json.loads(out)
-    assert (code, told["ok"]) == (0, True)
-    assert all((folder / name).is_file() for name in told["files"])
+    printed = json.loads(out)
+    assert (code, printed["ok"]) == (0, True)
+    assert all((folder / name).is_file() for name in printed["files"])
     return folder
 
 
@@ -175,6 +175,6 @@ def test_new_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: str) -> No
 
 def test_new_refuses_a_path_that_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place, told in (("file", "is a file"), ("file/inner", "cannot be written")):
+    for place, printed in (("file", "is a file"), ("file/inner", "cannot be written")):
         code, _, said = invoked("new", str(tmp_path / place))
-        assert (code, told in said) == (1, True)
+        assert (code, printed in said) == (1, True)

@@ -152,7 +152,7 @@ SOUND = {
         b"GET //there/a HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n",
         "//there/a",
     ),
-    "an upgrade nobody needs": (b"GET /a HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n", "/a"),
+    "an unused upgrade": (b"GET /a HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n", "/a"),
 }
 
 

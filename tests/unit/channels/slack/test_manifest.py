@@ -26,7 +26,7 @@ NEEDS = {
     "views.publish": set[str](),
     "views.update": set[str](),
 }
-BESIDE = {"commands", "users:read.email"}  # of what Slack sends by itself, and of a field of users.info
+OTHER_SCOPES = {"commands", "users:read.email"}  # for the slash command, and for a field of users.info
 
 
 TEXT = (ROOT / "deploy/slack/manifest.yaml").read_text()
@@ -45,18 +45,18 @@ def test_every_method_that_is_called_is_known_here() -> None:
 
 
 def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
-    assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == BESIDE.union(*NEEDS.values())
+    assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == OTHER_SCOPES.union(*NEEDS.values())
 
 
 def test_every_request_url_is_the_events_endpoint() -> None:
     settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
-    told = [
+    output = [
         command["url"],
         settings["event_subscriptions"]["request_url"],
         settings["interactivity"]["request_url"],
     ]
-    assert set(told) == {HOME + PATH}
-    assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(told)
+    assert set(output) == {HOME + PATH}
+    assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(output)
 
 
 def test_subscribed_events_are_those_the_dispatcher_handles() -> None:

@@ -1,4 +1,4 @@
-"""The card of a review: what stands on it, when it has buttons, and why it has none."""
+"""The card of a review: its content, when it has buttons, and why it has none."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -82,7 +82,7 @@ BEFORE = reviews.refund(
     since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
     unanswerable="nobody in finance is left",
 )
-TOLD = [
+OUTPUT = [
     (DEPLOY, "1 of 2 approvals by release-captains or sre-oncall: Tomás Reyes."),
     (DEPLOY, "Ingrid Vik, Anna Berg, Sven Öst, Wen Li, Amara Obi, José Díaz and 4 more could sign."),
     (DEPLOY, "Not Jonas Lindqvist, on the requester's side."),
@@ -112,18 +112,20 @@ TOLD = [
     (BEFORE, "Changed since the agent staged it: amount_cents."),
     (BEFORE, "Waiting does not help: nobody in finance is left"),
 ]
-NOT_TOLD = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
+NOT_SHOWN = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
 
 
 def test_card_lines() -> None:
-    assert [line for page, line in TOLD if line not in text(page)] == []
-    assert [line for page, line in NOT_TOLD if line in text(page)] == []
+    assert [line for page, line in OUTPUT if line not in text(page)] == []
+    assert [line for page, line in NOT_SHOWN if line in text(page)] == []
     assert "approve" in buttons(drawn(BEFORE).blocks)
 
 
 def test_the_quorum_comes_first_and_rule_locations_last() -> None:
-    told = text(DEPLOY)
-    places = [told.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")]
+    output = text(DEPLOY)
+    places = [
+        output.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
+    ]
     assert places == sorted(places)
 
 
@@ -211,14 +213,14 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
 @pytest.mark.parametrize(("page", "why"), WITHHELD.values(), ids=WITHHELD)
 def test_a_card_without_buttons_says_why_and_where_to_go(page: ReviewPage, why: str) -> None:
     message = drawn(page)
-    told = no_buttons_reason(page)
-    assert told is not None
-    assert why in told
+    output = no_buttons_reason(page)
+    assert output is not None
+    assert why in output
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
     assert POINTER.value not in str(message.blocks)
     assert buttons(message.blocks)["open"]["url"] == f"{URL}/reviews/{page.review_id}"
     if page.state == "open" and page.superseded_by is None:
-        assert f"Decide on the web. {told}" in words(message.blocks)
+        assert f"Decide on the web. {output}" in words(message.blocks)
         assert buttons(message.blocks)["open"]["text"]["text"] == "Open to review"
 
 
@@ -248,8 +250,8 @@ def test_an_expired_card_has_no_buttons() -> None:
 def test_many_lines_and_long_values_show_their_beginning_with_the_exact_count() -> None:
     lines, long = reviews.with_args(REFUND, *numbers(338)), with_value("memo", "x" * 18_000)
     whole = len(code(drawn(with_value("memo", "")).blocks)) + 18_000
-    for page, told in ((lines, "20 of 340 lines"), (long, f"600 of {whole:,} characters")):
-        assert f"The first {told}; all {len(page.canonical):,} bytes are on the web." in text(page)
+    for page, output in ((lines, "20 of 340 lines"), (long, f"600 of {whole:,} characters")):
+        assert f"The first {output}; all {len(page.canonical):,} bytes are on the web." in text(page)
     assert code(drawn(lines).blocks).count("\n") == 19
     assert len(code(drawn(long).blocks)) == 600
 
@@ -262,12 +264,12 @@ def test_arguments_that_are_not_the_bytes_are_not_shown() -> None:
 
 def test_invisible_characters_are_escaped_and_warned_of() -> None:
     message = drawn(reviews.hostile())
-    told = words(message.blocks)
-    assert told.startswith("E-mail 48,210 customers from")
-    assert told.index("5 things here can mislead you") < told.index("{\n")
-    assert "accounts@northwind-st\u0430‹U+0430›tements.example" in told
-    assert "On the wire this host is xn--northwind-sttements-1op.example." in told
-    assert "right-to-left override" in told
+    output = words(message.blocks)
+    assert output.startswith("E-mail 48,210 customers from")
+    assert output.index("5 things here can mislead you") < output.index("{\n")
+    assert "accounts@northwind-st\u0430‹U+0430›tements.example" in output
+    assert "On the wire this host is xn--northwind-sttements-1op.example." in output
+    assert "right-to-left override" in output
     assert not any(char in str(message) for char in "\u202e\u202c\u200b")
 
 
@@ -326,29 +328,29 @@ STATES = [
 @pytest.mark.parametrize(("page", "line"), STATES)
 def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, line: str) -> None:
     message = drawn(page)
-    told = words(message.blocks)
-    assert line in told
-    assert told.startswith("Refund $1,240.00 to Dana Whitfield")
+    output = words(message.blocks)
+    assert line in output
+    assert output.startswith("Refund $1,240.00 to Dana Whitfield")
     assert '"amount_cents": 124000' in code(message.blocks)
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
-    assert "could sign" not in told
-    assert page.state not in ("denied", "expired") or "cannot be undone" not in told
+    assert "could sign" not in output
+    assert page.state not in ("denied", "expired") or "cannot be undone" not in output
 
 
 @pytest.mark.parametrize("page", [reviews.denied(), reviews.fired(effect_state="released")])
 def test_decider_and_outcome_are_one_line(page: ReviewPage) -> None:
-    told = text(page)
+    output = text(page)
     assert buttons(drawn(REPLACED).blocks)["open_newer"]["url"] == f"{URL}/reviews/rev_2"
-    assert told.count("Denied") + told.count("Approved") == 1
-    assert told.index("Denied" if page.state == "denied" else "Approved") < told.index("{\n")
+    assert output.count("Denied") + output.count("Approved") == 1
+    assert output.index("Denied" if page.state == "denied" else "Approved") < output.index("{\n")
 
 
 def test_a_minimal_card_has_tool_agent_state_and_link() -> None:
     message = minimal_card(reviews.hostile(), outbox_id="out_1", public_url=URL, now=NOW)
     assert refused(message.blocks) == []
-    told = words(message.blocks)
-    assert "Review wanted: send_campaign, asked by campaign-writer." in told
-    assert "northwind" not in told
+    output = words(message.blocks)
+    assert "Review wanted: send_campaign, asked by campaign-writer." in output
+    assert "northwind" not in output
     assert buttons(message.blocks)["open"]["url"] == f"{URL}/reviews/rev_hostile"
     assert message.blocks[0]["block_id"] == "cs/rev_hostile/1/out_1"
     late = minimal_card(REFUND, outbox_id="o", public_url=URL, now=REFUND.answer_by)

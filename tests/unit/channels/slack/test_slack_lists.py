@@ -44,14 +44,14 @@ def replied(line: EventLine, written: str | None) -> RenderedMessage:
 
 def test_a_reply_names_event_actor_channel_and_time() -> None:
     line = EventLine(NOW, "vote_recorded", "Denied", "Maya Okafor", "slack", "9f3c1ab" + "0" * 33)
-    told = replied(line, "Wrong <!channel> card\nsee 48811")
+    output = replied(line, "Wrong <!channel> card\nsee 48811")
     assert replied(replace(line, text="<!here>"), None).text == "&lt;!here&gt;"
-    assert checked(told).splitlines() == [
+    assert checked(output).splitlines() == [
         "Denied: Maya Okafor, in Slack, rules at 9f3c1ab00000 · 19 Nov 2026, 14:26 UTC",
         "Wrong <!channel> card",
         "see 48811",
     ]
-    assert told.blocks[0]["block_id"] == "cs/rev_1/3/o1"
+    assert output.blocks[0]["block_id"] == "cs/rev_1/3/o1"
 
 
 def test_a_reply_says_nothing_twice() -> None:
@@ -86,14 +86,14 @@ def digested(pages: list[ReviewPage], more: int, **changes: Any) -> RenderedMess
 
 def test_a_digest_lists_reviews_each_with_its_link_and_without_buttons() -> None:
     message = digested([REFUND, reviews.denied()], 30)
-    told = checked(message)
-    assert told.splitlines()[0] == "31 reviews wait here, listed together."
+    output = checked(message)
+    assert output.splitlines()[0] == "31 reviews wait here, listed together."
     for line in (
         "To be answered by 19 Nov 2026, 17:07 UTC · Open",
         "Denied · Open",
         "30 more are on the web.",
     ):
-        assert line in told
+        assert line in output
     assert message.blocks[0]["block_id"] == "cs/dig_1/0/o1"
     links = [node["url"] for node in nodes(message.blocks) if node.get("type") == "link"]
     assert links[0] == "https://countersign.example/reviews/rev_01KAHV6T3M"
@@ -170,7 +170,7 @@ AT_HOME = [
 
 
 def test_a_home_lists_what_waits_and_how_many_more() -> None:
-    assert [told for page, told in AT_HOME if told not in words(at_home(page))] == []
+    assert [output for page, output in AT_HOME if output not in words(at_home(page))] == []
     late = "Slack was away; 3 messages were late"
     assert words(at_home(QUEUE, slack_note=late)).startswith(late)
     direct = [buttons(at_home(QUEUE, direct=on))["direct"] for on in (True, False)]
@@ -226,16 +226,16 @@ TRIED = [
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)
 def test_simulate_shows_the_decision_and_that_nothing_was_recorded(outcome: Any, begins: str) -> None:
-    told = checked(views.simulation_message(policies.tried(outcome=outcome)))
-    assert told.startswith(begins)
-    assert "Nothing was recorded and nothing fires." in told
+    output = checked(views.simulation_message(policies.tried(outcome=outcome)))
+    assert output.startswith(begins)
+    assert "Nothing was recorded and nothing fires." in output
 
 
 def test_simulate_counts_further_reasons() -> None:
     tried = policies.tried(reasons=tuple(f"r{i}" for i in range(9)), policies=policies.tried().policies * 8)
-    told = checked(views.simulation_message(tried))
-    assert "3 more reasons." in told
-    assert "2 more policies." in told
+    output = checked(views.simulation_message(tried))
+    assert "3 more reasons." in output
+    assert "2 more policies." in output
 
 
 def test_lists_of_long_rows_fit() -> None:
@@ -258,9 +258,9 @@ def test_a_short_refusal_is_complete_below_its_field() -> None:
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("text", ["word " * 40, "x" * 400, "a, " * 60, "word " * 25 + "x" * 60])
 def test_a_long_refusal_is_cut_at_a_word_and_links_to_the_web(text: str, elsewhere: bool) -> None:
-    told = field_error(text, elsewhere=elsewhere)
-    assert len(told) <= MAX_FIELD_ERROR
-    head = told.removesuffix(f"…{READ_ON}")
-    assert head != told
+    output = field_error(text, elsewhere=elsewhere)
+    assert len(output) <= MAX_FIELD_ERROR
+    head = output.removesuffix(f"…{READ_ON}")
+    assert head != output
     assert text.casefold().startswith(head.casefold())
     assert " " not in text or not text[len(head)].isalnum()

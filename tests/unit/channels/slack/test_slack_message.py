@@ -155,12 +155,12 @@ def test_removing_the_layout_gives_the_canonical_bytes() -> None:
 
 
 def test_paragraphs_that_follow_each_other_are_lines_of_one_section() -> None:
-    told = rich_text(
+    output = rich_text(
         section(our_text("a")),
         section(our_text("b"), bold("c")),
         quote(our_text("d")),
         section(our_text("e")),
     ).to_dict()
-    kinds = [one["type"].removeprefix("rich_text_") for one in told["elements"]]
+    kinds = [one["type"].removeprefix("rich_text_") for one in output["elements"]]
     assert kinds == ["section", "quote", "section"]
-    assert [part["text"] for part in told["elements"][0]["elements"]] == ["a", "\n", "b", "c"]
+    assert [part["text"] for part in output["elements"][0]["elements"]] == ["a", "\n", "b", "c"]

@@ -66,10 +66,10 @@ def test_valid_credentials_start_the_service(folder: Path) -> None:
 @pytest.mark.parametrize(("file", "text"), BAD.values(), ids=BAD)
 def test_an_invalid_credential_is_refused_and_not_quoted(folder: Path, file: str, text: str) -> None:
     secret_file(folder / file, text)
-    told = refused(folder)
-    assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in told
-    assert "Slack shows the" in told
-    assert "canary" not in told
+    output = refused(folder)
+    assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in output
+    assert "Slack shows the" in output
+    assert "canary" not in output
 
 
 @pytest.mark.parametrize("file", SHOWN)
@@ -77,7 +77,7 @@ def test_a_readable_or_missing_credential_file_is_refused(folder: Path, file: st
     (folder / file).chmod(0o640)
     assert "can be read by others" in refused(folder)
     (folder / file).unlink()
-    told = refused(folder)
-    assert told.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
-    assert f"'{SHOWN[file]}'" in told
-    assert "policy-service init" not in told, "which makes no secret of Slack's"
+    output = refused(folder)
+    assert output.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
+    assert f"'{SHOWN[file]}'" in output
+    assert "policy-service init" not in output, "which makes no secret of Slack's"

@@ -1,4 +1,4 @@
-"""Whether a delivery is Slack's: everything that is a little beside a signature, and every time that is none.
+"""Signature verification of payloads: almost valid signatures and invalid timestamps are refused.
 
 The signatures here are made from Slack's description of them, not by what checks them.
 """
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from policy_service.channels.slack.payloads import SignatureChecker
 
-SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # in the form of Slack's secrets
 NOW: Final = datetime(2026, 11, 19, 17, 7, tzinfo=UTC)
 STAMP: Final = str(int(NOW.timestamp()))
 # As Slack writes it, and not as any library would write it again: the space is a plus, the letter in two code points.

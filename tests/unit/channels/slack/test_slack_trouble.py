@@ -1,4 +1,4 @@
-"""What goes wrong on the way to Slack has a code of ours: nobody reads the name of a class."""
+"""Errors between the service and Slack have our codes, never class names."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -93,7 +93,7 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
     "another one's": (_says(RIVAL + "}"), OTHER),
     "one of our organisation's, for its workspace alone": (_says(OF_OURS + "false}"), OTHER),
     "all our organisation's": (_says(OF_OURS + "true}"), None),
-    "nobody's": (_says('{"ok": true}'), "not_understood"),
+    "no owner": (_says('{"ok": true}'), "not_understood"),
     "one that is no id": (_says('{"ok": true, "team_id": "T0ACME\\nT0ACME"}'), "not_understood"),
 }
 

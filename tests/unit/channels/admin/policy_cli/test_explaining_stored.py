@@ -1,4 +1,4 @@
-"""``explain EFFECT_ID``: what was decided then, by which rules of which commit, beside what today's bundle says."""
+"""``explain EFFECT_ID``: the recorded decision with its policies and commit, and today's decision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 @pytest.fixture
 def explained(monkeypatch: pytest.MonkeyPatch, folder: BundleFolder) -> Explain:
-    """What is printed when the service tells this of the effect."""
+    """The output for this recorded effect."""
     monkeypatch.setattr(explain, "load_settings", lambda: None)
 
     def run_explain(*args: str, **changes: Any) -> Result:
@@ -74,9 +74,9 @@ def test_a_different_decision_today_is_reported(
 ) -> None:
     assert as_json()["differs"] is False
     folder.policies(GATED)
-    told = as_json()
-    assert (told["differs"], told["outcome"], told["decided_by"]) == (True, "review", ["all", "g"])
-    assert told["decisions"] == [THEN]
+    result = as_json()
+    assert (result["differs"], result["outcome"], result["decided_by"]) == (True, "review", ["all", "g"])
+    assert result["decisions"] == [THEN]
     assert "decides differently: review by all, g" in explained().stdout
     folder.policies(PERMIT_ALL.replace('"all"', '"each"'))
     assert as_json()["differs"] is True, "the same outcome by another rule"
@@ -85,10 +85,10 @@ def test_a_different_decision_today_is_reported(
 def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: BundleFolder) -> None:
     file = tmp_path / "call.json"
     file.write_text(json.dumps({name: CALL[name] for name in ("agent", "tool", "args")}))
-    plain, told = (
+    plain, result = (
         CliRunner().invoke(app, ["explain", str(file), str(folder.path), *more]) for more in ([], ["--json"])
     )
-    assert json.loads(told.stdout)["differs"] is None
+    assert json.loads(result.stdout)["differs"] is None
     assert "Decisions on" not in plain.stdout
 
 
@@ -107,10 +107,10 @@ def test_arguments_of_an_older_version_are_accepted(as_json: AsJson, folder: Bun
     older = pay_manifest(args=pay_args(why={"type": "string"}))
     folder.write("tools/pay@old.json", older).policies(GATED)
     args = CALL["args"] | {"why": "so"}
-    told = as_json(tool_digest=ToolManifest.model_validate(older).digest, args=args)
-    held = {one["id"] for one in told["policies"] if one["held"]}
-    assert (told["outcome"], held) == ("review", {"all", "g"})
-    assert "context.input.amount = 50" in told["would_release"]
+    result = as_json(tool_digest=ToolManifest.model_validate(older).digest, args=args)
+    held = {one["id"] for one in result["policies"] if one["held"]}
+    assert (result["outcome"], held) == ("review", {"all", "g"})
+    assert "context.input.amount = 50" in result["would_release"]
     assert as_json(args=args)["reasons"][0]["code"] == "invalid_args"
 
 
@@ -123,11 +123,11 @@ UNLIKE = "context.input has note && context.input.note != context.input.account"
 def test_recorded_secrets_stay_hidden(
     explained: Explain, folder: BundleFolder, condition: str, shown_as: str
 ) -> None:
-    """Nor is it told by a change that would release."""
+    """A suggested change does not reveal it either."""
     folder.write("tools/pay.json", pay_manifest(args=pay_args(note={"type": "string"})))
     folder.policies(GATED.replace(ABOVE_50, condition))
-    told = {"args": {"account": "hunter2", "amount": 60, "note": "x"}, "secret": ["/account"]}
-    hidden, shown = explained(**told), explained("--with-secrets", **told)
+    result = {"args": {"account": "hunter2", "amount": 60, "note": "x"}, "secret": ["/account"]}
+    hidden, shown = explained(**result), explained("--with-secrets", **result)
     assert "hunter2" not in hidden.output and "(hidden)" in hidden.output
     assert ("review of pay" in hidden.output) is bool(shown_as)
     assert f"{shown_as}'hunter2'" in shown.output
