@@ -246,7 +246,7 @@ class Service:
                 self.mark.run,
                 self.watch.run,
                 self._ask_about_open,
-                self._look,
+                lambda: refresh_on_request(self.ctx),
                 lambda: self.webhooks.run(self.ctx, self._holder),
                 self._run_slack,
             )
@@ -274,9 +274,6 @@ class Service:
     async def _run_slack(self) -> None:
         if self.slack is not None:
             await self.slack.run(self._holder)
-
-    async def _look(self) -> None:
-        await refresh_on_request(self.ctx)
 
     async def _finish_log(self) -> None:
         try:

@@ -227,7 +227,7 @@ def dev(
                 _create_data(settings)
             asgi = create_app(settings)
             config = _uvicorn_config(asgi, settings)
-            sitting = run_dev_session(
+            session = run_dev_session(
                 asgi,
                 config,
                 asgi.state.service.ctx,
@@ -238,7 +238,7 @@ def dev(
                 arguments=arguments or [],
             )
             with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-                runner.run(sitting)
+                runner.run(session)
 
 
 def _print_welcome(settings: Settings) -> None:

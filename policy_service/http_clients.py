@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from slack_sdk.socket_mode.aiohttp import SocketModeClient
     from slack_sdk.web.async_client import AsyncWebClient
     from urllib3 import PoolManager
+
+    from policy_service.remote_hosts import RemoteHost
+    from policy_service.settings import Settings
 
 
 S = TypeVar("S", bound="SocketModeClient")
@@ -56,19 +59,7 @@ class Route:
 DIRECT = Route()
 
 
-class RouteSettings(Protocol):
-    """The settings that :func:`route_of` reads."""
-
-    @property
-    def https_proxy(self) -> str | None:
-        """The proxy for https."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """The authorities to trust."""
-
-
-def route_from_settings(settings: RouteSettings) -> Route:
+def route_from_settings(settings: Settings) -> Route:
     """The route that the settings configure.
 
     Raises:
@@ -235,18 +226,6 @@ class UnreachableError(Exception):
     """The request was not sent: its host has no address, or a forbidden one."""
 
 
-class Destination(Protocol):
-    """The settings of a remote host: its allowed private networks and its certificate authority."""
-
-    @property
-    def addresses(self) -> tuple[Network, ...]:
-        """Networks that need not be public."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """The authority of its certificate; None: the authorities of this host."""
-
-
 async def resolve(host: str, port: int) -> Sequence[str]:
     """The current addresses of a name, by this host's resolver.
 
@@ -261,7 +240,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 async def open_response(
     method: str,
     url: str,
-    to: Destination,
+    to: RemoteHost,
     *,
     headers: Mapping[str, str],
     body: bytes | None = None,
@@ -302,7 +281,7 @@ def is_allowed_address(address: Address, networks: Sequence[Network] = ()) -> bo
     return real.is_global and not (real.is_multicast or real.is_reserved)
 
 
-async def _resolve_allowed(host: str, port: int, to: Destination, resolve: Resolve) -> Address:
+async def _resolve_allowed(host: str, port: int, to: RemoteHost, resolve: Resolve) -> Address:
     found = [ip_address(each.partition("%")[0]) for each in await resolve(host, port)]
     if not found:
         raise UnreachableError(f"{host!r} has no address")

@@ -146,12 +146,12 @@ class SignInProvider(_Table):
             raise ValueError(f"provider {self.name!r}: members_of looks at groups_claim, and there is none")
         if self.issuer == GITHUB and not self.members_of:
             raise ValueError(
-                f"provider {self.name!r}: everybody has a GitHub account; say whose may read your queue: "
+                f"provider {self.name!r}: anyone can have a GitHub account; restrict who may sign in: "
                 'groups_claim = "teams", members_of = ["ORG/TEAM"] and the scope "read:org"'
             )
         if self.issuer == _GOOGLE and "hd" not in self.required:
             raise ValueError(
-                f"provider {self.name!r}: everybody has a Google account; say whose may read your queue: "
+                f"provider {self.name!r}: anyone can have a Google account; restrict who may sign in: "
                 'required = { hd = "your.domain" }'
             )
         if self.kind == "github" and (self.required or self.groups_claim not in {None, "teams"}):

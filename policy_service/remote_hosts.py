@@ -44,21 +44,26 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
-class _RemoteHost(BaseModel):
-    """A host this service may call, its credentials, and its allowed private networks."""
+class RemoteHost(BaseModel):
+    """A host this service may call, its certificate authority, and its allowed private networks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     url: SafeUrl
-    token_file: Path | None = Field(None, description="its bearer token, in a file only this user can read")
-    token_env: str | None = Field(
-        None, pattern=_ENV, description="its bearer token, in this environment variable"
-    )
     ca_file: Path | None = Field(
         None, description="the authority of its certificate, if this host does not trust it"
     )
     addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
         (), description="private networks its name may resolve to, such as 10.0.0.0/8; empty: none"
+    )
+
+
+class _TokenHost(RemoteHost):
+    """A host that this service calls with a bearer token."""
+
+    token_file: Path | None = Field(None, description="its bearer token, in a file only this user can read")
+    token_env: str | None = Field(
+        None, pattern=_ENV, description="its bearer token, in this environment variable"
     )
 
     @field_validator("url")
@@ -73,7 +78,7 @@ class _RemoteHost(BaseModel):
         return self
 
 
-class FactsHost(_RemoteHost):
+class FactsHost(_TokenHost):
     """One entry of the allowlist: sources of facts.toml at this URL or below it may be requested."""
 
     at_once: int = Field(8, gt=0, le=64, description="concurrent requests to it; further ones wait")
@@ -85,7 +90,7 @@ class FactsHost(_RemoteHost):
         return _origin(mine) == _origin(asked) and (asked.path == path or asked.path.startswith(f"{path}/"))
 
 
-class DirectoryApi(_RemoteHost):
+class DirectoryApi(_TokenHost):
     """The directory that groups are read from, over SCIM 2.0 (RFC 7644)."""
 
     person: str = Field(
@@ -131,15 +136,12 @@ OPT_IN_FAMILIES: Final = ("decision",)
 _KIND: Final = re.compile(r"([a-z]+)(_[a-z_]+)?\Z")
 
 
-class Webhook(BaseModel):
+class Webhook(RemoteHost):
     """One receiver of events."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     name: Slug = Field(
         description="its name for operators; another name is a new receiver, which gets events from now on"
     )
-    url: SafeUrl
     secret_files: tuple[Path, ...] = Field(
         min_length=1,
         max_length=2,
@@ -149,12 +151,6 @@ class Webhook(BaseModel):
         DEFAULT_FAMILIES,
         min_length=1,
         description="families of events, such as review, or single ones, such as task_opened",
-    )
-    ca_file: Path | None = Field(
-        None, description="the authority of its certificate, if this host does not trust it"
-    )
-    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
-        (), description="private networks its name may resolve to, such as 10.0.0.0/8; empty: none"
     )
     timeout_s: float = Field(
         10, gt=0, le=30, description="timeout for the head of its response; the body is not read"

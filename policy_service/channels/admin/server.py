@@ -103,13 +103,13 @@ async def run_servers(
 
 @contextlib.asynccontextmanager
 async def _admin_server(verbs: Starlette, listener: socket.socket) -> AsyncIterator[None]:
-    door = _Server(uvicorn.Config(verbs, log_config=None, lifespan="off"))
-    serving = asyncio.create_task(door.serve_quietly(listener))
-    await door.settled.wait()
+    server = _Server(uvicorn.Config(verbs, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve_quietly(listener))
+    await server.settled.wait()
     try:
         yield
     finally:
-        door.should_exit = True
+        server.should_exit = True
         await serving
 
 

@@ -37,7 +37,7 @@ def _status_lines(found: dict[str, Any], settings: Settings) -> list[str]:
     arriving = _delivery_lines(found, settings)
     if not found["met"]:
         return ["the service has not used this app yet; start it with these settings", *arriving]
-    lines = [f"{found['team']}  waiting {found['waiting']}  set aside {found['set_aside']}"]
+    lines = [f"{found['team']}  waiting {found['waiting']}  failed {found['set_aside']}"]
     if found["failures"]:
         lines.append(
             f"{found['failures']} calls failed in a row since {found['since']}, the last: {found['last_error']}"

@@ -46,11 +46,12 @@ def verify_review(
 def _text(report: VerificationReport, *, anchored: bool) -> str:
     parts = (("PROVEN", report.proven), ("BELIEVED", report.trusted), ("WRONG", report.faults))
     lines = [f"{head:9} {escape_unprintable(line)}" for head, found in parts for line in found]
-    verdict = "THIS REVIEW DOES NOT HOLD"
-    if report.holds:
-        verdict = (
-            "this review holds" if anchored else "this review holds in itself; anybody could have sealed it"
-        )
+    if not report.holds:
+        verdict = "THIS REVIEW IS NOT VALID"
+    elif anchored:
+        verdict = "this review is valid"
+    else:
+        verdict = "this review is consistent, but anyone could have created it; add --jwks"
     return "\n".join([*lines, verdict])
 
 

@@ -39,7 +39,7 @@ def _status_line(one: dict[str, Any]) -> str:
     if one["standing"] is None:
         return f"{one['name']}  {one['host']}  not used yet"
     standing = one["standing"]
-    parts = [f"{one['name']}  {one['host']}  waiting {standing['waiting']}  given up {standing['given_up']}"]
+    parts = [f"{one['name']}  {one['host']}  waiting {standing['waiting']}  abandoned {standing['given_up']}"]
     if standing["disabled_at"]:
         parts.append(f"DISABLED since {standing['disabled_at']}, {standing['behind']} audit rows behind")
     if standing["failures"]:

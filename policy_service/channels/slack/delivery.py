@@ -34,60 +34,11 @@ from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.slack.enqueue import EPHEMERAL
 
+log = structlog.get_logger(__name__)
+
 _CHANNELS_A_PAGE: Final = 1000
 _CHANNEL_PAGES: Final = 50
 
-
-class ChannelResolver:
-    """Resolves channel names and user ids to Slack's channel ids."""
-
-    def __init__(self, ctx: Context, slack: SlackClient) -> None:
-        self._ctx, self._slack = ctx, slack
-
-    async def channel_of(self, place: SlackPlaceRow) -> str:
-        """The Slack channel id of a place: of a channel, or of a direct message with a user.
-
-        Raises:
-            SlackCallError: the app sees no such channel, or the call failed.
-        """
-        if place.channel is not None:
-            return place.channel
-        channel = await self._look_up(place.place)
-        await save_channel_id(self._ctx, place.place, channel)
-        return channel
-
-    async def _look_up(self, place: str) -> str:
-        if place.startswith(("U", "W")):
-            opened = await self._slack.call("conversations.open", users=place)
-            return str(opened["channel"]["id"])
-        return await find_channel(self._slack, place.removeprefix("#")) if place.startswith("#") else place
-
-
-async def find_channel(slack: SlackClient, name: str) -> str:
-    """The id of the channel with this name (without ``#``), among those the app can see.
-
-    Raises:
-        SlackCallError: there is none, or the call failed.
-    """
-    cursor: str | None = None
-    for _ in range(_CHANNEL_PAGES):
-        answer = await slack.call(
-            "conversations.list",
-            types="public_channel,private_channel",
-            exclude_archived="true",
-            limit=_CHANNELS_A_PAGE,
-            cursor=cursor,
-        )
-        for channel in answer["channels"]:
-            if channel.get("name") == name:
-                return str(channel["id"])
-        cursor = cursor_after(answer)
-        if cursor is None:
-            break
-    raise SlackCallError(SendStatus.PLACE, "channel_not_found", unsent=True)
-
-
-log = structlog.get_logger(__name__)
 
 METADATA_EVENT: Final = "countersign_message"
 """The event type in our messages' metadata."""
@@ -121,7 +72,6 @@ class MessageSender:
 
     def __init__(self, ctx: Context, slack: SlackClient) -> None:
         self._ctx, self._slack = ctx, slack
-        self._places = ChannelResolver(ctx, slack)
         self._url = ctx.settings.public_url
 
     async def send_message(self, place: SlackPlaceRow, message: Message) -> SendResult:
@@ -196,7 +146,7 @@ class MessageSender:
             except SlackCallError as fault:
                 raise await self._error_of_old_channel(place, row.channel, fault) from None
             return SendResult(SendStatus.SENT, channel=row.channel, ts=row.ts, drawn=drawn.digest())
-        channel = await self._places.channel_of(place)
+        channel = await self._channel_of(place)
         named = block_id(row.review_id or row.card_id, row.rev or 0, message.outbox_id)
         ts = await self._find_posted(message, named, channel)
         if ts is not None:
@@ -210,6 +160,18 @@ class MessageSender:
             ts = await self._post(message, named, channel, drawn)
         return SendResult(SendStatus.SENT, channel=channel, ts=ts, drawn=drawn.digest())
 
+    async def _channel_of(self, place: SlackPlaceRow) -> str:
+        """The Slack channel id of a place: of a channel, or of a direct message with a user."""
+        if place.channel is not None:
+            return place.channel
+        name = channel = place.place
+        if name.startswith(("U", "W")):
+            channel = str((await self._slack.call("conversations.open", users=name))["channel"]["id"])
+        elif name.startswith("#"):
+            channel = await find_channel(self._slack, name.removeprefix("#"))
+        await save_channel_id(self._ctx, name, channel)
+        return channel
+
     async def _update(self, channel: str, ts: str, drawn: RenderedMessage) -> None:
         await self._slack.call(
             "chat.update", channel=channel, ts=ts, text=drawn.text, blocks=list(drawn.blocks), **_NO_MARKUP_ON_UPDATE
@@ -219,7 +181,7 @@ class MessageSender:
         self, place: SlackPlaceRow, channel: str, fault: SlackCallError
     ) -> SlackCallError:
         """The error for an update in an earlier channel of the same name: that message is gone, the place is usable."""
-        if fault.error not in _CHANNEL_GONE_ERRORS or await self._places.channel_of(place) == channel:
+        if fault.error not in _CHANNEL_GONE_ERRORS or await self._channel_of(place) == channel:
             return fault
         return SlackCallError(SendStatus.GONE, fault.error, unsent=True)
 
@@ -314,6 +276,30 @@ class MessageSender:
             if cursor is None:
                 return
         raise SlackCallError(SendStatus.PLACE, "too_much_to_look_through", unexplained=True)
+
+
+async def find_channel(slack: SlackClient, name: str) -> str:
+    """The id of the channel with this name (without ``#``), among those the app can see.
+
+    Raises:
+        SlackCallError: there is none, or the call failed.
+    """
+    cursor: str | None = None
+    for _ in range(_CHANNEL_PAGES):
+        answer = await slack.call(
+            "conversations.list",
+            types="public_channel,private_channel",
+            exclude_archived="true",
+            limit=_CHANNELS_A_PAGE,
+            cursor=cursor,
+        )
+        for channel in answer["channels"]:
+            if channel.get("name") == name:
+                return str(channel["id"])
+        cursor = cursor_after(answer)
+        if cursor is None:
+            break
+    raise SlackCallError(SendStatus.PLACE, "channel_not_found", unsent=True)
 
 
 def _limit_attempts(message: Message, outcome: SendResult) -> SendResult:

@@ -114,8 +114,8 @@ def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestContent
     for review in shown:
         with Quarantine(review):
             effect = effects[review.effect_id, review.rev]
-            said = effect_sentence(ctx.active.current, effect)
-            lines.append(DigestLine(review.review_id, said, review.state, review.answer_by))
+            sentence = effect_sentence(ctx.active.current, effect)
+            lines.append(DigestLine(review.review_id, sentence, review.state, review.answer_by))
     more = sum(review.state == "open" for review in rest)
     return DigestContent(card, tuple(lines), more) if lines else None
 

@@ -32,6 +32,8 @@ from policy_service import metrics
 from policy_service.channels.requests import media_type
 from policy_service.errors import InvalidRequestError, ServiceError, UnauthenticatedError
 
+log = structlog.get_logger(__name__)
+
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _MAX_FIELDS: Final = 100
 
@@ -229,8 +231,6 @@ def _invalid_payload() -> InvalidRequestError:
     return InvalidRequestError("this is not a payload of Slack")
 
 
-log = structlog.get_logger(__name__)
-
 LOG_INTERVAL_S: Final = 10.0
 """Minimum interval between two log lines about the same check."""
 
@@ -255,8 +255,8 @@ class RefusalLog:
         """Count a refusal, and log it unless the same check was logged within the interval."""
         metrics.SLACK_DELIVERIES.labels(self._way, "refused").inc()
         check = refusal.check if isinstance(refusal, ForeignPayloadError) else "content"
-        now, said = time.monotonic(), self._logged_at.get(check)
-        if said is not None and now - said < LOG_INTERVAL_S:
+        now, last = time.monotonic(), self._logged_at.get(check)
+        if last is not None and now - last < LOG_INTERVAL_S:
             self._suppressed[check] += 1
             return
         self._logged_at[check] = now

@@ -47,6 +47,8 @@ from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route, slack_socket
 from policy_service.slack import EVENTS_PATH, SlackApp
 
+log = structlog.get_logger(__name__)
+
 _MAX_BODY_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
 
 
@@ -84,8 +86,6 @@ async def _run_follow_up(after: FollowUp) -> None:
     """Awaits the follow-up: Starlette runs a plain callable in a thread and does not await its coroutine."""
     await after()
 
-
-log = structlog.get_logger(__name__)
 
 CONNECT_S: Final = 30.0
 """Timeout for opening a connection. The SDK's own attempt has none and does not report errors."""

@@ -58,15 +58,15 @@ class SlackService:
         self._settings, self._ctx, self._health = settings, ctx, health
         route = route_from_settings(settings)
         self._slack = SlackClient(app, credentials.bot_token(app), route)
-        self._courier = MessageSender(ctx, self._slack)
+        self._sender = MessageSender(ctx, self._slack)
         self.dispatcher = Dispatcher(ctx, self._slack)
         secret, token = credentials.signing_secret(app), credentials.app_token(app)
         self.signatures = None if secret is None else SignatureChecker(secret, ctx.clock)
         self._socket = None if token is None else SocketMode(app, token, self.dispatcher, health, route)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
-        self._asked = self._is_ours = False
+        self._auth_tested = self._owner_confirmed = False
         self._holder, self._tries = "", 0
-        self._ask_after: datetime | None = None
+        self._test_after: datetime | None = None
 
     @property
     def app(self) -> SlackApp:
@@ -114,8 +114,8 @@ class SlackService:
         if found is None:
             return
         fails_unheard = found.failures and not found.waiting
-        if self._is_ours and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
-            await self._ask()
+        if self._owner_confirmed and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
+            await self._test_auth()
             found = await self._health_status() or found
         self._show(found)
 
@@ -125,23 +125,23 @@ class SlackService:
     async def _is_workspace_confirmed(self) -> bool:
         """Whether Slack has confirmed that the token belongs to the configured workspace. Nothing is sent before, so no
         message reaches another workspace. Until then auth.test is retried with the usual pauses."""
-        if self._is_ours:
+        if self._owner_confirmed:
             return True
         row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStatusRow, team_id=self.app.team_id))
         now = self._ctx.clock()
-        if row is None or not _is_due(self._ask_after, now):
+        if row is None or not _is_due(self._test_after, now):
             return False
-        if not self._asked or _is_due(row.not_before, now):
-            await self._ask()
+        if not self._auth_tested or _is_due(row.not_before, now):
+            await self._test_auth()
             self._tries += 1
-            self._ask_after = now + _AUTH_TEST_RETRY.pause(self._tries)
-        return self._is_ours
+            self._test_after = now + _AUTH_TEST_RETRY.pause(self._tries)
+        return self._owner_confirmed
 
-    async def _ask(self) -> None:
+    async def _test_auth(self) -> None:
         """Call auth.test and record the result."""
-        outcome, first = await self._slack.test_auth(), not self._asked
-        well, self._asked = outcome.came is SendStatus.SENT, True
-        if well and not self._is_ours:
+        outcome, first = await self._slack.test_auth(), not self._auth_tested
+        well, self._auth_tested = outcome.came is SendStatus.SENT, True
+        if well and not self._owner_confirmed:
             met = self._slack.met
             log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
         elif not well:
@@ -151,7 +151,7 @@ class SlackService:
                 else {}
             )
             log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **extra)
-        self._is_ours = well or (self._is_ours and self._slack.workspace_mismatch is None)
+        self._owner_confirmed = well or (self._owner_confirmed and self._slack.workspace_mismatch is None)
         if not (well and first):  # failures before the start are cleared by the next message
             await record_auth_test(self._ctx, self.app, outcome, self._holder)
 
@@ -184,7 +184,7 @@ class SlackService:
         message = await claim_message(self._ctx, place.place, holder)
         if message is None:
             return False
-        outcome = await self._courier.send_message(place, message)
+        outcome = await self._sender.send_message(place, message)
         await record_result(self._ctx, self.app, place.place, message, outcome)
         metrics.SLACK_MESSAGES.labels(outcome.came.value).inc()
         if outcome.error is not None:

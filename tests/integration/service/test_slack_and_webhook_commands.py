@@ -98,7 +98,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
 
     write(away)
     assert lines(shell) == [
-        f"{TEAM}  waiting 1  set aside 1",
+        f"{TEAM}  waiting 1  failed 1",
         "4 calls failed in a row since 2026-11-17T12:00:00.000000Z, the last: no_answer",
         "#approvals  rests since 2026-11-17T12:00:00.000000Z: is_archived",
         f"payloads arrive over HTTP at {HTTP}",
@@ -109,7 +109,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
         patch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
         assert lines(shell)[-1] == "see /readyz of the running service for more"
     assert "1 messages among it" in slack_said(shell, "retry")
-    assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  set aside 0 deliveries arrive")
+    assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  failed 0 payloads arrive")
 
 
 def write(work: Callable[[Tx], None]) -> None:

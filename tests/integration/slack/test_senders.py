@@ -157,16 +157,16 @@ async def test_stopping_lets_a_call_arrive(office: Office, two: Two, monkeypatch
     await posted_once(office)
 
 
-@pytest.mark.parametrize("step", ["carry", "note"])
+@pytest.mark.parametrize("step", ["send_message", "record_result"])
 async def test_who_dies_has_posted_once(
     office: Office, two: Two, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Before posting, or after posting and before writing it down; the lease of the one who died still holds."""
     first, second = two
     await office.pay()
-    await first.dies(monkeypatch, workers if step == "note" else first.channel._courier, step)
+    await first.dies(monkeypatch, workers if step == "record_result" else first.channel._sender, step)
     before = posts(office)
-    assert before == (1 if step == "note" else 0)
+    assert before == (1 if step == "record_result" else 0)
     await second.work()
     assert posts(office) == before
     office.world.clock.pass_(seconds=CLAIM_S)

@@ -120,7 +120,7 @@ def test_slack_commands_work_while_the_service_runs(
         code, result = shell.run("status")
         assert code == 0
         assert result.splitlines() == [
-            f"{slack.team_id}  waiting 0  set aside 0",
+            f"{slack.team_id}  waiting 0  failed 0",
             f"payloads arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
         ]
         assert shell.test()[0] == 0

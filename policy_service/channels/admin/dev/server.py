@@ -96,16 +96,16 @@ async def run_dev_session(
 
 
 async def _run_until_signal(session: Session) -> None:
-    sitting, loop = asyncio.create_task(session.run()), asyncio.get_running_loop()
+    running, loop = asyncio.create_task(session.run()), asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, sitting.cancel)
+        loop.add_signal_handler(number, running.cancel)
     if sys.stdin is not None and os.isatty(0):
         signal.signal(
             signal.SIGTTIN, signal.SIG_IGN
         )  # as a background job of a shell, continue without a keyboard
-    await asyncio.wait({sitting})
-    if not sitting.cancelled():
-        sitting.result()
+    await asyncio.wait({running})
+    if not running.cancelled():
+        running.result()
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:

@@ -109,7 +109,7 @@ class Session:
         env: Mapping[str, str],
     ) -> None:
         self._ctx, self._folder, self._person, self._env = ctx, folder, person, env
-        self._todo: asyncio.Queue[Step] = asyncio.Queue()
+        self._steps: asyncio.Queue[Step] = asyncio.Queue()
         words = (processes.SCRIPT_RUNNER, str(folder.script), *arguments)
         self._script = processes.Script(words, env, self._ended)
         self._tools: Tools | None = None
@@ -139,15 +139,15 @@ class Session:
         await self._report_open_work()
         await self._load_script()
         while True:
-            step = await self._todo.get()
+            step = await self._steps.get()
             await step()
 
     async def _watch(self) -> None:
         async for changed in watch_saves(self._folder.bundle, self._files):
             if any(path.is_relative_to(self._folder.bundle) for path in changed):
-                self._todo.put_nowait(self._load_bundle)
+                self._steps.put_nowait(self._load_bundle)
             if any(path in self._files() for path in changed):
-                self._todo.put_nowait(self._load_script)
+                self._steps.put_nowait(self._load_script)
 
     def _files(self) -> tuple[Path, ...]:
         return (self._folder.script, *(self._tools.files if self._tools else ()))
@@ -164,7 +164,7 @@ class Session:
         if event.kind in {"review_opened", "review_reopened"} and event.review_id:
             await self._report_review(event.review_id)
         elif event.kind == "transaction_ready" and event.txn:
-            self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn, APPROVED))  # type: ignore[misc]
+            self._steps.put_nowait(lambda txn=event.txn: self._continue(txn, APPROVED))  # type: ignore[misc]
         elif event.kind == "effect_released" and event.txn and event.effect_id:
             await self._on_effect_released(event.txn, event.effect_id)
         elif event.kind in {"transaction_settled", "transaction_ended"} and event.txn:
@@ -181,7 +181,7 @@ class Session:
         if line == "q":
             self._over.set()
         elif line in steps:
-            self._todo.put_nowait(steps[line])
+            self._steps.put_nowait(steps[line])
         else:
             print_lines(KEYS_HELP)
 
@@ -218,7 +218,7 @@ class Session:
     def _ended(self, status: int) -> None:
         print_lines(exit_text(self._folder.script.name, status))
         if self._answered:
-            self._todo.put_nowait(self._finish)
+            self._steps.put_nowait(self._finish)
 
     # -- the policies -------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Session:
         else:
             warn_unknown_tool(tool, where)
 
-    async def _tell_task(self, task_id: str) -> None:
+    async def _report_task(self, task_id: str) -> None:
         case = await self._task(task_id)
         undoing = case.effect.compensates is not None
         print_task(case.effect.tool, case.kind, task_url(self._ctx, task_id), of_compensation=undoing)
@@ -318,48 +318,48 @@ class Session:
         """People approved a compensation: unlike for a transaction, no transaction_ready event follows."""
         effect = (await self._snapshot(txn)).find(effect_id)
         if effect is not None and effect.compensates is not None:
-            self._todo.put_nowait(lambda: self._go_on(txn, APPROVED))
+            self._steps.put_nowait(lambda: self._continue(txn, APPROVED))
 
     async def _on_task_settled(self, task_id: str) -> None:
         """A task is settled: after a person's answer the script resumes; after its agent's report nothing is left."""
         case = await self._task(task_id)
-        said = settlement_of(case)
-        if said is not None and said["answer"] in RESUMABLE_ANSWERS:
-            self._todo.put_nowait(lambda: self._go_on(case.task.txn, SETTLED))
+        answer = settlement_of(case)
+        if answer is not None and answer["answer"] in RESUMABLE_ANSWERS:
+            self._steps.put_nowait(lambda: self._continue(case.task.txn, SETTLED))
 
     async def _on_task_opened(self, task_id: str) -> None:
         """Print the task, but a compensation only if the script's next run does not perform it."""
         case = await self._task(task_id)
         if case.kind is TaskKind.COMPENSATION_DUE and case.agent.name == self._folder.agent:
-            self._after_grace(lambda: self._take_back(task_id))
+            self._after_grace(lambda: self._compensate_or_report(task_id))
         else:
-            await self._tell_task(task_id)
+            await self._report_task(task_id)
 
-    async def _take_back(self, task_id: str) -> None:
+    async def _compensate_or_report(self, task_id: str) -> None:
         """Let the agent compensate first: a person asked at the same time might do it a second time."""
         if await self._is_open(task_id):
             await self._resume()
         if await self._is_open(task_id):
-            await self._tell_task(task_id)
+            await self._report_task(task_id)
 
     async def _is_open(self, task_id: str) -> bool:
         return (await self._task(task_id)).task.state == "open"
 
-    async def _go_on(self, txn: str, said: str) -> None:
+    async def _continue(self, txn: str, answer: str) -> None:
         """People approved or settled it: a running script resumes by itself; otherwise run it again or resume."""
         snapshot = await self._snapshot(txn)
         key = snapshot.transaction.run_key
         if snapshot.transaction.agent != self._folder.agent:
-            print_lines(f"{key}: {said}; {snapshot.transaction.agent} runs elsewhere and resumes there")
+            print_lines(f"{key}: {answer}; {snapshot.transaction.agent} runs elsewhere and resumes there")
         elif self._script.running:
             self._answered.add(txn)
             self._after_grace(self._finish)
         elif key.startswith(_UNNAMED):
-            print_lines(f"{said}, but its transaction has no key, so {WHY_NOT_RERUN[said]}; {_KEY_HINT}")
+            print_lines(f"{answer}, but its transaction has no key, so {WHY_NOT_RERUN[answer]}; {_KEY_HINT}")
             await self._resume()
         else:
             self._answered.add(txn)
-            print_lines(f"{key}: {said}; running {self._folder.script.name} again")
+            print_lines(f"{key}: {answer}; running {self._folder.script.name} again")
             await self._script.start()
 
     async def _finish(self) -> None:
@@ -375,7 +375,7 @@ class Session:
         await processes.run_process(("-m", "countersign.cli", "resume", "--tools", tools), self._env)
 
     def _after_grace(self, step: Step) -> None:
-        asyncio.get_running_loop().call_later(_GRACE_S, lambda: self._todo.put_nowait(step))
+        asyncio.get_running_loop().call_later(_GRACE_S, lambda: self._steps.put_nowait(step))
 
     async def _task(self, task_id: str) -> TaskContext:
         return await self._ctx.db.read(lambda conn: read_task_context(conn, task_id))

@@ -14,6 +14,7 @@ import typer
 
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
+from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.domain.decision import Decision
 from policy_service.errors import InvalidRequestError
@@ -37,10 +38,6 @@ What = Annotated[
         metavar="FILE|-|EFFECT_ID",
         help="A call in the format of replay, from a file or standard input, or the id of a stored effect.",
     ),
-]
-BundleName = Annotated[
-    str | None,
-    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder. Default: the bundle of the settings."),
 ]
 WithSecrets = Annotated[
     bool, typer.Option("--with-secrets", help="Show arguments that the manifest marks as secret.")
@@ -77,8 +74,8 @@ def explain_call(
 def _explained(call: RecordedCall, bundle: Bundle, with_secrets: bool) -> Explanation:
     """Explain the call with today's bundle. Arguments that were secret when it was recorded stay secret."""
     version = bundle.version(call.tool, recorded_tool_digest(call, bundle))
-    said = () if version is None else tuple(version.manifest.secret)
-    secret = () if with_secrets else (*said, *call.secret)
+    marked = () if version is None else tuple(version.manifest.secret)
+    secret = () if with_secrets else (*marked, *call.secret)
     question = asyncio.run(build_question(call, bundle, read_parts(bundle.source.files)[0]))
     return explain(bundle, question, partial(is_hidden, secret))
 

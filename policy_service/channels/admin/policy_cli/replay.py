@@ -15,6 +15,7 @@ from policy_service.channels.admin.policy_cli.bundles import (
     load_bundle_files,
     read_recorded_calls,
 )
+from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.diff.findings import Direction
@@ -51,10 +52,6 @@ def calls(days: Days = 7, with_secrets: WithSecrets = False) -> None:
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Recorded calls, one JSON object a line.")]
-BundleName = Annotated[
-    str | None,
-    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder. Default: the bundle of the settings."),
-]
 Against = Annotated[
     str | None,
     typer.Option("--against", metavar="BUNDLE", help="Another bundle, to list different decisions."),

@@ -225,9 +225,9 @@ def thread_reply(
     event = section(
         pen.said(line.text, MAX_EVENT_TEXT), _actor_text(line, pen), our_text(" · "), date_text(line.at)
     )
-    said = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
+    quoted = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
     where = [section(link(review_url(public_url, review_id), "Read the full text"))] if pen.cut else []
-    block = rich_text(event, *said, *where, block_id=block_id(review_id, rev, outbox_id))
+    block = rich_text(event, *quoted, *where, block_id=block_id(review_id, rev, outbox_id))
     return render_message(escape_markup(pen.shown(line.text, MAX_EVENT_TEXT)), [block])
 
 
