@@ -223,7 +223,7 @@ async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_do
         assert await bank.service.db.read(faults_of_log) == []
         lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
         assert [line.kind for line in lines].count("database_restored") == 1
-    assert "forgotten nothing" in vault.verb(*REASON)[1]
+    assert "nothing that the mark recorded is lost" in vault.verb(*REASON)[1]
 
 
 # -- several replicas ------------------------------------------------------------------------------------------------

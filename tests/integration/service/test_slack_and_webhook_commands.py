@@ -50,7 +50,7 @@ def test_where_nobody_linked_one_and_without_an_app_or_before_it_is_met_it_says_
     assert "deploy/slack/README.md" in slack_said(shell, "retry", code=1)
     an_app(monkeypatch, tmp_path / "slack", app_token_file=tmp_path / "slack" / "app")
     assert lines(shell) == [
-        "the service has not met this app yet; start it with these settings",
+        "the service has not used this app yet; start it with these settings",
         f"payloads arrive over HTTP at {HTTP} and over Socket Mode",
         NOT_RUNNING,
     ]
@@ -76,7 +76,7 @@ def test_the_list_says_whose_each_is_and_hides_no_letters_and_unlinking_happens_
     slack_said(shell, "unlink", TEAM, "U0MAYA", code=2)
     assert "U0MAYA" in slack_said(shell, "links")
     done = slack_said(shell, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone")
-    assert done == f"unlinked U0MAYA of {TEAM}, which was {person('maya')}'s"
+    assert done == f"unlinked U0MAYA of {TEAM} from {person('maya')}"
     assert slack_said(shell, "links") == "no Slack account is linked yet"
     assert "slack links" in slack_said(shell, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone", code=1)
 
@@ -100,7 +100,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
     assert lines(shell) == [
         f"{TEAM}  waiting 1  failed 1",
         "4 calls failed in a row since 2026-11-17T12:00:00.000000Z, the last: no_answer",
-        "#approvals  rests since 2026-11-17T12:00:00.000000Z: is_archived",
+        "#approvals  paused since 2026-11-17T12:00:00.000000Z: is_archived",
         f"payloads arrive over HTTP at {HTTP}",
         NOT_RUNNING,
     ]
@@ -163,7 +163,7 @@ def said(hooked: CliRunner, *words: str, code: int = 0) -> str:
 def test_a_test_is_signed_and_says_whether_it_was_taken(
     hooked: CliRunner, receiver: Receiver, tmp_path: Path
 ) -> None:
-    assert said(hooked, "test", HOOK) == "billing took it: 204"
+    assert said(hooked, "test", HOOK) == "billing accepted it: 204"
     (got,) = receiver.got
     assert got.event["type"] == "webhook_test"
     verify((tmp_path / "hook.secret").read_text().strip(), got.headers, got.raw)
@@ -180,7 +180,7 @@ def test_a_test_is_signed_and_says_whether_it_was_taken(
 def test_the_list_names_the_host_and_no_path_and_a_wrong_name_is_refused(
     hooked: CliRunner, receiver: Receiver
 ) -> None:
-    assert said(hooked, "list") == f"billing  127.0.0.1:{receiver.port}  not met yet"
+    assert said(hooked, "list") == f"billing  127.0.0.1:{receiver.port}  not used yet"
     (told,) = json.loads(said(hooked, "list", "--json"))
     assert (told["name"], told["standing"]) == (HOOK, None)
     for verb in ("test", "retry"):
