@@ -23,7 +23,7 @@ def test_its_example_holds(tmp_path: Path) -> None:
     (folder / "cases").mkdir()
     (folder / "cases/page.yaml").write_text(EXAMPLE)
     result = CliRunner().invoke(app, ["test", str(folder)])
-    assert (result.exit_code, result.stdout) == (0, "12 cases hold, 0 do not\n"), result.output
+    assert (result.exit_code, result.stdout) == (0, "12 cases pass, 0 fail\n"), result.output
 
 
 def test_its_cases_about_people_are_read() -> None:

@@ -1,4 +1,4 @@
-"""Every error of the API as RFC 9457 problem details, with a stable code."""
+"""JSON responses of the API, and every error as RFC 9457 problem details with a stable code."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
+from countersign.contract.wire import WireModel, dump
 from policy_service import metrics
-from policy_service.channels.http.bodies import PROBLEM_TYPE
+from policy_service.channels.requests import JSON_TYPE
 from policy_service.errors import (
     POLICIES_RETRY_S,
     RETRY_AFTER_S,
-    InternalError,
     InvalidRequestError,
     QuotaError,
     ServiceError,
@@ -26,7 +25,7 @@ from policy_service.pap.active_bundle import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PROBLEM_TYPE = "application/problem+json"
 _BY_STATUS = {
     404: ErrorCode.NOT_FOUND,
     405: ErrorCode.METHOD_NOT_ALLOWED,
@@ -35,8 +34,15 @@ _BY_STATUS = {
 }
 
 
+def json_response(model: WireModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A wire model as a response that must not be cached."""
+    return Response(
+        dump(model), status, {"Cache-Control": "no-store", **(headers or {})}, media_type=JSON_TYPE
+    )
+
+
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every exception of the application in one shape."""
+    """Answer every exception of the application with problem details."""
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
@@ -87,58 +93,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _invalid_parameters(request: Request, error: Exception) -> Response:
-    """A path or query parameter that cannot be; bodies never come here, they are read by us."""
+    """An invalid path or query parameter. FastAPI never validates bodies here: `read_model` does."""
     if not isinstance(error, RequestValidationError):
         raise error
-    told = "; ".join(f"{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    return problem_response(InvalidRequestError(told), request)
+    detail = "; ".join(f"{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    return problem_response(InvalidRequestError(detail), request)
 
 
 async def _no_bundle(request: Request, error: Exception) -> Response:
     return problem_response(
-        StorageUnavailableError("no valid policies are loaded, so nothing can be decided; ask again later"),
+        StorageUnavailableError("no valid policies are loaded, so nothing can be decided; try again later"),
         request,
     )
 
 
-class UnhandledErrors:
-    """A fault of ours: the log gets the place, the caller a sentence that quotes nothing, the server above nothing."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noting)
-        except ClientDisconnect:
-            return  # the client hung up in the middle of its body: no fault of ours, and no answer is read
-        except Exception:
-            log.exception("fault", route=route_template(scope), method=known_method(scope))
-            # half an answer has left: the connection must break, and the server above must not quote why
-            if begun:
-                raise ConnectionAbortedError("the service failed in the middle of an answer") from None
-            told = problem_response(
-                InternalError("the service failed; nothing of this request was released"), Request(scope)
-            )
-            await told(scope, receive, send)
-
-
 def route_template(scope: Scope) -> str:
-    """The template of the route that answered; never the path, in which anybody may write anything."""
+    """The template of the matched route; never the path, which the caller controls."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else "(none)"
-
-
-def known_method(scope: Scope) -> str:
-    """The method, if it is one."""
-    return scope["method"] if scope["method"] in _METHODS else "(other)"
