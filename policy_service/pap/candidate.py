@@ -1,7 +1,6 @@
-"""The candidate: a bundle that may become the active one, watched beside it on live traffic and never deciding.
+"""The candidate: a bundle in shadow, evaluated on live traffic next to the active one and never deciding.
 
-Rules kept here: a candidate that does not load shadows nothing and is told of; one whose bytes are the active bundle's
-has nothing to differ in. Nothing that decides reads this module.
+A candidate that does not load shadows nothing and is reported. Nothing that decides reads this module.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from policy_service.pap.subprocess_loader import BundleLoader
 
 @dataclass(frozen=True, slots=True)
 class CandidateStatus:
-    """Which bundle is in shadow, and what keeps the source's newest bytes from being it."""
+    """Which bundle is in shadow, and why the source's newest bytes are not."""
 
     origin: str
     digest: str | None
@@ -28,12 +27,11 @@ class CandidateStatus:
 
 
 class Candidate:
-    """Holds the bundle in shadow."""
+    """Holds the bundle in shadow, and reloads it."""
 
     def __init__(
         self, source: BundleSource, signal: Signal | None = None, outside: Allowlist | None = None
     ) -> None:
-        """``signal`` is told of a candidate that does not load; ``outside`` is what its sources may ask."""
         self._source = source
         self._outside = outside
         self._preparer = BundleLoader(outside)
@@ -43,11 +41,11 @@ class Candidate:
 
     @property
     def bundle(self) -> Bundle | None:
-        """The candidate, or None while none loads."""
+        """The candidate, or None while it does not load."""
         return self._bundle
 
     async def reload(self) -> Bundle | None:
-        """Read the source again; the candidate as it is now. Parsing happens in a thread."""
+        """Read the source again and return the candidate. Parsing runs in a thread."""
         try:
             found = await asyncio.to_thread(self._load)
         except BundleError as error:
@@ -59,11 +57,10 @@ class Candidate:
         self._error = None
         self._signal.good()
         self._put(found)
-        # As the active bundle's groups were last read: nobody is asked for a candidate.
+        # With the groups last read for the active bundle: the directory is not queried for a candidate.
         return found.grouped(self._outside)
 
     def status(self) -> CandidateStatus:
-        """What is in shadow, and what is wrong with it."""
         bundle = self._bundle
         return CandidateStatus(
             self._source.origin,
@@ -73,7 +70,7 @@ class Candidate:
         )
 
     def close(self) -> None:
-        """Let go of the candidate's fact sources, and of whatever still reads another."""
+        """Close the candidate's fact sources, and end a load that is running."""
         self._preparer.close()
         self._put(None)
 

@@ -1,20 +1,34 @@
-"""The other files of a bundle: tool manifests, groups, meters, facts and their sources.
+"""The files of a bundle other than policies: tool manifests, groups, meters, facts and their sources.
 
-Rules kept here: JSON is read by the contract's strict loader, TOML by the standard library's; a tool and its
-groups are Cedar actions, so their names may not meet; a compensation names a tool of the same bundle and
-arguments it has; a meter counts tools of the same bundle.
+`tools/NAME.json` is the current manifest of a tool, which agents are given. `tools/NAME@LABEL.json` is another version
+that agents may still submit under during a rollout. A version without a current manifest is refused, and so is the same
+version twice: it would be unclear which file to remove to end the rollout.
+
+JSON is read by the contract's strict loader, TOML by the standard library. A tool and its groups are Cedar actions, so
+their names must differ. A compensation names a tool of the same bundle and arguments that it has. A meter counts tools
+of the same bundle.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import Lane, Limits, ToolManifest, load
+from countersign.contract import (
+    ContractError,
+    Lane,
+    Limits,
+    ToolManifest,
+    load,
+    load_manifest,
+    manifest_file,
+)
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
 from policy_service.facts.groups import GroupDirectory, parse_groups
@@ -24,14 +38,106 @@ from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReade
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem, parse_problem
-from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
+MAX_VERSIONS: Final = 8
+"""Versions of one tool in one bundle: every rule is validated against each of them."""
+
+MAX_SCHEMA_DEPTH: Final = 16
+"""Nested references and objects that are followed in a manifest's JSON Schema."""
+
+_FOLDER: Final = "tools/"
+_LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+
+
+@dataclass(frozen=True)
+class ToolVersion:
+    """One reviewed manifest and its file. ``label`` is None for the tool's current version."""
+
+    file: str
+    label: str | None
+    manifest: ToolManifest
+    codec: InputCodec
+
+    @property
+    def tool(self) -> str:
+        return self.manifest.tool
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Fields that policy cannot evaluate: a call that carries one asks people, unless a permit names it."""
+        return tuple(sorted(self.codec.possible_unseen))
+
+
+def read_tools(files: Mapping[str, bytes], problems: list[Problem]) -> tuple[ToolVersion, ...]:
+    """Every manifest of the bundle in file order; problems are appended to the list."""
+    read: list[ToolVersion] = []
+    for file, raw in files.items():
+        if not file.startswith(_FOLDER):
+            continue
+        try:
+            manifest = load_manifest(raw)
+            codec = InputCodec(manifest)
+            read.append(ToolVersion(file, _label(file, manifest.tool), manifest, codec))
+        except (ContractError, ValueError, RecursionError) as error:
+            problems.append(parse_problem(file, error))
+    problems += _version_problems(read)
+    return tuple(read)
+
+
+def _label(file: str, tool: str) -> str | None:
+    expected = manifest_file(tool)
+    name, at, label = file.removeprefix(_FOLDER).removesuffix(".json").partition("@")
+    if f"{name}.json" != expected:
+        raise ValueError(f"describes the tool {tool!r}; name the file after it: {expected}")
+    if at and not _LABEL.match(label):
+        raise ValueError(f"{label!r} names no version; write letters, digits, '.', '_' or '-' after the @")
+    return label if at else None
+
+
+def _version_problems(read: Iterable[ToolVersion]) -> list[Problem]:
+    versions = tuple(read)
+    current = {version.tool for version in versions if version.label is None}
+    counted = Counter(version.tool for version in versions)
+    problems: list[Problem] = []
+    seen: dict[tuple[str, str], str] = {}
+    for version in versions:
+        twin = seen.setdefault((version.tool, version.manifest.digest), version.file)
+        if twin != version.file:
+            problems.append(Problem(version.file, None, f"is the same manifest as {twin}; keep one of them"))
+        if version.label is not None and version.tool not in current:
+            message = f"this tool has no current manifest; call this file {manifest_file(version.tool)!r}"
+            problems.append(Problem(version.file, None, message))
+    problems += [
+        Problem(
+            f"{_FOLDER}{manifest_file(tool)}",
+            None,
+            f"{count} versions of this tool; {MAX_VERSIONS} is the limit",
+        )
+        for tool, count in counted.items()
+        if count > MAX_VERSIONS
+    ]
+    return problems
+
+
+def schema_node(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A node of a manifest's JSON Schema with references resolved; empty if it is not an object."""
+    for _ in range(MAX_SCHEMA_DEPTH):
+        if not isinstance(node, Mapping):
+            break
+        if "$ref" not in node:
+            return node
+        found: Any = root
+        for token in str(node["$ref"]).removeprefix("#").split("/")[1:]:
+            step = token.replace("~1", "/").replace("~0", "~")
+            found = found.get(step) if isinstance(found, Mapping) else None
+        node = found
+    return {}
 
 
 @dataclass(frozen=True)
 class BundleParts:
-    """Everything in a bundle but its policies."""
+    """The contents of a bundle except its policies."""
 
     tools: tuple[ToolVersion, ...]
     directory: GroupDirectory
@@ -41,23 +147,21 @@ class BundleParts:
 
     @property
     def current(self) -> dict[str, ToolVersion]:
-        """The current version of each tool, by its name."""
+        """The current version of each tool, by name."""
         return {version.tool: version for version in self.tools if version.label is None}
 
     @property
     def manifests(self) -> dict[str, ToolManifest]:
-        """The current manifest of each tool, by its name."""
         return {name: version.manifest for name, version in self.current.items()}
 
     @property
     def codecs(self) -> dict[str, InputCodec]:
-        """The codec of each tool's current manifest, by its name."""
         return {name: version.codec for name, version in self.current.items()}
 
     def open_readers(self, folder: Path | None, outside: Allowlist | None) -> dict[str, FactReader]:
-        """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
+        """A reader for each source. A source that cannot be opened gets a reader that fails with the reason.
 
-        ``folder`` is where the databases lie that facts.toml names by path, ``outside`` which hosts may be asked.
+        ``folder`` holds the databases that facts.toml names by path; ``outside`` is the allowlist of hosts.
         """
         return {source.name: self._open(source, folder, outside) for source in self.config.source}
 
@@ -66,7 +170,7 @@ class BundleParts:
             allowed = None if outside is None else outside.host_for(source.url)
             if allowed is None:
                 return FailedReader(
-                    "nothing outside may be asked here: only a service with an allowlist asks"
+                    "external sources are not queried here: only a service with an allowlist does that"
                 )
             return HttpReader(source, *allowed)
         if source.file is not None:
@@ -96,9 +200,9 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
 def read_parts(
     files: Mapping[str, bytes], outside: Allowlist | None = None
 ) -> tuple[BundleParts, list[Problem]]:
-    """All parts, and every problem in them; parts with a problem are empty.
+    """All parts and their problems; a part with a problem is empty.
 
-    What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.
+    External sources are checked against the allowlist ``outside``; without one they are not queried.
     """
     problems: list[Problem] = []
     tools = read_tools(files, problems)
@@ -113,7 +217,7 @@ def read_parts(
 
 
 def allowlist_problems(directory: GroupDirectory, config: FactsConfig, outside: Allowlist) -> list[Problem]:
-    """What of the world outside this service may not ask for them."""
+    """External sources and groups that this service's allowlist does not contain."""
     problems = [
         Problem(
             "facts.toml",
@@ -167,18 +271,15 @@ def _compensation_problems(manifest: ToolManifest, manifests: Mapping[str, ToolM
 
 
 def _probe_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> list[str]:
-    """A probe is code beside the tool that only asks. Its name is reviewed here; it has no manifest, for nobody calls
-    it but the SDK, and what has one is called to act."""
+    """A probe is code of the agent that only reads. Only the SDK calls it, so it has a name and no manifest."""
     if manifest.probe is None:
         return []
     if manifest.probe in manifests:
         return [
-            f"probe {manifest.probe!r} is a tool of this bundle; a probe only asks and has no manifest, name another"
+            f"probe {manifest.probe!r} is a tool of this bundle; a probe only reads and has no manifest, name another"
         ]
     if manifest.lane is Lane.LIVE:
-        return [
-            f"{manifest.tool!r} is a live tool, and its adapter, which knows what landed, is asked; leave the probe out"
-        ]
+        return [f"{manifest.tool!r} is a live tool, and its adapter knows what happened; leave the probe out"]
     return []
 
 
@@ -234,7 +335,7 @@ def _meters(
     meters, wrong = parse_meters(_toml(files, "meters.toml", dict, problems) or {}, current)
     problems += [Problem("meters.toml", None, message) for message in wrong]
     counted = by_tool(meters.values())
-    # A version beside the current one spends from the same budget, so it must say as well what is counted.
+    # A non-current version spends from the same budget, so it must declare what is counted too.
     for version in tools:
         for meter in counted.get(version.tool, ()):
             if version.label is not None and (fault := meter.incompatibility(version.manifest)) is not None:

@@ -1,4 +1,4 @@
-"""Paths: the places of a question that Cedar expressions read, named by us, and sums over them.
+"""Paths: names for the values of a question that Cedar expressions read, and linear expressions over them.
 
 A path is a tuple of texts: `("input", "amount")`, `("fact", "account_state")` of the resource, `("agentfact", "tier")`,
 `("agent",)`, `("owner",)`, `("role", "desk")`, `("team", "night")`, `("resource",)`, `("now",)`, `("history", "today")`
@@ -16,20 +16,20 @@ from cedarpy import pst
 Path: TypeAlias = tuple[str, ...]
 
 CONSTANT: Final[Path] = ("constant",)
-"""What the bundle itself settles: it never varies from call to call."""
+"""A value that the bundle fixes: it does not vary between calls."""
 
 OPAQUE: Final[Path] = ("opaque",)
-"""What we do not follow, for example an attribute of what an `if` yields."""
+"""A value that is not analyzed, for example an attribute of an `if` expression."""
 
 PERSON_PATHS: Final = frozenset({("owner",), ("on_behalf_of",), ("person",), ("review", "owner")})
-"""Paths whose values are persons, or nobody."""
+"""Paths whose values are persons or absent."""
 
 _CONTEXT: Final = frozenset({"input", "history", "claimed"})
 _PLAIN: Final = frozenset({"now", "env", "on_behalf_of", "assurance"})
 
 
 def path_of(expr: pst.Expr) -> Path | None:
-    """The path an expression reads; None for one that is more, or less, than reading."""
+    """The path an expression reads; None unless it is only an attribute access."""
     steps: list[str] = []
     while isinstance(expr, pst.GetAttr):
         steps.append(expr.attr)
@@ -68,7 +68,7 @@ def _of_principal(steps: tuple[str, ...]) -> Path:
 
 
 def path_text(path: Path) -> str:
-    """The path as an author would write it."""
+    """The path in Cedar's syntax."""
     head, rest = path[0], path[1:]
     names = {
         "fact": "resource", "agentfact": "principal", "agent": "principal", "owner": "principal.owner",
@@ -89,7 +89,7 @@ class LinearExpression:
     factors: Mapping[Path, int]
 
     def solve_for(self, path: Path, others: Mapping[Path, int]) -> int | None:
-        """The value of ``path`` at which the sum is about zero; None where it does not depend on it."""
+        """The value of ``path`` at which the sum is about zero; None when the sum does not depend on it."""
         factor = self.factors.get(path, 0)
         if factor == 0:
             return None
@@ -99,7 +99,7 @@ class LinearExpression:
         return -rest // factor
 
     def plus(self, other: LinearExpression, times: int = 1) -> LinearExpression:
-        """The sum of the two, the other one ``times`` times."""
+        """``self + times * other``."""
         factors = dict(self.factors)
         for path, factor in other.factors.items():
             factors[path] = factors.get(path, 0) + times * factor
@@ -107,7 +107,7 @@ class LinearExpression:
 
 
 def parse_linear(expr: pst.Expr) -> LinearExpression | None:
-    """The expression as such a sum; None where it is none."""
+    """Parse a linear expression; None if it is not linear."""
     path = path_of(expr)
     if path in (CONSTANT, OPAQUE):
         return None

@@ -1,8 +1,8 @@
-"""What a policy compares with what: the literals around which its answer can change, found in the engine's tree.
+"""Extract the inputs of a policy: the paths it reads, and the literals at which its answer can change.
 
-Rules kept here: what is compared with constants alone (`==`, `<`, `in`, `has`, `contains`, a Bool by itself) is read
-exactly, and trying every literal with its neighbours then tries every answer the policy has; whatever else stands
-there (two attributes against each other, arithmetic, `like`) is named in ``inexact``, and its literals are still used.
+Comparisons with constants (`==`, `<`, `in`, `has`, `contains`, a Bool alone) are exact: trying every literal and the
+values next to it covers every answer of the policy. Other expressions (two attributes compared, arithmetic, `like`) are
+listed in ``inexact``, and their literals are still used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMES: Final = frozenset({"to_date", "to_time"})
 
 @dataclass
 class PolicyInputs:
-    """The paths of some policies, with the literals each is compared with, and what could not be read exactly."""
+    """The paths that policies read, the literals each is compared with, and what is not exact."""
 
     literals: dict[Path, set[Any]] = field(default_factory=dict)
     inexact: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class PolicyInputs:
     alike: list[frozenset[Path]] = field(default_factory=list)
 
     def see(self, path: Path | None, *values: Any) -> None:
-        """Note a path, and values it is compared with."""
+        """Record a path, and values it is compared with."""
         if path is None or path == CONSTANT:
             return
         if path == OPAQUE:
@@ -56,12 +56,12 @@ class PolicyInputs:
         self.literals.setdefault(path, set()).update(values)
 
     def doubt(self, why: str) -> None:
-        """Note that something is tried and not proved."""
+        """Record that trying the literals does not cover every answer."""
         if why not in self.inexact:
             self.inexact.append(why)
 
     def add(self, other: PolicyInputs) -> None:
-        """Take over everything another one has read."""
+        """Merge the inputs of another policy."""
         for path, values in other.literals.items():
             self.see(path, *values)
         for why in other.inexact:
@@ -71,7 +71,7 @@ class PolicyInputs:
 
 
 def policy_inputs(tree: pst.Template) -> PolicyInputs:
-    """Everything one policy looks at."""
+    """The inputs of one policy."""
     read = PolicyInputs()
     _scope(tree.principal, ("agent",), read)
     _scope(tree.resource, ("resource",), read)
@@ -81,7 +81,7 @@ def policy_inputs(tree: pst.Template) -> PolicyInputs:
 
 
 def policies_inputs(trees: Iterable[pst.Template]) -> PolicyInputs:
-    """Everything these policies look at."""
+    """The inputs of these policies together."""
     read = PolicyInputs()
     for tree in trees:
         read.add(policy_inputs(tree))
@@ -89,7 +89,7 @@ def policies_inputs(trees: Iterable[pst.Template]) -> PolicyInputs:
 
 
 def literal_members(literals: Iterable[Any]) -> set[Any]:
-    """What is compared with, sets by their members."""
+    """The literals, with sets replaced by their members."""
     return {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
 
 
@@ -115,14 +115,14 @@ def _entity(path: Path, entity: pst.EntityUid, read: PolicyInputs) -> None:
 
 @dataclass(frozen=True, slots=True)
 class InGroup:
-    """A person of this group, as a value to try."""
+    """A member of this group, as a value to try."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimeOfDay:
-    """How long after midnight, as a value to try."""
+    """A time of day, as a value to try."""
 
     since_midnight: timedelta
 
@@ -213,7 +213,7 @@ def _members(op: str, left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> No
 
 
 def _entities(given: pst.Set) -> list[pst.EntityUid]:
-    """The entities of a set that holds nothing else."""
+    """The entities of a set; empty if it holds anything else."""
     named = [each.value for each in given.elements if isinstance(each, pst.EntityLit)]
     return named if len(named) == len(given.elements) else []
 
@@ -236,7 +236,7 @@ def _compare(left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
 
 
 def _against_constant(expr: pst.Expr, value: Any, read: PolicyInputs) -> bool:
-    """Note what one path is compared with; False where the expression is more than a path."""
+    """Record a comparison of one path with a constant; False when the expression is not a path."""
     path = path_of(expr)
     if path is not None:
         read.see(path, value)
@@ -272,7 +272,7 @@ def _since(left: pst.Expr, right: pst.Expr, value: Any, read: PolicyInputs) -> b
 
 @dataclass(frozen=True, slots=True)
 class OffsetTime:
-    """A time that much later than another path's, as a value to try."""
+    """A time relative to another path's time, as a value to try."""
 
     than: Path
     by: timedelta
@@ -287,7 +287,7 @@ def _relate(exprs: tuple[pst.Expr, ...], why: str, read: PolicyInputs) -> None:
 
 
 def _everything(expr: pst.Expr, why: str, read: PolicyInputs) -> None:
-    """All paths below, each with all literals below: tried, not proved."""
+    """Record all paths in an expression, each with all its literals, as inexact."""
     if names := sorted({path_text(path) for path in _paths(expr)}):
         read.doubt(f"{why} ({', '.join(names)})")
     values = [value for value in map(constant_value, expressions(expr)) if value is not None]
@@ -308,7 +308,7 @@ def _paths(expr: pst.Expr) -> Iterator[Path]:
 
 
 def constant_value(expr: pst.Expr) -> Any:
-    """The value of an expression without paths; None where it has one, or is no value we try."""
+    """The value of a constant expression; None if it reads a path or has an unsupported type."""
     match expr:
         case pst.BoolLit(value=value) | pst.LongLit(value=value) | pst.StringLit(value=value):
             return value
@@ -336,7 +336,7 @@ def _typed(op: str, text: str) -> Any:
 
 
 def _duration(text: str) -> timedelta:
-    """Cedar's own spelling of a duration, with milliseconds and a sign."""
+    """Parse Cedar's duration, with milliseconds and a sign."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(text)
