@@ -1,7 +1,8 @@
-"""The active bundle: one reference, swapped only after new bytes have been read, checked and compiled.
+"""The active bundle and the candidate in shadow, and how they are reloaded.
 
-Invariants (I-13): the active bundle was validated. An invalid source leaves the last valid bundle active and reports
-its problems. Reloads do not overlap. The status shows both the active bundle and the source's newest bytes.
+The active bundle is one reference, swapped only after new bytes are read, checked and compiled (I-13). An invalid source
+leaves the last valid bundle active and reports its problems. Reloads do not overlap. A candidate is evaluated on live
+traffic next to the active bundle and never decides. One that does not load shadows nothing and is reported.
 """
 
 from __future__ import annotations
@@ -71,13 +72,10 @@ class ActiveBundle:
         is the allowlist for fact sources and groups. With ``require_cases`` a new bundle is activated only if it
         passes its own cases and those of the active bundle.
         """
-        self._outside = outside
-        self._preparer = BundleLoader(outside)
+        self._source, self._clock, self._outside = source, clock, outside
+        self._signal, self._activation = signal or Signal(), activation or Signal()
+        self._loader = BundleLoader(outside)
         self._require_cases = require_cases
-        self._source = source
-        self._clock = clock
-        self._signal = signal or Signal()
-        self._activation = activation or Signal()
         self._lock = asyncio.Lock()
         self._current: Bundle | None = None
         self._head: str | None = None
@@ -86,7 +84,7 @@ class ActiveBundle:
         self._guarded: CaseCheck | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
-        self.fully_evaluated_digest: str | None = None
+        self.fully_reevaluated: str | None = None
         """Digest of the last bundle under which every open effect was reevaluated; the evaluating workflow sets it."""
         self.asking = asyncio.Lock()  # one reevaluation at a time
         self.asked = self.unasked = 0
@@ -100,8 +98,9 @@ class ActiveBundle:
             NoActiveBundleError: no valid bundle was loaded yet.
         """
         if self._current is None:
+            origin = self._source.origin
             raise NoActiveBundleError(
-                f"no valid bundle was loaded from {self._source.origin}; see its problems with reload"
+                f"no valid bundle was loaded from {origin}; see its problems with reload"
             )
         return self._current
 
@@ -195,33 +194,30 @@ class ActiveBundle:
     def report_progress(self) -> None:
         """Report how many open effects were reevaluated, or that all were."""
         digest = self.current.digest
-        if self.fully_evaluated_digest == digest:
+        if self.fully_reevaluated == digest:
             self._activation.good()
             return
         failed = f", {self.unasked} could not be" if self.unasked else ""
         self._activation.bad(
-            f"open effects are being asked about under {digest}: {self.asked} so far{failed}"
+            f"open effects are being reevaluated under {digest}: {self.asked} so far{failed}"
         )
 
     def _wrong(self, error: BundleError) -> str:
         """One sentence for the public health page: the place of the first problem, not its text."""
-        first, current = error.problems[0], self._current
+        first, current, source = error.problems[0], self._current, self._source
         stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
-        if error.why == "cases" and self._source.identity is None:
-            return f"the folder ({self._head}) does not pass its cases: {first.file}:{first.line or 1}{stays}"
-        if error.why == "unreachable" and self._source.identity is None:
+        if error.why == "unreachable" and source.identity is None:
             return f"the folder cannot be read: {first.message}{stays}"
-        if error.why != "invalid":
-            return (
-                f"the head {self._source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
-            )
-        head = self._head or "unreadable"
-        what = "the folder" if self._source.identity is None else f"the head {self._source.head}"
-        return f"{what} ({head}) does not load: {first.file}:{first.line or 1}{stays}"
+        if error.why != "invalid" and source.identity is not None:
+            return f"the head {source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
+        what = "the folder" if source.identity is None else f"the head {source.head}"
+        fails = "pass its cases" if error.why == "cases" else "load"
+        place = f"{first.file}:{first.line or 1}"
+        return f"{what} ({self._head or 'unreadable'}) does not {fails}: {place}{stays}"
 
     def close(self) -> None:
         """Close the active bundle's fact sources, and end a load that is running."""
-        self._preparer.close()
+        self._loader.close()
         if self._current is not None:
             self._current.close()
 
@@ -247,11 +243,12 @@ class ActiveBundle:
     async def read_directory(self) -> None:
         """Read the directory's groups again. A changed membership yields a new bundle object for later decisions."""
         async with self._lock:
-            if self._current is None:
+            directory = self._directory
+            if self._current is None or directory is None:
                 return
-            before = None if self._directory is None else self._directory.members
+            before = directory.members
             await self._ask_directory(self._current)
-            if self._directory is not None and self._directory.members is not before:
+            if directory.members is not before:
                 self._current = self._current.grouped(self._outside)
 
     @property
@@ -286,7 +283,7 @@ class ActiveBundle:
         if self._refused is not None and found.folder is None and self._refused[0] == asked:
             raise self._refused[1]
         try:
-            bundle, self._guarded = self._preparer.prepare(found, cases)
+            bundle, self._guarded = self._loader.prepare(found, cases)
         except LoaderFailedError:
             raise  # not cached: the next load may succeed
         except BundleError as error:
@@ -328,3 +325,74 @@ _IN_WORDS: Final[dict[RejectionReason, str]] = {
     "unsigned": "it is not signed by one of policies_allowed_signers",
     "cases": "it does not pass the cases it has to",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateStatus:
+    """Which bundle is in shadow, and why the source's newest bytes are not."""
+
+    origin: str
+    digest: str | None
+    commit: str | None
+    error: BundleError | None
+
+
+class Candidate:
+    """Holds the bundle in shadow, and reloads it."""
+
+    def __init__(
+        self, source: BundleSource, signal: Signal | None = None, outside: Allowlist | None = None
+    ) -> None:
+        self._source = source
+        self._outside = outside
+        self._loader = BundleLoader(outside)
+        self._signal = signal or Signal()
+        self._bundle: Bundle | None = None
+        self._error: BundleError | None = None
+
+    @property
+    def bundle(self) -> Bundle | None:
+        """The candidate, or None while it does not load."""
+        return self._bundle
+
+    async def reload(self) -> Bundle | None:
+        """Read the source again and return the candidate. Parsing runs in a thread."""
+        try:
+            found = await asyncio.to_thread(self._load)
+        except BundleError as error:
+            self._error = error
+            first = error.problems[0]
+            self._signal.bad(f"the candidate does not load: {first.file}:{first.line or 1}")
+            self._put(None)
+            return None
+        self._error = None
+        self._signal.good()
+        self._put(found)
+        # With the groups last read for the active bundle: the directory is not queried for a candidate.
+        return found.grouped(self._outside)
+
+    def status(self) -> CandidateStatus:
+        bundle = self._bundle
+        return CandidateStatus(
+            self._source.origin,
+            None if bundle is None else bundle.digest,
+            None if bundle is None else bundle.commit,
+            self._error,
+        )
+
+    def close(self) -> None:
+        """Close the candidate's fact sources, and end a load that is running."""
+        self._loader.close()
+        self._put(None)
+
+    def _load(self) -> Bundle:
+        files = self._source.read()
+        current = self._bundle
+        if current is not None and (current.digest, current.commit) == (files.digest, files.commit):
+            return current
+        return self._loader.prepare(files)[0]
+
+    def _put(self, bundle: Bundle | None) -> None:
+        before, self._bundle = self._bundle, bundle
+        if before is not None and before is not bundle:
+            before.close()

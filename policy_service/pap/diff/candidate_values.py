@@ -13,15 +13,23 @@ from itertools import combinations, islice, product
 from typing import Any, Final
 
 from policy_service.facts.config import AGENT
-from policy_service.pap.diff.paths import PERSON_PATHS, LinearExpression, Path
 from policy_service.pap.diff.policy_inputs import (
     InGroup,
+    LinearExpression,
     OffsetTime,
     PolicyInputs,
     TimeOfDay,
     literal_members,
 )
-from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, SAMPLE_TEXTS, ToolSide, sample_value
+from policy_service.pap.diff.tool_side import (
+    ABSENT,
+    BASE_NOW,
+    PERSON_PATHS,
+    SAMPLE_TEXTS,
+    Path,
+    ToolSide,
+    sample_value,
+)
 from policy_service.pap.parts import schema_node
 
 UNNAMED_TEXT: Final = "something-else"

@@ -23,7 +23,7 @@ from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.findings import Direction, Finding, exact_json, file_finding, short_json
-from policy_service.pap.diff.paths import path_of
+from policy_service.pap.diff.tool_side import path_of
 from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import expressions
 

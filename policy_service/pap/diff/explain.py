@@ -19,9 +19,8 @@ from policy_service.domain.gates import merge
 from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.candidate_values import candidate_values
-from policy_service.pap.diff.paths import Path, path_text
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs
-from policy_service.pap.diff.tool_side import ABSENT, ToolSide
+from policy_service.pap.diff.tool_side import ABSENT, Path, ToolSide, path_text
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policy_tests.mutants import expression_text
 from policy_service.pdp.engine import decide

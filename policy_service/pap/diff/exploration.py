@@ -30,9 +30,8 @@ from policy_service.pap.diff.candidate_values import (
     covers_all_sets,
     literals_for,
 )
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs, policy_inputs
-from policy_service.pap.diff.tool_side import ABSENT, ToolSide
+from policy_service.pap.diff.tool_side import ABSENT, Path, ToolSide
 from policy_service.pdp.rules import PolicySource, evaluate_policies, policy_set
 
 MAX_ASSIGNMENTS: Final = 20_000

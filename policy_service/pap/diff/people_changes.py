@@ -37,9 +37,8 @@ from policy_service.pap.diff.candidate_values import (
 from policy_service.pap.diff.exploration import only_restricts, policy_meaning
 from policy_service.pap.diff.findings import Direction, Finding
 from policy_service.pap.diff.manifest_changes import VersionPair
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import PolicyInputs, literal_members, policies_inputs
-from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW
+from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, Path
 from policy_service.pdp.people import (
     PersonFacts,
     ReviewFacts,

@@ -8,7 +8,7 @@ listed in ``inexact``, and their literals are still used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -16,16 +16,7 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.pap.diff.paths import (
-    CONSTANT,
-    OPAQUE,
-    PERSON_PATHS,
-    LinearExpression,
-    Path,
-    parse_linear,
-    path_of,
-    path_text,
-)
+from policy_service.pap.diff.tool_side import CONSTANT, OPAQUE, PERSON_PATHS, Path, path_of, path_text
 from policy_service.pap.policies import children, expressions
 
 _COMPARES: Final = frozenset(
@@ -343,3 +334,58 @@ def _duration(text: str) -> timedelta:
     days, hours, minutes, seconds, ms = (int(part or 0) for part in found.groups()[1:])
     total = timedelta(days, seconds, hours=hours, minutes=minutes, milliseconds=ms)
     return -total if found[1] else total
+
+
+@dataclass(frozen=True)
+class LinearExpression:
+    """``constant`` plus each path times its factor, compared with zero."""
+
+    constant: int
+    factors: Mapping[Path, int]
+
+    def solve_for(self, path: Path, others: Mapping[Path, int]) -> int | None:
+        """The value of ``path`` at which the sum is about zero; None when the sum does not depend on it."""
+        factor = self.factors.get(path, 0)
+        if factor == 0:
+            return None
+        rest = self.constant + sum(
+            each * others.get(name, 0) for name, each in self.factors.items() if name != path
+        )
+        return -rest // factor
+
+    def plus(self, other: LinearExpression, times: int = 1) -> LinearExpression:
+        """``self + times * other``."""
+        factors = dict(self.factors)
+        for path, factor in other.factors.items():
+            factors[path] = factors.get(path, 0) + times * factor
+        return LinearExpression(self.constant + times * other.constant, factors)
+
+
+def parse_linear(expr: pst.Expr) -> LinearExpression | None:
+    """Parse a linear expression; None if it is not linear."""
+    path = path_of(expr)
+    if path in (CONSTANT, OPAQUE):
+        return None
+    if path is not None:
+        return LinearExpression(0, {path: 1})
+    match expr:
+        case pst.LongLit(value=value):
+            return LinearExpression(value, {})
+        case pst.UnaryOp(op="neg", arg=arg):
+            inner = parse_linear(arg)
+            return None if inner is None else LinearExpression(0, {}).plus(inner, -1)
+        case pst.BinaryOp(op="add" | "sub" | "mul" as op, left=left, right=right):
+            return _both(op, parse_linear(left), parse_linear(right))
+    return None
+
+
+def _both(op: str, left: LinearExpression | None, right: LinearExpression | None) -> LinearExpression | None:
+    if left is None or right is None:
+        return None
+    if op != "mul":
+        return left.plus(right, 1 if op == "add" else -1)
+    if not left.factors:
+        left, right = right, left
+    if right.factors:
+        return None  # two paths multiplied
+    return LinearExpression(0, {}).plus(left, right.constant)

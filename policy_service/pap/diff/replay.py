@@ -21,7 +21,6 @@ from policy_service.pap.diff.findings import (
     find_relaxations,
     find_restrictions,
 )
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import policy_inputs
 from policy_service.pap.diff.recorded_calls import (
     RecordedCall,
@@ -30,6 +29,7 @@ from policy_service.pap.diff.recorded_calls import (
     reads_hidden,
     recorded_tool_digest,
 )
+from policy_service.pap.diff.tool_side import Path
 from policy_service.pap.parts import read_parts
 
 NOT_REPLAYABLE: Final = "not replayable"

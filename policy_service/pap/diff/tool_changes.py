@@ -28,8 +28,7 @@ from policy_service.pap.diff.findings import (
     find_relaxations,
     find_restrictions,
 )
-from policy_service.pap.diff.paths import Path, path_text
-from policy_service.pap.diff.tool_side import ABSENT, ToolSide, sample_value
+from policy_service.pap.diff.tool_side import ABSENT, Path, ToolSide, path_text, sample_value
 from policy_service.pap.parts import schema_node
 from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, evaluate_policies
 

@@ -2,6 +2,10 @@
 
 A generated call assigns values to paths of a base call. It is built from the manifest and the declared types only, and
 decided by the engine that decides live calls.
+
+A path names one value of a request: `("input", "amount")`, `("fact", "account_state")` of the resource, `("agentfact",
+"tier")`, `("agent",)`, `("role", "desk")`, `("team", "night")`, `("resource",)`, `("now",)`, `("history", "today")` and
+so on. Flags of the manifest (`context.effect`) are constants of a bundle and have no path.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cedarpy import Entities, PolicySet, pst
 
@@ -30,7 +34,6 @@ from policy_service.domain.policy_request import (
 )
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.parts import MAX_SCHEMA_DEPTH, BundleParts, ToolVersion, schema_node
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import (
@@ -41,6 +44,74 @@ from policy_service.pdp.rules import (
     entities_json,
     policy_set,
 )
+
+Path: TypeAlias = tuple[str, ...]
+
+CONSTANT: Final[Path] = ("constant",)
+"""A value that the bundle fixes: it does not vary between calls."""
+
+OPAQUE: Final[Path] = ("opaque",)
+"""A value that is not analyzed, for example an attribute of an `if` expression."""
+
+PERSON_PATHS: Final = frozenset({("owner",), ("on_behalf_of",), ("person",), ("review", "owner")})
+"""Paths whose values are persons or absent."""
+
+_CONTEXT: Final = frozenset({"input", "history", "claimed"})
+_PLAIN: Final = frozenset({"now", "env", "on_behalf_of", "assurance"})
+
+
+def path_of(expr: pst.Expr) -> Path | None:
+    """The path an expression reads; None unless it is only an attribute access."""
+    steps: list[str] = []
+    while isinstance(expr, pst.GetAttr):
+        steps.append(expr.attr)
+        expr = expr.base
+    if not isinstance(expr, pst.Var):
+        return OPAQUE if steps else None
+    return _rooted(expr.name, tuple(reversed(steps)))
+
+
+def _rooted(root: str, steps: tuple[str, ...]) -> Path:
+    if root == "context":
+        return _of_context(steps)
+    if root == "principal":
+        return _of_principal(steps)
+    if root == "resource":
+        return ("fact", *steps) if steps else ("resource",)
+    return CONSTANT
+
+
+def _of_context(steps: tuple[str, ...]) -> Path:
+    if not steps:
+        return OPAQUE
+    if steps[0] in _CONTEXT or (len(steps) == 1 and steps[0] in _PLAIN):
+        return steps
+    if steps == ("txn", "size"):
+        return ("txn",)
+    return CONSTANT if steps[0] == "effect" else OPAQUE
+
+
+def _of_principal(steps: tuple[str, ...]) -> Path:
+    if not steps:
+        return ("agent",)
+    if steps in (("owner",), ("proof",)):
+        return steps
+    return ("agentfact", *steps) if steps[0] not in ("owner", "proof") else OPAQUE
+
+
+def path_text(path: Path) -> str:
+    """The path in Cedar's syntax."""
+    head, rest = path[0], path[1:]
+    names = {
+        "fact": "resource", "agentfact": "principal", "agent": "principal", "owner": "principal.owner",
+        "proof": "principal.proof", "txn": "context.txn.size",
+    }  # fmt: skip
+    if head in ("role", "team"):
+        return f'principal in {"Role" if head == "role" else "Group"}::"{rest[0]}"'
+    if head in ("input", "history", "claimed", "now", "env", "on_behalf_of"):
+        return ".".join(("context", *path))
+    return ".".join((names.get(head, head), *rest))
+
 
 SAMPLE_TEXTS: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
 """Texts that match the patterns of common arguments."""
