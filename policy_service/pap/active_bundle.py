@@ -1,8 +1,8 @@
 """The active bundle and the candidate in shadow, and how they are reloaded.
 
-The active bundle is one reference, swapped only after new bytes are read, checked and compiled (I-13). An invalid source
-leaves the last valid bundle active and reports its problems. Reloads do not overlap. A candidate is evaluated on live
-traffic next to the active bundle and never decides. One that does not load shadows nothing and is reported.
+The active bundle is one reference, swapped only after new bytes are read, checked and compiled (I-13). An invalid
+source leaves the last valid bundle active and reports its problems. Reloads do not overlap. A candidate is evaluated on
+live traffic next to the active bundle and never decides. One that does not load shadows nothing and is reported.
 """
 
 from __future__ import annotations

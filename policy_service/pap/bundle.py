@@ -56,8 +56,8 @@ class Bundle:
 
     def version(self, tool: str, tool_digest: str) -> ToolVersion | None:
         """This version of a tool, or None when the bundle does not hold it."""
-        same = (each for each in self.tools if each.tool == tool and each.manifest.digest == tool_digest)
-        return next(same, None)
+        wanted = (tool, tool_digest)
+        return next((one for one in self.tools if (one.manifest.tool, one.manifest.digest) == wanted), None)
 
     async def facts_for(
         self,
@@ -164,7 +164,7 @@ def assemble_bundle(
         BundleError: it needs a source that this service's allowlist does not contain.
     """
     parts = checked.parts
-    if outside is not None and (problems := allowlist_problems(parts.directory, parts.config, outside)):
+    if outside is not None and (problems := list(allowlist_problems(parts.directory, parts.config, outside))):
         raise BundleError(problems)
     rules = compile_rules(
         digest=source.digest,

@@ -7,7 +7,7 @@ the same way wherever the check ran.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -155,48 +155,32 @@ def _only_forbids(policies: Mapping[str, Policy], action: str, doing: str) -> It
         yield about[0].statement.problem(message)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaNames:
-    """The names in a schema, by kind."""
-
-    attributes: frozenset[str]
-    actions: frozenset[str]
-    types: frozenset[str]
-
-
-_UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[SchemaNames], frozenset[str]]], ...]] = (
-    (re.compile(r"attribute `([^`]+)` .*not found"), lambda names: names.attributes),
-    (re.compile(r'unrecognized action `Action::"([^"]+)"`'), lambda names: names.actions),
-    (re.compile(r"unrecognized entity type `([^`]+)`"), lambda names: names.types),
+_UNKNOWN: Final = (
+    (re.compile(r"attribute `([^`]+)` .*not found"), "attributes"),
+    (re.compile(r'unrecognized action `Action::"([^"]+)"`'), "actions"),
+    (re.compile(r"unrecognized entity type `([^`]+)`"), "entityTypes"),
 )
 _METERS: Final = "history."
 
 
 def with_suggestions(problems: Iterable[Problem], schema: Mapping[str, Any]) -> list[Problem]:
     """The same problems; one about an unknown name suggests a similar name, or where such names are declared."""
-    names = _names(schema)
-    return [replace(problem, message=problem.message + _hint(problem.message, names)) for problem in problems]
+    (space,) = schema.values()
+    known = {"attributes": frozenset(_attributes(space))}
+    known |= {kind: frozenset(space.get(kind, ())) for kind in ("actions", "entityTypes")}
+    return [replace(problem, message=problem.message + _hint(problem.message, known)) for problem in problems]
 
 
-def _hint(message: str, names: SchemaNames) -> str:
-    for pattern, known_of in _UNKNOWN:
+def _hint(message: str, known: Mapping[str, frozenset[str]]) -> str:
+    for pattern, kind in _UNKNOWN:
         found = pattern.search(message)
         if found is None:
             continue
         word = found.group(1)
         otherwise = "meters.toml names the meters of each tool" if word.startswith(_METERS) else ""
-        if hint := did_you_mean(word.rpartition(".")[2], known_of(names), otherwise):
+        if hint := did_you_mean(word.rpartition(".")[2], known[kind], otherwise):
             return f"; {hint}"
     return ""
-
-
-def _names(schema: Mapping[str, Any]) -> SchemaNames:
-    (space,) = schema.values()
-    return SchemaNames(
-        frozenset(_attributes(space)),
-        frozenset(space.get("actions", ())),
-        frozenset(space.get("entityTypes", ())),
-    )
 
 
 def _attributes(part: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -95,29 +95,20 @@ def _label(file: str, tool: str) -> str | None:
     return label if at else None
 
 
-def _version_problems(read: Iterable[ToolVersion]) -> list[Problem]:
-    versions = tuple(read)
+def _version_problems(versions: Sequence[ToolVersion]) -> Iterator[Problem]:
     current = {version.tool for version in versions if version.label is None}
-    counted = Counter(version.tool for version in versions)
-    problems: list[Problem] = []
     seen: dict[tuple[str, str], str] = {}
     for version in versions:
         twin = seen.setdefault((version.tool, version.manifest.digest), version.file)
         if twin != version.file:
-            problems.append(Problem(version.file, None, f"is the same manifest as {twin}; keep one of them"))
+            yield Problem(version.file, None, f"is the same manifest as {twin}; keep one of them")
         if version.label is not None and version.tool not in current:
-            message = f"this tool has no current manifest; call this file {manifest_file(version.tool)!r}"
-            problems.append(Problem(version.file, None, message))
-    problems += [
-        Problem(
-            f"{_FOLDER}{manifest_file(tool)}",
-            None,
-            f"{count} versions of this tool; {MAX_VERSIONS} is the limit",
-        )
-        for tool, count in counted.items()
-        if count > MAX_VERSIONS
-    ]
-    return problems
+            file = manifest_file(version.tool)
+            yield Problem(version.file, None, f"this tool has no current manifest; call this file {file!r}")
+    for tool, count in Counter(version.tool for version in versions).items():
+        if count > MAX_VERSIONS:
+            message = f"{count} versions of this tool; {MAX_VERSIONS} is the limit"
+            yield Problem(f"{_FOLDER}{manifest_file(tool)}", None, message)
 
 
 def schema_node(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -154,10 +145,6 @@ class BundleParts:
     def manifests(self) -> dict[str, ToolManifest]:
         return {name: version.manifest for name, version in self.current.items()}
 
-    @property
-    def codecs(self) -> dict[str, InputCodec]:
-        return {name: version.codec for name, version in self.current.items()}
-
     def open_readers(self, folder: Path | None, outside: Allowlist | None) -> dict[str, FactReader]:
         """A reader for each source. A source that cannot be opened gets a reader that fails with the reason.
 
@@ -169,14 +156,12 @@ class BundleParts:
         if source.url is not None:
             allowed = None if outside is None else outside.host_for(source.url)
             if allowed is None:
-                return FailedReader(
-                    "external sources are not queried here: only a service with an allowlist does that"
-                )
+                why = "only a service with an allowlist does that"
+                return FailedReader(f"external sources are not queried here: {why}")
             return HttpReader(source, *allowed)
         if source.file is not None:
-            return FileReader(
-                self.rows[source.file], by="agent" if source.entity == "Agent" else "resource_id"
-            )
+            by = "agent" if source.entity == "Agent" else "resource_id"
+            return FileReader(self.rows[source.file], by=by)
         try:
             return SqlReader(_database_url(source, folder), source.query or "", source.timeout)
         except SourceFailedError as error:
@@ -216,71 +201,57 @@ def read_parts(
     return BundleParts(tools, directory, config, rows, meters), problems
 
 
-def allowlist_problems(directory: GroupDirectory, config: FactsConfig, outside: Allowlist) -> list[Problem]:
+def allowlist_problems(
+    directory: GroupDirectory, config: FactsConfig, outside: Allowlist
+) -> Iterator[Problem]:
     """External sources and groups that this service's allowlist does not contain."""
-    problems = [
-        Problem(
-            "facts.toml",
-            None,
-            f"source {source.name!r} asks {source.url!r}, which is not on the allowlist of this service; its operator "
-            f"adds it to [[facts_http]]",
-        )
-        for source in config.source
-        if source.url is not None and outside.host_for(source.url) is None
-    ]
+    for source in config.source:
+        if source.url is not None and outside.host_for(source.url) is None:
+            message = (
+                f"source {source.name!r} asks {source.url!r}, which is not on the allowlist of this service"
+            )
+            yield Problem("facts.toml", None, f"{message}; its operator adds it to [[facts_http]]")
     if directory.elsewhere and outside.directory is None:
-        first = sorted(directory.elsewhere)[0]
-        message = (
-            f"group {first!r} is in a directory, and this service reads none; its operator sets [directory]"
-        )
-        problems.append(Problem("groups.toml", None, message))
-    return problems
+        message = f"group {min(directory.elsewhere)!r} is in a directory, and this service reads none"
+        yield Problem("groups.toml", None, f"{message}; its operator sets [directory]")
 
 
-def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Problem]:
+def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> Iterator[Problem]:
     groups = {group for version in tools for group in version.manifest.groups}
     manifests = {version.tool: version.manifest for version in tools if version.label is None}
-    problems: list[Problem] = []
     for version in tools:
-        name, manifest = version.tool, version.manifest
-        messages: list[str] = []
-        if name in groups:
-            messages.append(f"{name!r} is a tool and an action group; rename one")
-        messages += [*_compensation_problems(manifest, manifests), *_probe_problems(manifest, manifests)]
-        problems += [Problem(version.file, None, message) for message in messages]
+        messages = (
+            [f"{version.tool!r} is a tool and an action group; rename one"] if version.tool in groups else []
+        )
+        messages += _compensation_problems(version.manifest, manifests)
+        messages += _probe_problems(version.manifest, manifests)
+        yield from (Problem(version.file, None, message) for message in messages)
     for source in config.source:
         if unknown := sorted(set(source.tools) - manifests.keys()):
-            problems.append(
-                Problem("facts.toml", None, f"source {source.name!r}: there is no tool {unknown[0]!r}")
-            )
-    return problems
+            message = f"source {source.name!r}: there is no tool {unknown[0]!r}"
+            yield Problem("facts.toml", None, message)
 
 
-def _compensation_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> list[str]:
+def _compensation_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> Iterator[str]:
     if manifest.compensation is None:
-        return []
-    compensator = manifests.get(manifest.compensation.tool)
+        return
+    name, mapped = manifest.compensation.tool, set(manifest.compensation.map)
+    compensator = manifests.get(name)
     if compensator is None:
-        return [f"compensation {manifest.compensation.tool!r} is not a tool of this bundle; add its manifest"]
-    mapped = set(manifest.compensation.map)
-    if strange := sorted(mapped - compensator.properties):
-        return [f"compensation {compensator.tool!r} has no argument {strange[0]!r}"]
-    if missing := sorted(set(_required(compensator)) - mapped):
-        return [f"compensation {compensator.tool!r} needs the argument {missing[0]!r}; map it"]
-    return []
+        yield f"compensation {name!r} is not a tool of this bundle; add its manifest"
+    elif strange := sorted(mapped - compensator.properties):
+        yield f"compensation {name!r} has no argument {strange[0]!r}"
+    elif missing := sorted(set(_required(compensator)) - mapped):
+        yield f"compensation {name!r} needs the argument {missing[0]!r}; map it"
 
 
-def _probe_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> list[str]:
+def _probe_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> Iterator[str]:
     """A probe is code of the agent that only reads. Only the SDK calls it, so it has a name and no manifest."""
-    if manifest.probe is None:
-        return []
     if manifest.probe in manifests:
-        return [
-            f"probe {manifest.probe!r} is a tool of this bundle; a probe only reads and has no manifest, name another"
-        ]
-    if manifest.lane is Lane.LIVE:
-        return [f"{manifest.tool!r} is a live tool, and its adapter knows what happened; leave the probe out"]
-    return []
+        message = f"probe {manifest.probe!r} is a tool of this bundle"
+        yield f"{message}; a probe only reads and has no manifest, name another"
+    elif manifest.probe is not None and manifest.lane is Lane.LIVE:
+        yield f"{manifest.tool!r} is a live tool, and its adapter knows what happened; leave the probe out"
 
 
 def _required(manifest: ToolManifest) -> list[str]:
@@ -302,15 +273,13 @@ def _fact_files(
     files: Mapping[str, bytes], config: FactsConfig, problems: list[Problem]
 ) -> dict[str, Mapping[str, Mapping[str, Any]]]:
     named = {source.file for source in config.source if source.file is not None}
-    problems += [
-        Problem(name, None, "named by a source, but missing") for name in sorted(named - files.keys())
-    ]
+    missing = sorted(named - files.keys())
+    problems += [Problem(name, None, "named by a source, but missing") for name in missing]
     rows: dict[str, Mapping[str, Mapping[str, Any]]] = {}
     for file in (name for name in files if name.startswith("facts/")):
         if file not in named:
-            problems.append(
-                Problem(file, None, "no source in facts.toml names this file; add one or remove it")
-            )
+            message = "no source in facts.toml names this file; add one or remove it"
+            problems.append(Problem(file, None, message))
             continue
         try:
             rows[file] = _rows(load(files[file], _FACTS_LIMITS))

@@ -61,6 +61,11 @@ class BundleError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def invalid_bundle(file: str, message: str) -> BundleError:
+    """An error with one problem."""
+    return BundleError([Problem(file, None, message)])
+
+
 class HeadError(BundleError):
     """A head that may not follow the active commit, or cannot be fetched. Its bundle may still be valid."""
 

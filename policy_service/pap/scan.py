@@ -19,7 +19,7 @@ from typing import Final
 
 from cedarpy import format_policies, policies_to_pst
 
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError, Problem, invalid_bundle
 
 MAX_NESTING: Final = 64
 """Nested brackets; a thread with a small stack can parse this many."""
@@ -199,7 +199,7 @@ def format_file(file: str, raw: bytes) -> FormattedFile:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError([Problem(file, None, f"byte {error.start} is not UTF-8")]) from None
+        raise invalid_bundle(file, f"byte {error.start} is not UTF-8") from None
     statements, problems = scan(file, text)
     problems += [*hidden_character_problems(file, text), *_unparsable(statements)]
     if problems:
@@ -221,9 +221,7 @@ def format_file(file: str, raw: bytes) -> FormattedFile:
     pieces.append(_between(text[end:] + "\n", first=not pieces))
     whole = "".join(pieces).rstrip()
     if _comments(whole) != _comments(text):
-        raise BundleError(
-            [Problem(file, None, "a comment would be lost; format this file by hand, and report the bug")]
-        )
+        raise invalid_bundle(file, "a comment would be lost; format this file by hand, and report the bug")
     return FormattedFile(whole + "\n" if whole else "", tuple(left))
 
 

@@ -50,6 +50,10 @@ class ReplayedCall:
         """The outcome, or `not replayable`."""
         return NOT_REPLAYABLE if self.decision is None else self.decision.outcome.value
 
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return () if self.decision is None else self.decision.policies
+
     def to_json(self) -> dict[str, Any]:
         decision = self.decision
         return {
@@ -58,7 +62,7 @@ class ReplayedCall:
             "tool": self.call.tool,
             "label": self.call.label,
             "outcome": self.outcome,
-            "policies": [] if decision is None else list(decision.policies),
+            "policies": list(self.policies),
             "reasons": [] if decision is None else [reason.code for reason in decision.reasons],
             "why_not": self.why_not or None,
         }
@@ -168,20 +172,13 @@ def _finding(way: Direction, tool: str, kind: str, group: list[ReplayDifference]
     named = [each.before.call.name or f"line {each.before.call.number}" for each in group]
     rest = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
     words = f"{len(group)} recorded calls are decided differently: {group[0].words}"
-    lines = [f"calls: {', '.join(named[:_MAX_NAMED])}{rest}", *_sides(group[0])]
-    policies = sorted({name for each in group for name in _behind(each)})
-    return Finding(way, f"recorded-{kind}", tool, words, tuple(lines), tuple(policies), content=named)
-
-
-def _behind(each: ReplayDifference) -> set[str]:
-    sides = [
-        set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)
+    lines = [
+        f"calls: {', '.join(named[:_MAX_NAMED])}{rest}",
+        f"before: {_describe(group[0].before)}",
+        f"after: {_describe(group[0].after)}",
     ]
-    return sides[0] ^ sides[1]
-
-
-def _sides(each: ReplayDifference) -> list[str]:
-    return [f"{word}: {_describe(one)}" for word, one in (("before", each.before), ("after", each.after))]
+    policies = sorted({name for each in group for name in {*each.before.policies} ^ {*each.after.policies}})
+    return Finding(way, f"recorded-{kind}", tool, words, tuple(lines), tuple(policies), content=named)
 
 
 def _describe(one: ReplayedCall) -> str:

@@ -39,7 +39,7 @@ from policy_service.pap.git.objects import (
     Objects,
     open_repository,
 )
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError, Problem, invalid_bundle
 from policy_service.pap.source import BundleFiles, CommitInfo, bundle_digest
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
@@ -100,7 +100,7 @@ def _revision(repo: Repo, repository: Path, revision: str) -> str:
             name = _back(Objects(repo), name, kind, int(count or 1))
     except (KeyError, IndexError, ValueError, AssertionError, OSError, ObjectError) as error:
         why = f"there is no commit {revision!r}; write a commit, a branch or a tag of this repository"
-        raise BundleError([Problem(str(repository), None, why)]) from error
+        raise invalid_bundle(str(repository), why) from error
     return name
 
 
@@ -125,7 +125,7 @@ def read_bundle_files(objects: Objects, commit: str, subfolder: str, origin: str
         entries = _wanted(objects, top)
         _require_bounded(objects, entries, subfolder)
     except ObjectError as error:
-        raise BundleError([Problem(f"commit {commit}", None, str(error))]) from error
+        raise invalid_bundle(f"commit {commit}", str(error)) from error
     files, problems = _read(objects, entries)
     if problems:
         raise BundleError(problems)
@@ -169,9 +169,7 @@ def _folder(objects: Objects, tree: str, subfolder: str) -> str:
     for part in filter(None, subfolder.split("/")):
         found = [entry for entry in _entries(objects, tree, "") if entry.name == part]
         if not found or found[0].mode != _FOLDER:
-            raise BundleError(
-                [Problem(subfolder, None, "there is no such folder in this commit; see policies_subfolder")]
-            )
+            raise invalid_bundle(subfolder, "there is no such folder in this commit; see policies_subfolder")
         tree = found[0].sha
     return tree
 
@@ -222,7 +220,7 @@ def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
     for raw_name, mode, sha in lines:
         name = _name(raw_name, place)
         if name in found:
-            raise BundleError([Problem(place + name, None, "this name occurs twice in its folder")])
+            raise invalid_bundle(place + name, "this name occurs twice in its folder")
         found[name] = _Entry(place + name, mode, sha.decode())
     return [found[name] for name in sorted(found)]
 
@@ -232,11 +230,9 @@ def _name(raw: bytes, place: str) -> str:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         shown = place + raw.decode("utf-8", "backslashreplace")
-        raise BundleError([Problem(shown, None, "this name is not UTF-8; rename the file")]) from None
+        raise invalid_bundle(shown, "this name is not UTF-8; rename the file") from None
     if name.lower() in _FUNNY or "/" in name or "\\" in name or not name.isprintable():
-        raise BundleError(
-            [Problem(f"{place}{name!r}", None, "an unsafe name; git itself writes no such tree")]
-        )
+        raise invalid_bundle(f"{place}{name!r}", "an unsafe name; git itself writes no such tree")
     return name
 
 
@@ -252,7 +248,7 @@ def _require_known_kind(entry: _Entry) -> None:
 def _require_bounded(objects: Objects, entries: list[_Entry], subfolder: str) -> None:
     """Refuse too many or too large files by their headers, before any is read."""
     if len(entries) > MAX_FILES:
-        raise BundleError([Problem(subfolder or "/", None, f"more than {MAX_FILES} files; split it")])
+        raise invalid_bundle(subfolder or "/", f"more than {MAX_FILES} files; split it")
     problems, total = [], 0
     for entry in entries:
         kind, size = objects.size(entry.sha)

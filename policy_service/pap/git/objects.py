@@ -21,7 +21,7 @@ from dulwich.objects import ObjectID, RawObjectID
 from dulwich.pack import Pack
 from dulwich.repo import Repo
 
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import invalid_bundle
 
 BASE_BY_OFFSET, BASE_BY_NAME = 6, 7
 MAX_PACK_BYTES: Final = 256 * 1_048_576  # a repository of policies and all its history
@@ -175,8 +175,8 @@ def open_repository(path: Path) -> Repo:
     try:
         return Repo(str(path))
     except (NotGitRepository, OSError, ValueError, KeyError) as error:
-        raise BundleError(
-            [Problem(str(path), None, f"this is no git repository that can be read ({type(error).__name__})")]
+        raise invalid_bundle(
+            str(path), f"this is no git repository that can be read ({type(error).__name__})"
         ) from error
 
 
