@@ -57,13 +57,7 @@ class CommitHeader:
     name: str
     tree: str
     parents: tuple[str, ...]
-    author: str
-    message: str
-    at: datetime | None
-
-    @property
-    def written(self) -> CommitInfo:
-        return CommitInfo(self.author, self.message, self.at)
+    written: CommitInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +75,9 @@ def read_revision(repository: Path, revision: str, subfolder: str = "") -> Bundl
     Raises:
         BundleError: there is no such repository, revision or folder, or it contains a file that does not belong.
     """
-    repo = open_repository(repository)
-    try:
+    with open_repository(repository) as repo:
         commit = _revision(repo, repository, revision)
         return read_bundle_files(Objects(repo), commit, subfolder, f"{repository}@{revision}")
-    finally:
-        repo.close()
 
 
 def _revision(repo: Repo, repository: Path, revision: str) -> str:
@@ -152,7 +143,7 @@ def load_commit(objects: Objects, name: str) -> CommitHeader:
     if not tree:
         raise ObjectError(f"the commit {name} names no tree")
     who, at = _who_and_when(author)
-    return CommitHeader(name, tree, tuple(parents), who, message.decode("utf-8", "replace"), at)
+    return CommitHeader(name, tree, tuple(parents), CommitInfo(who, message.decode("utf-8", "replace"), at))
 
 
 def _who_and_when(author: bytes) -> tuple[str, datetime | None]:

@@ -73,11 +73,11 @@ class Mirror:
         Raises:
             HeadError: the repository does not answer, or has no such branch or tag.
         """
-        with self._asking() as asking:
-            name, sha, object_format = self._ask(asking)
-            with self._opened(object_format) as (repo, objects):
+        with self._session() as session:
+            name, sha, object_format = self._resolve(session)
+            with self._open(object_format) as (repo, objects):
                 if not objects.holds(sha):
-                    self._fetch(asking, repo, sha)
+                    self._fetch(session, repo, sha)
                 commit = _peeled(objects, sha, name)
                 repo.refs[Ref(HEAD_REF.encode())] = ObjectID(commit.encode())
                 return commit
@@ -89,44 +89,36 @@ class Mirror:
         Raises:
             BundleError: there is no mirror yet.
         """
-        repo = open_repository(self.path)
-        try:
+        with open_repository(self.path) as repo:
             yield Objects(repo)
-        finally:
-            repo.close()
 
     def keep(self, commit: str) -> None:
         """Reference the active commit, so that it stays available without the remote."""
-        repo = open_repository(self.path)
-        try:
+        with open_repository(self.path) as repo:
             repo.refs[Ref(ACTIVE_REF.encode())] = ObjectID(commit.encode())
-        finally:
-            repo.close()
 
     @contextmanager
-    def _asking(self) -> Iterator[RemoteSession]:
-        asking = RemoteSession(self._place, self._timeout_s, self._route)
+    def _session(self) -> Iterator[RemoteSession]:
+        session = RemoteSession(self._place, self._timeout_s, self._route)
         try:
-            yield asking
+            yield session
         except HeadError:
             raise
         except ObjectError as error:
-            why = f"the repository's objects are refused: {asking.scrub(str(error))}"
+            why = f"the repository's objects are refused: {session.scrub(str(error))}"
             raise HeadError(self._place.shown, why, "invalid") from error
         except Exception as error:
             # A server may send anything, and dulwich raises a dozen kinds of errors for it.
-            said = asking.scrub(f"{type(error).__name__}: {error}")
-            raise HeadError(
-                self._place.shown, f"the repository cannot be read: {said}", "unreachable"
-            ) from error
+            why = f"the repository cannot be read: {session.scrub(f'{type(error).__name__}: {error}')}"
+            raise HeadError(self._place.shown, why, "unreachable") from error
         finally:
-            asking.close()
+            session.close()
 
-    def _ask(self, asking: RemoteSession) -> tuple[str, str, str]:
+    def _resolve(self, session: RemoteSession) -> tuple[str, str, str]:
         """Name and value of the branch or tag, and the repository's object format."""
-        listed = asking.client().get_refs(self._place.path.encode(), protocol_version=_PROTOCOL)
+        listed = session.client().get_refs(self._place.path.encode(), protocol_version=_PROTOCOL)
         refs = {bytes(name).decode("utf-8", "replace"): sha for name, sha in listed.refs.items() if sha}
-        wanted = [self._ref] if self._ref.startswith("refs/") else _meant(self._ref)
+        wanted = [self._ref] if self._ref.startswith("refs/") else _ref_names(self._ref)
         found = [name for name in wanted if name in refs]
         if len(found) > 1:
             why = f"{self._ref!r} is a branch and a tag; write {' or '.join(found)} as policies_ref"
@@ -138,29 +130,26 @@ class Mirror:
         return found[0], bytes(refs[found[0]]).decode("ascii"), listed.object_format or "sha1"
 
     @contextmanager
-    def _opened(self, object_format: str) -> Iterator[tuple[Repo, Objects]]:
+    def _open(self, object_format: str) -> Iterator[tuple[Repo, Objects]]:
         if not (self.path / "HEAD").is_file():
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             Repo.init_bare(str(self.path), object_format=object_format).close()
         for left in (self.path / "objects/pack").glob("tmp*.pack"):
             left.unlink(missing_ok=True)  # of a process that was killed while it fetched
-        repo = open_repository(self.path)
-        try:
+        with open_repository(self.path) as repo:
             yield repo, Objects(repo)
-        finally:
-            repo.close()
 
-    def _fetch(self, asking: RemoteSession, repo: Repo, sha: str) -> None:
+    def _fetch(self, session: RemoteSession, repo: Repo, sha: str) -> None:
         # dulwich's walker cannot acknowledge a SHA-256 name, so such a repository is fetched whole every time.
         refs = [Ref(name.encode()) for name in (ACTIVE_REF, HEAD_REF)] if len(sha) == _SHA1 else []
         heads = [repo.refs[ref] for ref in refs if ref in repo.refs]
         file, commit, abort = repo.object_store.add_pack()
         try:
-            asking.client().fetch_pack(
+            session.client().fetch_pack(
                 self._place.path.encode(),
                 lambda *_, **__: [ObjectID(sha.encode())],
                 repo.get_graph_walker(heads),
-                asking.within(file.write, MAX_PACK_BYTES),
+                session.within(file.write, MAX_PACK_BYTES),
                 protocol_version=_PROTOCOL,
             )
             file.flush()
@@ -172,7 +161,7 @@ class Mirror:
         commit()
 
 
-def _meant(ref: str) -> list[str]:
+def _ref_names(ref: str) -> list[str]:
     return [f"refs/heads/{ref}", f"refs/tags/{ref}"]
 
 

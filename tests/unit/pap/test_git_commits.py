@@ -179,7 +179,7 @@ def test_commit_that_is_not_utf8_is_read(repository: Repository) -> None:
     repository.git("-c", "i18n.commitEncoding=latin1", *commit, given=message)
     assert read_revision(repository.path, "main").commit == repository.head()
     repo = open_repository(repository.path)
-    assert load_commit(Objects(repo), repository.head()).message == "r�gle nouvelle\n"
+    assert load_commit(Objects(repo), repository.head()).written.message == "r�gle nouvelle\n"
     repo.close()
 
 
