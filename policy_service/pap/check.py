@@ -240,8 +240,8 @@ def _schema_problems(parts: BundleParts, policies: Mapping[str, Policy]) -> list
     except ValueError as error:
         return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
     # A new folder without tools: no rule about tools can be validated yet, and every call is denied.
-    weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
-    problems = schema_problems(weighed, schema, people_schema())
+    applicable = [policy for policy in policies.values() if parts.tools or policy.about_people]
+    problems = schema_problems(applicable, schema, people_schema())
     if problems:
         return with_suggestions(problems, cedar_schema_json(tool_shapes(parts), parts.config))
     for version in parts.tools:
@@ -258,7 +258,7 @@ def _other_version_problems(
         schema = compile_schema(tool_shapes(parts, version), parts.config)
     except ValueError as error:
         return [Problem(version.file, None, f"this manifest makes no Cedar schema: {error}")]
-    weighed = [
+    applicable = [
         policy
         for policy in policies.values()
         if not policy.about_people and scope_may_match(policy.tree, version.tool, version.manifest.groups)
@@ -266,7 +266,7 @@ def _other_version_problems(
     advice = "test with `has` first, or write a rule for each; remove the file when the rollout is over"
     return [
         replace(problem, message=f"{problem.message} (in {version.file}, a version still in force: {advice})")
-        for problem in schema_problems(weighed, schema, people_schema())
+        for problem in schema_problems(applicable, schema, people_schema())
     ]
 
 

@@ -210,13 +210,13 @@ def format_file(file: str, raw: bytes) -> FormattedFile:
     for statement in statements:
         start = text.index(statement.text, end)
         pieces.append(_between(text[end:start], first=not pieces))
-        laid_out = _formatted(statement)
-        if laid_out is None:
+        formatted = _formatted(statement)
+        if formatted is None:
             message = (
                 "left unchanged: the engine's formatter would move or drop something in it; format it by hand"
             )
             left.append(statement.problem(message).as_finding("not-formatted"))
-        pieces.append(statement.text if laid_out is None else laid_out)
+        pieces.append(statement.text if formatted is None else formatted)
         end = start + len(statement.text)
     pieces.append(_between(text[end:] + "\n", first=not pieces))
     whole = "".join(pieces).rstrip()
@@ -237,14 +237,14 @@ def _formatted(statement: Statement) -> str | None:
     """The formatted statement; None if formatting changes its meaning or does not converge."""
     before = statement.text
     for _ in range(_ROUNDS):
-        after = _laid_out(before)
+        after = _format_once(before)
         if after == before:
             return after if _same(replace(statement, text=after), statement) else None
         before = after
     return None
 
 
-def _laid_out(text: str) -> str:
+def _format_once(text: str) -> str:
     return _SCOPE.sub(_on_one_line, format_policies(text, WIDTH, INDENT).strip())
 
 

@@ -33,7 +33,7 @@ UNSEEN: Final = "unseen"
 """Policy id and group of the built-in gate for fields Cedar cannot evaluate; no author's policy may use the id."""
 
 UNSEEN_GATE: Final = Gate(
-    UNSEEN, frozenset({UNSEEN}), shared=True, title="Carries fields the policy cannot weigh"
+    UNSEEN, frozenset({UNSEEN}), shared=True, title="Carries fields the policy cannot evaluate"
 )
 
 UNKNOWN_TOOL: Final = "unknown-tool"

@@ -70,9 +70,9 @@ def candidate_values(
         if path == ("resource",):
             for target in filter(None, (side.resource_path() for side in sides)):
                 literals.setdefault(target, set()).update(values)
-    for alike in read.alike:
-        shared = set().union(*(literals.get(path, set()) for path in alike))
-        for path in alike & literals.keys():
+    for related in read.related:
+        shared = set().union(*(literals.get(path, set()) for path in related))
+        for path in related & literals.keys():
             literals[path] |= shared
     tried = {path: _values(path, values, sides, base) for path, values in literals.items()}
     for relation in read.relations:
@@ -222,12 +222,12 @@ def _people(literals: set[Any], sides: Sequence[ToolSide], *, absent: bool) -> l
     for person in people:
         key = tuple(frozenset(side.bundle.rules.groups_of(person) & groups) for side in sides)
         by_groups.setdefault(key, person)
-    known = _everybody(sides)
+    known = _all_members(sides)
     fresh = unnamed_text({*named, *people, *known}, "someone|else")
     return _once([*named, *by_groups.values(), fresh, *([ABSENT] if absent else [])])
 
 
-def _everybody(sides: Sequence[ToolSide]) -> set[str]:
+def _all_members(sides: Sequence[ToolSide]) -> set[str]:
     directories = [side.bundle.directory for side in sides]
     return {person for each in directories for group in each.groups for person in each.members(group)}
 

@@ -210,9 +210,9 @@ class _Search:
     def _add_related_values(self, read: PolicyInputs) -> None:
         """Add values that match other values of this call, where rules compare two paths. Secret values are left out,
         because the suggested change would reveal them."""
-        for alike in read.alike:
-            current = [value for path in sorted(alike) if isinstance(value := self._now(path), str | int)]
-            for path in alike & self._values.keys():
+        for related in read.related:
+            current = [value for path in sorted(related) if isinstance(value := self._now(path), str | int)]
+            for path in related & self._values.keys():
                 self._values[path] += [value for value in current if value not in self._values[path]]
         for relation in read.relations:
             now = {path: value for path in relation.factors if type(value := self._now(path)) is int}

@@ -35,18 +35,18 @@ class PolicyInputs:
     literals: dict[Path, set[Any]] = field(default_factory=dict)
     inexact: list[str] = field(default_factory=list)
     relations: list[LinearExpression] = field(default_factory=list)
-    alike: list[frozenset[Path]] = field(default_factory=list)
+    related: list[frozenset[Path]] = field(default_factory=list)
 
-    def see(self, path: Path | None, *values: Any) -> None:
+    def record(self, path: Path | None, *values: Any) -> None:
         """Record a path, and values it is compared with."""
         if path is None or path == CONSTANT:
             return
         if path == OPAQUE:
-            self.doubt("an expression that is not followed")
+            self.mark_inexact("an expression that is not followed")
             return
         self.literals.setdefault(path, set()).update(values)
 
-    def doubt(self, why: str) -> None:
+    def mark_inexact(self, why: str) -> None:
         """Record that trying the literals does not cover every answer."""
         if why not in self.inexact:
             self.inexact.append(why)
@@ -54,11 +54,11 @@ class PolicyInputs:
     def add(self, other: PolicyInputs) -> None:
         """Merge the inputs of another policy."""
         for path, values in other.literals.items():
-            self.see(path, *values)
+            self.record(path, *values)
         for why in other.inexact:
-            self.doubt(why)
+            self.mark_inexact(why)
         self.relations += other.relations
-        self.alike += other.alike
+        self.related += other.related
 
 
 def policy_inputs(tree: pst.Template) -> PolicyInputs:
@@ -93,15 +93,15 @@ def _scope(constraint: Any, path: Path, read: PolicyInputs) -> None:
 def _entity(path: Path, entity: pst.EntityUid, read: PolicyInputs) -> None:
     kind = entity.type.basename
     if kind in ("Role", "Group") and path == ("agent",):
-        read.see(("role" if kind == "Role" else "team", entity.id))
+        read.record(("role" if kind == "Role" else "team", entity.id))
     elif kind in ("Role", "Group") and path == ("fact", "agent"):
-        read.see(("agent-role" if kind == "Role" else "agent-team", entity.id))
+        read.record(("agent-role" if kind == "Role" else "agent-team", entity.id))
     elif kind == "Group" and path in PERSON_PATHS:
-        read.see(path, InGroup(entity.id))
+        read.record(path, InGroup(entity.id))
     else:
         if kind == "Group":
-            read.doubt(f"groups of {path_text(path)}")
-        read.see(path, entity.id)
+            read.mark_inexact(f"groups of {path_text(path)}")
+        read.record(path, entity.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +140,13 @@ def _visit(expr: pst.Expr, read: PolicyInputs) -> None:  # noqa: C901 - one line
         case pst.BinaryOp(op=op, left=left, right=right) if op in _MEMBERS:
             _members(op, left, right, read)
         case pst.UnaryOp(op="is_empty", arg=arg):
-            _simple_or_doubt(arg, (frozenset(),), read)
+            _path_or_inexact(arg, (frozenset(),), read)
         case pst.BinaryOp(op=op, left=left, right=right) if op in _COMPARES:
             _compare(left, right, read)
         case pst.BoolLit():
             pass
         case _ if path_of(expr) is not None:
-            read.see(path_of(expr), True, False)
+            read.record(path_of(expr), True, False)
         case _:
             _everything(expr, f"{type(expr).__name__} {getattr(expr, 'op', '')}".strip(), read)
 
@@ -154,28 +154,28 @@ def _visit(expr: pst.Expr, read: PolicyInputs) -> None:  # noqa: C901 - one line
 def _has(path: Path | None, base: pst.Expr, attrs: tuple[str, ...], read: PolicyInputs) -> None:
     if isinstance(base, pst.Var):
         for name in attrs[:1]:
-            read.see(path_of(pst.GetAttr(base=base, attr=name)))
+            read.record(path_of(pst.GetAttr(base=base, attr=name)))
         return
     if path is None:
         _everything(base, "has", read)
         return
     for count in range(1, len(attrs) + 1):
-        read.see((*path, *attrs[:count]) if path not in (CONSTANT, OPAQUE) else path)
+        read.record((*path, *attrs[:count]) if path not in (CONSTANT, OPAQUE) else path)
 
 
 def _like(base: pst.Expr, pattern: Any, read: PolicyInputs) -> None:
     parts = ["" if isinstance(each, pst.Wildcard) else each.value for each in pattern]
     filled = ["x" if isinstance(each, pst.Wildcard) else each.value for each in pattern]
-    read.doubt("like")
-    _simple_or_doubt(base, ("".join(parts), "".join(filled), "".join(parts)[1:], "".join(parts)[:-1]), read)
+    read.mark_inexact("like")
+    _path_or_inexact(base, ("".join(parts), "".join(filled), "".join(parts)[1:], "".join(parts)[:-1]), read)
 
 
-def _simple_or_doubt(expr: pst.Expr, values: tuple[Any, ...], read: PolicyInputs) -> None:
+def _path_or_inexact(expr: pst.Expr, values: tuple[Any, ...], read: PolicyInputs) -> None:
     path = path_of(expr)
     if path is None:
         _everything(expr, "an expression", read)
     else:
-        read.see(path, *values)
+        read.record(path, *values)
 
 
 def _compare_in(left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
@@ -192,10 +192,10 @@ def _compare_in(left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
 def _members(op: str, left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
     given, wanted = constant_value(left), constant_value(right)
     if given is not None and op == "contains" and path_of(right) is not None:
-        read.see(path_of(right), *given)
+        read.record(path_of(right), *given)
     elif wanted is not None and path_of(left) is not None:
         values = wanted if isinstance(wanted, frozenset) else frozenset({wanted})
-        read.see(path_of(left), *(frozenset({value}) for value in values), values)
+        read.record(path_of(left), *(frozenset({value}) for value in values), values)
     elif isinstance(left, pst.Set) and (path := path_of(right)) is not None and (named := _entities(left)):
         for entity in named:
             _entity(path, entity, read)
@@ -230,11 +230,11 @@ def _against_constant(expr: pst.Expr, value: Any, read: PolicyInputs) -> bool:
     """Record a comparison of one path with a constant; False when the expression is not a path."""
     path = path_of(expr)
     if path is not None:
-        read.see(path, value)
+        read.record(path, value)
         return True
     match expr:
         case pst.UnaryOp(op=op, arg=arg) if op in _TIMES and path_of(arg) is not None:
-            read.see(path_of(arg), TimeOfDay(value) if isinstance(value, timedelta) else value)
+            read.record(path_of(arg), TimeOfDay(value) if isinstance(value, timedelta) else value)
             return True
         case pst.BinaryOp(op="duration_since", left=left, right=right):
             return _since(left, right, value, read)
@@ -246,18 +246,18 @@ def _since(left: pst.Expr, right: pst.Expr, value: Any, read: PolicyInputs) -> b
         return False
     try:
         if isinstance(start := constant_value(right), datetime) and path_of(left) is not None:
-            read.see(path_of(left), start + value)
+            read.record(path_of(left), start + value)
             return True
         if isinstance(end := constant_value(left), datetime) and path_of(right) is not None:
-            read.see(path_of(right), end - value)
+            read.record(path_of(right), end - value)
             return True
     except OverflowError:
         return False
-    read.doubt("time between two attributes")
+    read.mark_inexact("time between two attributes")
     for path in _paths(left):
-        read.see(path, OffsetTime(path_of(right) or OPAQUE, value))
+        read.record(path, OffsetTime(path_of(right) or OPAQUE, value))
     for path in _paths(right):
-        read.see(path, OffsetTime(path_of(left) or OPAQUE, -value))
+        read.record(path, OffsetTime(path_of(left) or OPAQUE, -value))
     return True
 
 
@@ -272,7 +272,7 @@ class OffsetTime:
 def _relate(exprs: tuple[pst.Expr, ...], why: str, read: PolicyInputs) -> None:
     paths = frozenset(path for expr in exprs for path in _paths(expr) if path not in (CONSTANT, OPAQUE))
     if len(paths) > 1:
-        read.alike.append(paths)
+        read.related.append(paths)
     for expr in exprs:
         _everything(expr, why, read)
 
@@ -280,11 +280,11 @@ def _relate(exprs: tuple[pst.Expr, ...], why: str, read: PolicyInputs) -> None:
 def _everything(expr: pst.Expr, why: str, read: PolicyInputs) -> None:
     """Record all paths in an expression, each with all its literals, as inexact."""
     if names := sorted({path_text(path) for path in _paths(expr)}):
-        read.doubt(f"{why} ({', '.join(names)})")
+        read.mark_inexact(f"{why} ({', '.join(names)})")
     values = [value for value in map(constant_value, expressions(expr)) if value is not None]
     entities = [each.value for each in expressions(expr) if isinstance(each, pst.EntityLit)]
     for path in _paths(expr):
-        read.see(path, *values)
+        read.record(path, *values)
         for entity in entities:
             _entity(path, entity, read)
 
