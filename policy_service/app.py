@@ -60,8 +60,7 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.logs import log_loop_exception, set_up_logs
-from policy_service.pap.active_bundle import ActiveBundle
-from policy_service.pap.candidate import Candidate
+from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage import advisory_locks

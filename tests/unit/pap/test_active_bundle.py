@@ -1,6 +1,4 @@
-"""The active bundle is always a validated one (I-13): a bad folder changes nothing but what the health page
-says.
-"""
+"""The active bundle is always a validated one (I-13); an invalid folder changes only the health page."""
 
 from pathlib import Path
 
@@ -22,7 +20,7 @@ def active_of(folder: BundleFolder) -> ActiveBundle:
     return ActiveBundle(FolderSource(folder.path), clock=lambda: NOW)
 
 
-async def test_nothing_is_decided_before_a_valid_bundle_was_loaded(folder: BundleFolder) -> None:
+async def test_no_decision_before_a_valid_bundle(folder: BundleFolder) -> None:
     active = active_of(folder.policies("nonsense;"))
     with pytest.raises(NoActiveBundleError):
         _ = active.current
@@ -34,7 +32,7 @@ async def test_nothing_is_decided_before_a_valid_bundle_was_loaded(folder: Bundl
     assert active.status().failed_at == NOW
 
 
-async def test_a_valid_folder_becomes_active_and_is_loaded_once(folder: BundleFolder) -> None:
+async def test_valid_folder_becomes_active_and_is_loaded_once(folder: BundleFolder) -> None:
     active = active_of(folder)
     reloaded = await active.reload()
     good = active.current
@@ -46,11 +44,8 @@ async def test_a_valid_folder_becomes_active_and_is_loaded_once(folder: BundleFo
     assert active.current is good
 
 
-async def test_a_bad_folder_leaves_the_last_good_bundle(folder: BundleFolder, tmp_path: Path) -> None:
-    """Until it is mended, which clears the error, and loads another bundle where the bytes are others.
-
-    So does one that is gone.
-    """
+async def test_invalid_folder_keeps_the_last_valid_bundle(folder: BundleFolder, tmp_path: Path) -> None:
+    """Fixing it clears the error, and loads another bundle if the bytes differ. A missing folder behaves alike."""
     active = active_of(folder)
     await active.reload()
     good = active.current

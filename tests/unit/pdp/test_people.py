@@ -1,4 +1,4 @@
-"""Cedar may narrow who approves, and nothing else."""
+"""Rules about approving narrow who may approve, and nothing else."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 @pytest.mark.parametrize("rules", ["", PERMIT_ALL, '@id("freeze") forbid (principal, action, resource);'])
-def test_without_a_rule_about_approving_nothing_is_narrowed(folder: BundleFolder, rules: str) -> None:
+def test_no_rule_about_approving_narrows_nothing(folder: BundleFolder, rules: str) -> None:
     assert ask(folder.policies(rules))
 
 
@@ -58,7 +58,7 @@ CONDITIONS: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("condition", "changes", "granted"), CONDITIONS.values(), ids=CONDITIONS)
-def test_a_permit_narrows(folder: BundleFolder, condition: str, changes: Any, granted: bool) -> None:
+def test_permit_narrows(folder: BundleFolder, condition: str, changes: Any, granted: bool) -> None:
     folder.policies(f'@id("who") permit {APPROVE} when {{ {condition} }};')
     permission = ask(folder, **changes)
     assert bool(permission) is granted
@@ -66,7 +66,7 @@ def test_a_permit_narrows(folder: BundleFolder, condition: str, changes: Any, gr
     assert (permission.reason is None) is granted
 
 
-def test_a_forbid_beats_a_permit_and_alone_permits_nobody_as_in_any_cedar(folder: BundleFolder) -> None:
+def test_forbid_overrides_permit(folder: BundleFolder) -> None:
     forbid = (
         f'@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ context.assurance == "dev" }};'
     )
@@ -78,7 +78,7 @@ def test_a_forbid_beats_a_permit_and_alone_permits_nobody_as_in_any_cedar(folder
     assert not permission and permission.reason is not None and permission.reason.code == "not_eligible"
 
 
-def test_a_rule_that_errs_permits_nobody_and_alarms(folder: BundleFolder) -> None:
+def test_erring_rule_refuses_and_alarms(folder: BundleFolder) -> None:
     erring = f'@id("odd") forbid {APPROVE} when {{ 9223372036854775807 + resource.gates.isEmpty() == 1 }};'
     assert folder.policies(OPEN + erring).problems(), "the schema catches what it can"
     shift = 'context.now.offset(duration("9223372036854775807ms")) > context.now'
@@ -88,5 +88,5 @@ def test_a_rule_that_errs_permits_nobody_and_alarms(folder: BundleFolder) -> Non
     assert permission.reason is not None and permission.reason.code == "policy_error"
 
 
-def test_approving_rules_decide_no_effects(folder: BundleFolder) -> None:
+def test_rules_about_approving_decide_no_effects(folder: BundleFolder) -> None:
     assert folder.policies(OPEN).decide({"account": "a1", "amount": 1}).code == "no_permit"

@@ -1,4 +1,4 @@
-"""Every small slip in a rule is tried; one that no case notices is told by name, and may be explained."""
+"""Every mutant of a rule is tried; an undetected one is reported by name and may be acknowledged."""
 
 from pathlib import Path
 
@@ -70,17 +70,17 @@ MADE = {
         ["@approval is dropped: nobody is asked", "@approval: cfo|finance -> finance", "@approval: cfo|finance -> cfo",
          "@quorum: 2 -> 1", "@quorum: 2 -> 3", "@step_up is dropped", "@answer_within: 4:00:00 -> 8:00:00",
          "@valid_for: 0:30:00 -> 1:00:00", "@reason is dropped", "@shared is dropped"]),
-    "fields that need no weighing": (
+    "fields exempt from review": (
         f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "made"), MADE.values(), ids=MADE)
-def test_the_slips_of_a_rule(text: str, made: list[str]) -> None:
+def test_mutants_of_a_rule(text: str, made: list[str]) -> None:
     assert names(f'@id("a") {text}') == ["the policy is dropped", *made]
 
 
-def test_a_type_that_narrows_is_dropped_and_the_same_slip_twice_has_two_names() -> None:
+def test_mutants_of_a_narrowing_type_and_duplicate_names() -> None:
     text = '@id("a") permit (principal, action, resource is Account);'
     assert "resource: any" in names(text, "Account", "Order")
     assert "resource: any" not in names(text, "Account")
@@ -88,7 +88,7 @@ def test_a_type_that_narrows_is_dropped_and_the_same_slip_twice_has_two_names() 
     assert {"5 -> 6", "5 -> 6 #2"} <= set(names(text))
 
 
-def test_cases_that_hold_every_rule_leave_no_survivor(tmp_path: Path) -> None:
+def test_complete_cases_leave_no_survivor(tmp_path: Path) -> None:
     mutation = run(small_bundle(tmp_path), ALL_CASES)
     assert [mutant.name for mutant in mutation.survived] == []
     assert mutation.noticed > 20
@@ -102,15 +102,15 @@ MISSED = {
 }
 
 
-def test_a_case_that_is_missed_leaves_a_survivor(tmp_path: Path) -> None:
+def test_missing_case_leaves_a_survivor(tmp_path: Path) -> None:
     folder = small_bundle(tmp_path)
     for without, survivor in MISSED.items():
         cases = "".join(line for line in ALL_CASES.splitlines(keepends=True) if f"it: {without}," not in line)
         assert survivor in survivors(folder, cases)
 
 
-def test_cases_that_reach_no_rule_or_do_not_hold_notice_nothing(tmp_path: Path) -> None:
-    """One that does not hold would look red on every mutant, and so hide that nothing holds the rule."""
+def test_failing_or_unrelated_cases_detect_nothing(tmp_path: Path) -> None:
+    """A failing case would fail on every mutant, and hide that the rule is not covered."""
     folder = small_bundle(tmp_path)
     mutation = run(folder, f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n")
     assert mutation.noticed == 0
@@ -120,7 +120,7 @@ def test_cases_that_reach_no_rule_or_do_not_hold_notice_nothing(tmp_path: Path) 
     assert run(folder, wrong).noticed == 0
 
 
-def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
+def test_mutant_refused_by_the_schema_is_counted_separately(tmp_path: Path) -> None:
     folder = BundleFolder(tmp_path).policies(
         '@id("a") permit (principal, action == Action::"pay", resource)\n'
         'when { context.input has currency && context.input.currency == "USD" };'
@@ -130,12 +130,12 @@ def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
     assert not any("||" in mutant.name for mutant in mutation.survived)
 
 
-def test_a_rule_that_its_own_schema_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
+def test_rule_refused_by_its_own_schema_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of its mutants would count as refused, and none as a survivor."""
     folder = small_bundle(tmp_path)
     folder.load()
     monkeypatch.setattr(coverage, "tool_shapes", lambda parts: [])
-    with pytest.raises(ValueError, match="fits its bundle's schema no longer"):
+    with pytest.raises(ValueError, match="no longer fits its bundle's schema"):
         run(folder, ALL_CASES)
 
 
@@ -151,7 +151,9 @@ def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------ acknowledging
 
-ENTRY = '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "it never fires beside another gate"\n'
+ENTRY = (
+    '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "it never fires with another gate"\n'
+)
 
 
 def survivor(tmp_path: Path) -> list[Mutant]:
@@ -159,9 +161,9 @@ def survivor(tmp_path: Path) -> list[Mutant]:
     return [mutant for mutant in run(small_bundle(tmp_path), cases).survived if "shared" in mutant.name]
 
 
-def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(tmp_path: Path) -> None:
+def test_acknowledged_survivor_and_stale_acknowledgement(tmp_path: Path) -> None:
     acknowledged = read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
-    assert acknowledged == {("large", "@shared is added"): "it never fires beside another gate"}
+    assert acknowledged == {("large", "@shared is added"): "it never fires with another gate"}
     survived = survivor(tmp_path)
     assert unacknowledged_mutants(survived, acknowledged) == ([], [])
     for entry, hint in (
@@ -179,22 +181,22 @@ def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(tmp
 WRONG = [
     ("[[survives", "cases/mutants.toml: "),
     ('[survives]\npolicy = "a"', "in two brackets"),
-    ("[[survive]]", "'survive' is nothing this file has"),
+    ("[[survive]]", "'survive' is not a key of this file"),
     (ENTRY.replace('why = "it', 'because = "it'), "needs why = a text"),
-    (ENTRY.replace("it never fires beside another gate", "  "), "needs why = a text"),
+    (ENTRY.replace("it never fires with another gate", "  "), "needs why = a text"),
     (ENTRY + "when = 1", "'when' is unknown"),
     ("survives = [1]", "needs policy = a text"),
 ]
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
-def test_a_file_of_explanations_that_is_wrong_is_refused(text: str, message: str) -> None:
+def test_invalid_mutants_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
         read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
     assert message in str(refused.value)
 
 
-def test_the_file_is_part_of_the_bundle_by_its_one_name() -> None:
+def test_mutants_file_has_one_name() -> None:
     assert is_bundle_file("cases/mutants.toml")
     others = ("cases/mutant.toml", "mutants.toml", "tools/mutants.toml")
     assert [name for name in others if is_bundle_file(name)] == []

@@ -1,4 +1,4 @@
-"""Which files are a bundle, and its digest."""
+"""The files of a bundle folder, and its digest."""
 
 import os
 import socket
@@ -22,18 +22,18 @@ def put(folder: Path, name: str, raw: bytes = b"x") -> None:
 
 
 PARTS = "a.cedar cases/refund.yaml facts.toml facts/x.json groups.toml meters.toml tools/pay.json".split()
-BESIDE = (
+IGNORED = (
     "README.md LICENSE notes.txt tools/README.md .gitignore .git/config tools/.pay.json.swp facts/db.sqlite "
     "facts/db.sqlite-wal facts/x.db examples/airline/air.cedar library/refunds.cedar"
 ).split()
 
 
-def test_the_parts_are_read_and_what_lies_beside_them_is_not(tmp_path: Path) -> None:
-    for name in PARTS + BESIDE:
+def test_bundle_files_are_read_and_others_ignored(tmp_path: Path) -> None:
+    for name in PARTS + IGNORED:
         put(tmp_path, name)
     assert sorted(read_files(tmp_path)) == PARTS
     assert all(is_bundle_file(name) for name in PARTS)
-    assert not any(is_bundle_file(name) for name in BESIDE)
+    assert not any(is_bundle_file(name) for name in IGNORED)
 
 
 STRAY = (
@@ -43,7 +43,7 @@ STRAY = (
 
 
 @pytest.mark.parametrize("name", STRAY)
-def test_a_file_whose_rules_would_be_lost_is_a_problem(tmp_path: Path, name: str) -> None:
+def test_misnamed_rule_file_is_a_problem(tmp_path: Path, name: str) -> None:
     put(tmp_path, "a.cedar")
     put(tmp_path, name)
     with pytest.raises(BundleError, match="unknown"):
@@ -68,12 +68,12 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         read_files(tmp_path)
 
 
-def test_a_folder_that_is_not_there_says_how_to_name_one(tmp_path: Path) -> None:
+def test_missing_folder_explains_how_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="COUNTERSIGN_BUNDLE_DIR"):
         read_files(tmp_path / "gone")
 
 
-def test_the_digest_is_names_and_bytes() -> None:
+def test_digest_covers_names_and_bytes() -> None:
     base = bundle_digest({"a.cedar": b"x", "b.cedar": b"y"})
     assert base == bundle_digest({"b.cedar": b"y", "a.cedar": b"x"})
     assert len(base) == 64
@@ -109,34 +109,34 @@ def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[Path], None
         odd.unlink()
 
 
-def test_what_became_a_fifo_after_it_was_looked_at_is_not_waited_for(tmp_path: Path) -> None:
+def test_file_replaced_by_a_fifo_does_not_block(tmp_path: Path) -> None:
     fifo(tmp_path / "a.cedar")
     with pytest.raises(ValueError, match="not a regular file"):
         folder_reader._read(str(tmp_path / "a.cedar"))
 
 
-def test_what_became_a_link_after_it_was_looked_at_is_not_followed(tmp_path: Path) -> None:
+def test_file_replaced_by_a_link_is_not_followed(tmp_path: Path) -> None:
     put(tmp_path, "secret")
     (tmp_path / "a.cedar").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic link"):
         folder_reader._read(str(tmp_path / "a.cedar"))
 
 
-def test_a_sparse_file_is_read_no_further_than_its_limit(tmp_path: Path) -> None:
+def test_sparse_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     put(tmp_path, "a.cedar")
     os.truncate(tmp_path / "a.cedar", 1 << 40)
     with pytest.raises(BundleError, match="larger than"):
         read_files(tmp_path)
 
 
-def test_a_bundle_is_read_no_further_than_its_limit(tmp_path: Path) -> None:
+def test_bundle_is_read_up_to_the_limit(tmp_path: Path) -> None:
     for n in range(20):
         put(tmp_path, f"a{n}.cedar", b"x" * MAX_FILE_BYTES)
     with pytest.raises(BundleError, match="split it"):
         read_files(tmp_path)
 
 
-def test_a_folder_that_does_not_answer_is_given_up_and_read_again_when_it_does(
+def test_hanging_folder_times_out_and_is_read_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "a.cedar")
@@ -153,7 +153,7 @@ def test_a_folder_that_does_not_answer_is_given_up_and_read_again_when_it_does(
     assert FolderReader(tmp_path).read() == {"a.cedar": b"x"}
 
 
-def test_a_process_that_cannot_be_killed_is_the_only_one(tmp_path: Path) -> None:
+def test_no_second_process_while_one_cannot_be_killed(tmp_path: Path) -> None:
     put(tmp_path, "a.cedar")
     reader = FolderReader(tmp_path)
     with subprocess.Popen(["sleep", "600"]) as waits:

@@ -1,4 +1,4 @@
-"""Preparing a bundle in a process of its own: the same bundle, and a service that outlives whatever happens there."""
+"""Loading a bundle in a subprocess: the same bundle, and a service that survives any failure there."""
 
 import re
 import subprocess
@@ -36,32 +36,32 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def prepared(folder: BundleFolder, seconds: float = 60):  # type: ignore[no-untyped-def]
-    """Its bundle, prepared by one that takes no bundle for small."""
+    """Its bundle, loaded by a loader that treats no bundle as small."""
     return BundleLoader(small_bytes=0, max_seconds=seconds).prepare(FolderSource(folder.path).read())
 
 
-def refused(folder: BundleFolder, told: str, seconds: float = 60) -> None:
-    with pytest.raises(LoaderFailedError, match=told):
+def refused(folder: BundleFolder, message: str, seconds: float = 60) -> None:
+    with pytest.raises(LoaderFailedError, match=message):
         prepared(folder, seconds)
 
 
 CHAIN = " && ".join(f"context.input.amount != {n}" for n in range(1000, 1090))
 ABOUT_APPROVING = (
-    '@id("nobody-votes") forbid (principal, action == Action::"approve", resource);\n'
+    '@id("no-votes") forbid (principal, action == Action::"approve", resource);\n'
     '@id("votes") permit (principal, action == Action::"approve", resource);\n'
 )
 
 
-def test_a_bundle_read_apart_is_the_one_read_here_and_decides_as_it(folder: BundleFolder) -> None:
-    """With other versions, rules about people, and a chain too long for the engine's JSON, which comes as a tree."""
+def test_bundle_loaded_in_a_subprocess_decides_like_one_loaded_here(folder: BundleFolder) -> None:
+    """With several versions, rules about people, and a chain that is too long for the engine's JSON."""
     chain = f'@id("long") forbid (principal, action, resource) unless {{ {CHAIN} }};\n'
     folder.policies(PERMIT_ALL + GATE + ABOUT_APPROVING + chain)
     folder.write("tools/pay@old.json", pay_manifest(title="Pay, as it was"))
     bundle, passed = prepared(folder)
     assert passed is None
     here = folder.load()
-    told = (bundle.policies, bundle.warnings, bundle.manifests, bundle.rules.versions.keys())
-    assert told == (here.policies, here.warnings, here.manifests, here.rules.versions.keys())
+    loaded = (bundle.policies, bundle.warnings, bundle.manifests, bundle.rules.versions.keys())
+    assert loaded == (here.policies, here.warnings, here.manifests, here.rules.versions.keys())
     assert {action: len(rules.policies) for action, rules in bundle.rules.people.items()} == {"approve": 2}
     for amount in (100, 101, 1000):
         question = folder.question({"account": "a1", "amount": amount})
@@ -69,16 +69,16 @@ def test_a_bundle_read_apart_is_the_one_read_here_and_decides_as_it(folder: Bund
     bundle.close()
 
 
-def test_what_is_wrong_is_told_as_here(folder: BundleFolder) -> None:
+def test_subprocess_reports_the_same_problems(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL + '\n@id("x") permit (principal,').write("tools/pay.json", "{")
-    with pytest.raises(BundleError) as told:
+    with pytest.raises(BundleError) as refused_bundle:
         prepared(folder)
-    assert [str(problem) for problem in told.value.problems] == folder.problems()
+    assert [str(problem) for problem in refused_bundle.value.problems] == folder.problems()
     assert any(problem.startswith("rules.cedar:3") for problem in folder.problems())
 
 
 @pytest.mark.parametrize("small_bytes", [0, 10**9])
-def test_cases_are_run_where_they_are_asked_for(folder: BundleFolder, small_bytes: int) -> None:
+def test_required_cases_are_run(folder: BundleFolder, small_bytes: int) -> None:
     def read() -> BundleSource:
         return FolderSource(folder.path).read()
 
@@ -88,23 +88,23 @@ def test_cases_are_run_where_they_are_asked_for(folder: BundleFolder, small_byte
     assert passed is not None and (passed.run, passed.not_run) == (1, 0)
     (folder.policies(PERMIT_ALL).path / "cases/big.yaml").unlink()
     error = CasesError if small_bytes else BundleError
-    with pytest.raises(error, match=r"cases/big.yaml:3.*in force") as told:
+    with pytest.raises(error, match=r"cases/big.yaml:3.*in force") as failed:
         preparer.prepare(read(), RequiredCases(before))
-    assert told.value.why == "cases"
+    assert failed.value.why == "cases"
     assert not small_bytes or preparer.prepare(read(), None)[1] is None
 
 
 def entered(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
-    """Let the process do something else than read the bundle."""
+    """Let the subprocess run other code."""
     monkeypatch.setattr(
         subprocess_loader, "_BEGIN", f"import os, signal, sys, time; sys.stdin.buffer.read(); {instead}"
     )
 
 
-def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
+def test_failing_subprocess_refuses_the_bundle(
     folder: BundleFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it saw no secret."""
+    """It sees no secret either."""
     entered(monkeypatch, "os.kill(os.getpid(), signal.SIGKILL)")
     refused(folder, r"the process that read it ended \(SIGKILL\)")
     seen = tmp_path / "seen.txt"
@@ -114,7 +114,7 @@ def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
     assert "COUNTERSIGN" not in seen.read_text()
 
 
-def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_subprocess_is_killed(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
     preparer = BundleLoader(small_bytes=0, max_seconds=0.5)
     with pytest.raises(LoaderFailedError, match=r"longer than 0.5 seconds"):
@@ -122,8 +122,10 @@ def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest
     assert not preparer._running
 
 
-def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Depth is counted before any parser; whatever else may end one ends here: the count is taken away."""
+def test_parser_crash_is_confined_to_the_subprocess(
+    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The depth check is disabled here, so that the parser crashes."""
     deep = "(" * 20_000 + "true" + ")" * 20_000
     folder.policies(f'@id("deep") permit (principal, action, resource) when {{ {deep} }};\n')
     assert any("brackets are nested" in problem for problem in folder.problems())
@@ -136,14 +138,14 @@ def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch:
     refused(folder, r"ended \((SIGSEGV|SIGABRT)\)")
 
 
-def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_running_loads(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
-    preparer, told = BundleLoader(small_bytes=0), []
+    preparer, errors = BundleLoader(small_bytes=0), []
 
     def prepare() -> None:
         with pytest.raises(LoaderFailedError) as error:
             preparer.prepare(FolderSource(folder.path).read())
-        told.append(str(error.value))
+        errors.append(str(error.value))
 
     thread = threading.Thread(target=prepare)
     thread.start()
@@ -152,10 +154,10 @@ def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pyte
     preparer.close()
     thread.join(30)
     prepare()
-    assert [re.findall("SIGKILL|stopping", one) for one in told] == [["SIGKILL"], ["stopping"]]
+    assert [re.findall("SIGKILL|stopping", one) for one in errors] == [["SIGKILL"], ["stopping"]]
 
 
-def test_the_process_is_bounded() -> None:
+def test_subprocess_is_bounded() -> None:
     bounded = (
         "from policy_service.pap.subprocess_loader import _bound; import resource as r; _bound(7); "
         "print(*(r.getrlimit(one)[0] for one in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_CORE)))"

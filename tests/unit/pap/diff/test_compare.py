@@ -1,4 +1,4 @@
-"""Every kind of change to a bundle, and which way it is told to go."""
+"""Each kind of change to a bundle is reported with its direction."""
 
 import json
 import os
@@ -60,12 +60,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def manifest(**changes: object) -> Change:
-    """A change to the manifest."""
     return lambda made: made.write("tools/pay.json", MANIFEST | changes)
 
 
 def rules(*replaced: str) -> Change:
-    """A change to the rules: each text by the one after it."""
+    """A change to the rules: replace each text by the one after it."""
     text = RULES
     for old, new in zip(replaced[::2], replaced[1::2], strict=True):
         assert old in text
@@ -74,7 +73,7 @@ def rules(*replaced: str) -> Change:
 
 
 def text(name: str, whole: str, *replaced: str) -> Change:
-    """A change to another file: each text by the one after it."""
+    """A change to another file: replace each text by the one after it."""
     for old, new in zip(replaced[::2], replaced[1::2], strict=True):
         assert old in whole
         whole = whole.replace(old, new)
@@ -93,7 +92,7 @@ def without(made: BundleFolder, name: str) -> BundleFolder:
 
 
 def laxer_version(label: str) -> Change:
-    """A manifest beside the current one that takes more."""
+    """An additional manifest version that accepts more."""
     free = pay_args(amount={"type": "integer", "maximum": 10**9})
     return lambda made: made.write(f"tools/pay@{label}.json", MANIFEST | {"args": free})
 
@@ -102,7 +101,7 @@ LOOSENINGS = {
     "a version more": (laxer_version("next"), "tool-version"),
     "a gate asks later": (rules("> 50 }", "> 60 }"), "review-to-release"),
     "a gate is gone": (rules('@id("second") @approval("finance|cfo")', '@id("second") @approval("unseen")'), "groups"),
-    "a group beside another": (rules('@approval("finance") @quorum', '@approval("finance|cfo") @quorum'), "groups"),
+    "a group added to another": (rules('@approval("finance") @quorum', '@approval("finance|cfo") @quorum'), "groups"),
     "a gate that asks less of everything": (
         rules('@quorum("2")', '@quorum("1") @shared @escalate("cfo")', '@step_up("passkey") ', "", "@reason\n", "\n",
               '@answer_within("1h")', '@answer_within("3h")', '@valid_for("30m")', '@valid_for("2h")'),
@@ -156,28 +155,27 @@ LOOSENINGS = {
     "a case asks less": (
         text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
     "a case about another agent": (text("cases/pay.yaml", CASES, "name: robot", "name: r2"), "case"),
-    "a slip that nobody need notice": (lambda made: made.write("cases/mutants.toml", SURVIVES), "mutants"),
+    "an acknowledged mutant": (lambda made: made.write("cases/mutants.toml", SURVIVES), "mutants"),
 }  # fmt: skip
 
 
 def changed(tmp_path: Path, change: Change) -> Bundle:
-    """The bundle after a change."""
     return change(folder(tmp_path / "after")).load()
 
 
 def report_of(tmp_path: Path, change: Change, before: Change) -> DiffReport:
-    """What two changes of the bundle differ in."""
+    """The diff between two changes of the bundle."""
     return compare(before(folder(tmp_path / "before")).load(), changed(tmp_path, change))
 
 
 def kinds(report: DiffReport, way: Direction = Direction.LOOSENING) -> set[str]:
-    """The kinds of what is told to go this way."""
+    """The kinds of the findings in one direction."""
     return {finding.kind for finding in report.in_direction(way)}
 
 
-@pytest.mark.parametrize(("change", "told"), LOOSENINGS.values(), ids=LOOSENINGS)
-def test_a_loosening_is_told_as_one(whole: Bundle, tmp_path: Path, change: Change, told: str) -> None:
-    assert set(told.split()) <= kinds(compare(whole, changed(tmp_path, change)))
+@pytest.mark.parametrize(("change", "expected"), LOOSENINGS.values(), ids=LOOSENINGS)
+def test_loosening_is_reported(whole: Bundle, tmp_path: Path, change: Change, expected: str) -> None:
+    assert set(expected.split()) <= kinds(compare(whole, changed(tmp_path, change)))
 
 
 TIGHTENINGS = {
@@ -194,7 +192,7 @@ TIGHTENINGS = {
 
 
 @pytest.mark.parametrize("change", TIGHTENINGS.values(), ids=TIGHTENINGS)
-def test_a_tightening_needs_no_acknowledgement(whole: Bundle, tmp_path: Path, change: Change) -> None:
+def test_tightening_needs_no_acknowledgement(whole: Bundle, tmp_path: Path, change: Change) -> None:
     report = compare(whole, changed(tmp_path, change))
     assert report.not_acknowledged(()) == []
     assert report.in_direction(Direction.TIGHTENING)
@@ -206,7 +204,7 @@ STRICTER = [({}, {"on_exhausted": "tool"}), ({"lane": "live", "ask": "live"}, {"
 @pytest.mark.parametrize(
     ("strict", "lenient"), STRICTER, ids=["to fail alone", "to be asked about before it runs"]
 )
-def test_a_member_that_is_stricter_tightens_and_its_end_loosens(strict: Any, lenient: Any) -> None:
+def test_stricter_member_tightens_and_its_removal_loosens(strict: Any, lenient: Any) -> None:
     one, other = (ToolManifest.model_validate(pay_manifest(**each)) for each in (strict, lenient))
     (tighter,) = manifest_changes(other, one, "pay", frozenset(), is_settled=True)
     (looser,) = manifest_changes(one, other, "pay", frozenset(), is_settled=True)
@@ -221,10 +219,10 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_manifests_take_their_question(
+def test_manifest_changes_are_compared_per_version(
     tmp_path: Path, ask: str | None, labelled: bool, way: Direction
 ) -> None:
-    """A live tool without a manifest runs unasked; one that has another version in force does not."""
+    """A live tool without any manifest runs without a decision; one with another version does not."""
     made = BundleFolder(tmp_path).policies(PERMIT_ALL)
     gone, name = pay_manifest(tool="note", lane="live", ask=ask), "note@old" if labelled else "note"
     if labelled:
@@ -247,7 +245,7 @@ FORM: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", FORM.values(), ids=FORM)
-def test_form_alone_is_no_change(whole: Bundle, tmp_path: Path, change: Change) -> None:
+def test_change_of_form_alone_is_equivalent(whole: Bundle, tmp_path: Path, change: Change) -> None:
     assert compare(whole, changed(tmp_path, change)).findings == ()
 
 
@@ -265,7 +263,7 @@ OF_SUSPENDED = (
 
 
 @pytest.mark.parametrize(("file", "source"), [("facts/accounts.json", OPEN_WORLD), ("facts/ag.json", FROZEN)])
-def test_a_row_fewer_loosens_where_a_source_may_find_nothing(tmp_path: Path, file: str, source: str) -> None:
+def test_removed_row_of_an_optional_source_loosens(tmp_path: Path, file: str, source: str) -> None:
     rows = {"a1": {"state": "closed"}} if source is OPEN_WORLD else {"robot": {"frozen": True}}
     made = [BundleFolder(tmp_path / str(len(held))).write("facts.toml", source).write(file, held).policies(WHO)
             for held in (rows, {})]  # fmt: skip
@@ -273,12 +271,12 @@ def test_a_row_fewer_loosens_where_a_source_may_find_nothing(tmp_path: Path, fil
 
 
 def metered(text: str, groups: list[str]) -> Change:
-    """Meters beside a second tool, of these action groups."""
+    """Meters and a second tool with these action groups."""
     send = SENT | {"groups": groups}
     return lambda made: manifest(args=AMOUNT)(made).write("meters.toml", text).write("tools/send.json", send)
 
 
-def test_a_tool_that_leaves_a_meter_by_its_action_group_loosens_it(tmp_path: Path) -> None:
+def test_leaving_a_meter_by_action_group_loosens(tmp_path: Path) -> None:
     report = report_of(tmp_path, metered(METER, []), metered(METER, ["money"]))
     assert ("meter", "spent") in {(f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)}
 
@@ -289,7 +287,7 @@ DOCUMENTED = METER + 'doc = "What was paid"\n'
 @pytest.mark.parametrize(
     ("before", "after", "way"), [("", METER, Direction.TIGHTENING), (METER, DOCUMENTED, Direction.LOOK)]
 )
-def test_a_meter_tightens_and_its_words_are_looked_at(
+def test_new_meter_tightens_and_its_doc_is_to_be_reviewed(
     tmp_path: Path, before: str, after: str, way: Direction
 ) -> None:
     report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))
@@ -297,7 +295,7 @@ def test_a_meter_tightens_and_its_words_are_looked_at(
 
 
 @pytest.mark.parametrize("rule", [NOT_SUSPENDED, OF_SUSPENDED, OF_SUSPENDED.replace("when", "unless")])
-def test_leaving_a_group_opens_where_a_rule_holds_its_people_back(tmp_path: Path, rule: str) -> None:
+def test_leaving_a_restricted_group_loosens(tmp_path: Path, rule: str) -> None:
     def with_group(held: str) -> Change:
         return lambda made: made.policies(RULES + rule).write("groups.toml", GROUPS + held)
 
@@ -305,12 +303,12 @@ def test_leaving_a_group_opens_where_a_rule_holds_its_people_back(tmp_path: Path
     assert ("group-left" in kinds(report)) is ("unless" not in rule)
 
 
-def test_a_person_who_is_called_anew_is_to_be_looked_at(whole: Bundle, tmp_path: Path) -> None:
+def test_renamed_person_is_to_be_reviewed(whole: Bundle, tmp_path: Path) -> None:
     report = compare(whole, changed(tmp_path, text("groups.toml", GROUPS, 'name = "Maya"', 'name = "Maja"')))
     assert [(f.kind, f.way) for f in report.findings] == [("person-name", Direction.LOOK)]
 
 
-def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> None:
+def test_each_version_is_compared_with_an_old_one(tmp_path: Path) -> None:
     wider = text("tools/pay@next.json", json.dumps(MANIFEST | {"risk": "low"}))
     report = report_of(tmp_path, wider, laxer_version("next"))
     assert ("manifest-risk", "pay@next") in {
@@ -319,7 +317,7 @@ def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> N
     assert [one.tool for one in report.tools] == ["pay", "pay@next"]
 
 
-def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Path) -> None:
+def test_rule_for_a_non_current_version_is_explored_on_it(tmp_path: Path) -> None:
     bounded = manifest(args=pay_args(amount={"type": "integer", "maximum": 9}))
 
     def limited(limit: int) -> Change:
@@ -330,7 +328,7 @@ def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Pa
     assert {finding.subject for finding in report.in_direction(Direction.LOOSENING)} == {"pay@next"}
 
 
-def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: Path) -> None:
+def test_version_that_becomes_current_loosens_nothing(tmp_path: Path) -> None:
     old = laxer_version("next")(folder(tmp_path / "before"))
     raw = (old.path / "tools/pay@next.json").read_text()
     report = compare(old.load(), changed(tmp_path, text("tools/pay.json", raw)))
@@ -338,7 +336,7 @@ def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: P
     assert ("tool", "pay") in {(f.kind, f.subject) for f in report.in_direction(Direction.TIGHTENING)}
 
 
-def test_an_acknowledgement_covers_exactly_the_change_a_call_shows(whole: Bundle, tmp_path: Path) -> None:
+def test_acknowledgement_covers_exactly_one_change(whole: Bundle, tmp_path: Path) -> None:
     first = compare(whole, changed(tmp_path / "1", rules("> 50 }", "> 60 }")))
     other = compare(whole, changed(tmp_path / "2", rules("> 50 }", "> 70 }")))
     ids = [finding.id for finding in first.in_direction(Direction.LOOSENING)]
@@ -358,7 +356,7 @@ SAMPLED = [
 
 
 @pytest.mark.parametrize(("before", "after"), SAMPLED)
-def test_what_cannot_be_read_exactly_is_sampled_and_found(tmp_path: Path, before: str, after: str) -> None:
+def test_inexact_rule_is_sampled_and_found(tmp_path: Path, before: str, after: str) -> None:
     def with_rule(condition: str) -> Change:
         rule = f'@id("extra") forbid (principal, action, resource) when {{ {condition} }};'
         return lambda made: made.policies(RULES + rule)
@@ -370,7 +368,7 @@ def test_what_cannot_be_read_exactly_is_sampled_and_found(tmp_path: Path, before
     }
 
 
-def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) -> None:
+def test_many_rules_about_one_tool_are_bounded(tmp_path: Path) -> None:
     many = RULES + "".join(
         f'@id("p{n}") forbid (principal, action, resource) '
         f'when {{ context.input.amount == {n} && resource.state == "s{n}" }};\n'
@@ -386,13 +384,13 @@ def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) ->
 
 PRINT_ID = (
     "from policy_service.domain.gates import Gate\n"
-    "from policy_service.pap.diff.findings import Finding, Way\n"
+    "from policy_service.pap.diff.findings import Finding, Direction\n"
     "gate = Gate('large', frozenset({'finance', 'cfo', 'legal', 'board'}))\n"
-    "print(Finding(Way.LOOSENING, 'kind', 'tool', 'words', content=[('forbid', gate, None)]).id)\n"
+    "print(Finding(Direction.LOOSENING, 'kind', 'tool', 'words', content=[('forbid', gate, None)]).id)\n"
 )
 
 
-def test_an_acknowledged_id_is_the_same_in_every_process() -> None:
+def test_finding_id_is_stable_across_processes() -> None:
     ids = {
         subprocess.check_output([sys.executable, "-c", PRINT_ID], env=os.environ | {"PYTHONHASHSEED": seed})
         for seed in ("1", "2", "3")

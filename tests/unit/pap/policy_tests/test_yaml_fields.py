@@ -1,4 +1,4 @@
-"""YAML that a stranger wrote: read as plain values with their lines, or refused in a sentence, and never dangerous."""
+"""Untrusted YAML is parsed to plain values with lines, or refused with one sentence."""
 
 import pytest
 
@@ -25,7 +25,7 @@ READ = {
 }
 
 REFUSED = {
-    "a key twice": ("a: 1\nb: 2\na: 3", 3, "'a' stands twice"),
+    "a key twice": ("a: 1\nb: 2\na: 3", 3, "'a' occurs twice"),
     "an object of Python": ("a: !!python/object/apply:os.system [ls]", 1, "is not read here"),
     "another tag": ("a: !secret x", 1, "'!secret' is not read here"),
     "a merge key": ("a: &a {b: 1}\nc:\n  <<: *a", 3, "merge keys"),
@@ -51,12 +51,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
-def test_it_is_read_as(text: str, value: object) -> None:
+def test_value_is_read_as(text: str, value: object) -> None:
     assert read_yaml("cases/a.yaml", text.encode()) == value
 
 
 @pytest.mark.parametrize(("text", "line", "message"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused(text: str, line: int | None, message: str) -> None:
+def test_invalid_yaml_is_refused(text: str, line: int | None, message: str) -> None:
     with pytest.raises(YamlError, match=r".*") as refused:
         read_yaml("cases/a.yaml", text.encode())
     assert message in refused.value.problem.message
@@ -64,13 +64,13 @@ def test_it_is_refused(text: str, line: int | None, message: str) -> None:
     assert refused.value.problem.line == line or "aliases" in refused.value.problem.message
 
 
-def test_what_is_not_utf8_or_too_large_is_refused() -> None:
-    for raw, told in ((b"a: \xff", "byte 3 is not UTF-8"), (b"#" * (MAX_FILE_BYTES + 1), "split it")):
-        with pytest.raises(YamlError, match=told):
+def test_not_utf8_or_too_large_is_refused() -> None:
+    for raw, message in ((b"a: \xff", "byte 3 is not UTF-8"), (b"#" * (MAX_FILE_BYTES + 1), "split it")):
+        with pytest.raises(YamlError, match=message):
             read_yaml("cases/a.yaml", raw)
 
 
-def test_each_key_knows_its_line() -> None:
+def test_each_key_has_its_line() -> None:
     table = read_yaml("cases/a.yaml", b"# first\na: 1\nb:\n  c: 2\n")
     assert (table.line_of("a"), table.line_of("b"), table["b"].line_of("c")) == (2, 3, 4)
     assert table["b"].line_of("missing") == 4

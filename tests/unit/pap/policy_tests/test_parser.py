@@ -1,4 +1,4 @@
-"""A cases file, into cases: a slip in it is told with its line, and never looks like an expectation that holds."""
+"""Parse case files: a mistake is reported with its line and never looks like an expectation that holds."""
 
 from datetime import timedelta
 
@@ -12,24 +12,24 @@ from tests.fakes.cases import HEAD, one_case, problems, read
 
 RELEASE, REVIEW, DENY = (f"it: a\nexpect: {word}\n" for word in ("release", "review", "deny"))
 A_MILLION = "each: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}"
-BEFORE_ANY_RULE = "refused before any rule is asked"
+BEFORE_ANY_RULE = "refused before any rule is evaluated"
 REFUSED = {
-    "a misspelt expectation": (RELEASE + "reason: [x]", ":10: 'reason' is nothing a case has; did you mean 'reasons'?"),
+    "a misspelt expectation": (RELEASE + "reason: [x]", "'reason' is not a key of a case; did you mean 'reasons'?"),
     "a misspelt matrix": (RELEASE + "matrx: []", "did you mean 'matrix'?"),
     "an outcome that is none": ("it: a\nexpect: relase", ":9: expect: 'relase' is none of these; did you mean 'rel"),
     "no name": ("expect: release", "a case needs `it:`"),
     "no expectation": ("it: a", "a case needs `expect:`"),
-    "a deny for any reason": (DENY, "a deny says why"),
-    "a review of nobody": (REVIEW, "a review says who is asked"),
+    "a deny for any reason": (DENY, "a deny must say why"),
+    "a review without people": (REVIEW, "a review must say who is asked"),
     "gates of a release": (RELEASE + "gates: [large]", "gates: belongs to `expect: review`"),
     "reasons of a review": (REVIEW + "needs: {finance: 1}\nreasons: [x]", "reasons: belongs to `expect: deny`"),
-    "a deny that is valid for an hour": (DENY + "reasons: [x]\nvalid_for: 1h", "a deny is no release"),
+    "a deny that is valid for an hour": (DENY + "reasons: [x]\nvalid_for: 1h", "a deny releases nothing"),
     "an empty list of gates": (REVIEW + "gates: []", "expects nothing"),
     "no people at all": (REVIEW + "needs: {}", "expects nothing"),
-    "a need of nobody": (REVIEW + "needs: {finance: 0}", "0 is not a whole number from 1"),
+    "a need of zero people": (REVIEW + "needs: {finance: 0}", "0 is not a whole number from 1"),
     "a need that is no number": (REVIEW + "needs: {finance: true}", "True is not a whole number"),
     "a need with a misspelt key": (REVIEW + "needs: {finance: {people: 1, reasons: true}}", "did you mean 'reason'?"),
-    "an agent nobody named": (RELEASE + "agent: robt", "there is no agent 'robt' in this file; did you mean 'robot'?"),
+    "an unknown agent": (RELEASE + "agent: robt", "there is no agent 'robt' in this file; did you mean 'robot'?"),
     "a time without a zone": (RELEASE + "now: 2026-01-31T12:00:00", "is not a time with a zone"),
     "a history that is no number": (RELEASE + "history: {spent: lots}", "history: 'lots' is not a whole number"),
     "args that no agent can send": (RELEASE + "args: {__entity: {type: T, id: a}}", BEFORE_ANY_RULE),
@@ -38,30 +38,30 @@ REFUSED = {
     "another way to prove it": (RELEASE + "method: password", "method: 'password' is none of these"),
     "a matrix that is a mapping": (RELEASE + "matrix: {a: 1}", "matrix: write a list"),
     "each without values": (RELEASE + "each: {agent: []}", "each: write a list of values"),
-    "each of a million": (RELEASE + A_MILLION, "each: stands for 10000 cases"),
+    "each of a million": (RELEASE + A_MILLION, "each: expands to 10000 cases"),
     "each of one place twice": (RELEASE + "each: {agent: [robot], agent.name: [x]}", "name the same place"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused(text: str, message: str) -> None:
-    told = problems(one_case(text))
-    assert len(told) >= 1
-    assert any(message in line for line in told), told
-    assert all(line.startswith("cases/a.yaml:") for line in told)
+def test_invalid_case_is_refused(text: str, message: str) -> None:
+    found = problems(one_case(text))
+    assert len(found) >= 1
+    assert any(message in line for line in found), found
+    assert all(line.startswith("cases/a.yaml:") for line in found)
 
 
 TWO = f"{HEAD}  - {{it: a, expect: release}}\n  - {{it: b, expect: release}}\n"
 
 
-def test_every_problem_is_told_at_once_and_one_in_a_matrix_once() -> None:
+def test_all_problems_are_reported_and_a_matrix_problem_once() -> None:
     assert len(problems(f"{HEAD}  - it: a\n    expect: relase\n  - it: b\n    exspect: release\n")) == 3
     matrix = "matrix:\n  - {args: {amount: 1}}\n  - {args: {amount: 2}}"
     assert len(problems(one_case(f"it: a\nexpect: release\nnowe: x\n{matrix}"))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "- a", "cases: {}", "cases: []", "cases: [1]", "agents: [a]"])
-def test_a_file_of_another_shape_is_refused(text: str) -> None:
+def test_file_of_another_shape_is_refused(text: str) -> None:
     assert problems(text)
 
 
@@ -75,7 +75,7 @@ def test_names_defaults_and_the_number_of_cases_are_checked(monkeypatch: pytest.
     assert problems(TWO) == ["cases: 2 cases; 1 is the limit"]
 
 
-def test_a_case_says_everything_a_question_has() -> None:
+def test_case_can_set_every_part_of_a_question() -> None:
     (case,) = read(
         one_case(
             "it: a\nagent: {name: other, owner: 'urn:x|ann', teams: [north]}\nnow: 2026-01-31T12:00:00+01:00\n"
@@ -97,7 +97,7 @@ def test_a_case_says_everything_a_question_has() -> None:
     assert case.place == "cases/a.yaml:8"
 
 
-def test_a_matrix_is_merged_over_its_case() -> None:
+def test_matrix_is_merged_over_its_case() -> None:
     text = (
         "it: a\nargs: {note: x}\nexpect: review\ngates: [large]\nmatrix:\n"
         "  - {it: small, args: {amount: 1}, expect: release}\n  - {args: {amount: 200}, gates: [other]}"
@@ -111,7 +111,7 @@ def test_a_matrix_is_merged_over_its_case() -> None:
     assert (second.expected.outcome, second.expected.gates) == ("review", frozenset({"other"}))
 
 
-def test_each_is_a_product() -> None:
+def test_each_is_a_cartesian_product() -> None:
     cases = read(one_case("it: a\nexpect: release\neach: {args.amount: [1, 2], env: [dev, production]}"))
     assert {case.it: (case.args["amount"], case.env) for case in cases if isinstance(case, Case)} == {
         'a (args.amount=1, env="dev")': (1, "dev"),
@@ -121,7 +121,7 @@ def test_each_is_a_product() -> None:
     }
 
 
-def test_cases_about_people_stand_beside_those_about_calls() -> None:
+def test_one_file_holds_cases_about_people_and_calls() -> None:
     approve, settle = read(
         "agents: {robot: {name: robot}}\ndefaults: {tool: pay, args: {amount: 1}, agent: robot}\n"
         "approve:\n  - {it: a, groups: [finance], asked_by: [large], expect: allowed, policies: [p]}\n"
@@ -134,5 +134,5 @@ def test_cases_about_people_stand_beside_those_about_calls() -> None:
 
 
 @pytest.mark.parametrize("line", ["release", "allowed, kind: unknown", "allowed, args: {}"])
-def test_a_case_about_people_with_what_it_cannot_have_is_refused(line: str) -> None:
+def test_case_about_people_with_a_foreign_key_is_refused(line: str) -> None:
     assert problems(f"approve:\n  - {{it: a, tool: pay, expect: {line}}}\n")

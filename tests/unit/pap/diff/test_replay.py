@@ -1,4 +1,4 @@
-"""Recorded calls through bundles, with bad lines, labels and hidden values."""
+"""Replay recorded calls, with invalid lines, labels and hidden values."""
 
 import json
 from pathlib import Path
@@ -25,14 +25,14 @@ def line(**changes: Any) -> bytes:
 
 
 def read(*lines: bytes) -> Any:
-    """The calls of these lines, none of them bad."""
+    """The calls of these lines, all valid."""
     calls, bad = read_calls(list(lines))
     assert bad == []
     return calls
 
 
 def outcomes(folder: BundleFolder, *lines: bytes) -> list[str]:
-    """What these calls come to now."""
+    """The current outcomes of these calls."""
     return [each.outcome for each in replay(folder.load(), read(*lines))]
 
 
@@ -52,13 +52,13 @@ WRONG = [{"tool": 3}, {"agent": "robot"}, {"args": []}, {"lable": "x"}, {"now": 
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", *(line(**each) for each in WRONG)])
-def test_a_bad_line_is_named_by_its_number_and_the_rest_is_read(wrong: bytes) -> None:
+def test_invalid_line_is_reported_and_others_are_read(wrong: bytes) -> None:
     calls, bad = read_calls([line(), wrong, line()])
     assert [call.number for call in calls] == [1, 3]
     assert [each.number for each in bad] == [2]
 
 
-def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) -> None:
+def test_differences_are_findings_with_example_calls(tmp_path: Path) -> None:
     calls = read(line(id="effect-1"), line(id="effect-2", args=ARGS | {"amount": 1}))
     before, after = (replay(bundle(tmp_path / str(limit), limit).load(), calls) for limit in (50, 70))
     (found,) = replay_findings(replay_differences(before, after))
@@ -68,7 +68,7 @@ def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) 
     assert back.way is Direction.TIGHTENING
 
 
-def test_a_hidden_value_that_a_rule_reads_is_not_guessed(tmp_path: Path) -> None:
+def test_hidden_value_that_a_rule_reads_is_not_replayable(tmp_path: Path) -> None:
     folder = bundle(tmp_path, 50).write("tools/pay.json", pay_manifest(secret=["/amount"]))
     calls = read(line(hidden=["/amount"], args=ARGS | {"amount": 1}), line(hidden=["/note"]))
     first, second = replay(folder.load(), calls)
@@ -76,14 +76,14 @@ def test_a_hidden_value_that_a_rule_reads_is_not_guessed(tmp_path: Path) -> None
     assert second.outcome == "review"
 
 
-def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> None:
+def test_recorded_facts_override_the_bundles_sources(tmp_path: Path) -> None:
     folder = BundleFolder(tmp_path).policies(PERMIT_ALL + SHUT).write("facts.toml", SHUT_FACTS)
     folder.write("facts/s.json", {"a1": {"shut": True}})
     lines = (line(), line(facts={"shut": False}), line(facts={"shut": "no"}))
     assert outcomes(folder, *lines) == ["deny", "release", "not replayable"]
 
 
-def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
+def test_call_uses_its_recorded_tool_version(tmp_path: Path) -> None:
     resource = {"type": "Account", "id": "/why"}
     older = pay_manifest(args=pay_args(why={"type": "string"}), resource=resource)
     digest, args = ToolManifest.model_validate(older).digest, ARGS | {"why": "so"}
@@ -95,11 +95,11 @@ def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
         line(args=args, tool_digest=digest, hidden=["/why"]): ("not replayable", []),
         line(hidden=["/why"]): ("review", []),
     }
-    told = [each.to_json() for each in replay(folder.load(), read(*expected))]
-    assert [(each["outcome"], each["reasons"]) for each in told] == list(expected.values())
+    rows = [each.to_json() for each in replay(folder.load(), read(*expected))]
+    assert [(each["outcome"], each["reasons"]) for each in rows] == list(expected.values())
 
 
-def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
+def test_facts_of_an_older_versions_resource_are_read(tmp_path: Path) -> None:
     older = pay_manifest(resource={"type": "Account", "id": "/currency"})
     folder = BundleFolder(tmp_path).write("tools/pay@old.json", older).policies(PERMIT_ALL + SHUT)
     folder.write("facts.toml", SHUT_FACTS).write(
@@ -109,7 +109,7 @@ def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
     assert outcomes(folder, line(args=args), line(args=args, tool_digest=digest)) == ["deny", "release"]
 
 
-def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
+def test_meter_without_a_recorded_value_is_not_replayable(tmp_path: Path) -> None:
     folder = (
         BundleFolder(tmp_path / "2").policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT)
     )

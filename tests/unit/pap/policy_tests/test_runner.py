@@ -1,4 +1,4 @@
-"""Cases are decided by the code that decides in the service; what differs is said as found and expected."""
+"""Cases run on the service's engine; differences are reported as found and expected."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ FAILS = [
     (ABOVE + "gates: [huge]", "gates: found [large], expected [huge]"),
     (ABOVE + "gates: [large, huge]", "gates: found [large], expected [huge, large]"),
     (ABOVE + "needs: {finance: 1}", "needs: finance: found 2, expected 1"),
-    (ABOVE + "needs: {cfo: 2}", "needs: found 2 of finance, expected nobody"),
+    (ABOVE + "needs: {cfo: 2}", "needs: found 2 of finance, expected none"),
     (ABOVE + "needs: {cfo: 2}", "needs: found nothing of cfo, expected 2"),
     (ABOVE + "needs: {finance: {people: 2}}", "{people: 2, reason: true"),
     (ABOVE + "gates: [large]\nstep_up: passkey", "step_up: found nothing"),
@@ -79,13 +79,13 @@ FAILS = [
 
 
 @pytest.mark.parametrize("text", HOLDS)
-def test_it_holds(small: BundleFolder, text: str) -> None:
+def test_case_holds(small: BundleFolder, text: str) -> None:
     (answered,) = ask(small, one_case(f"it: a\n{text}"))
     assert answered.differences == ()
 
 
 @pytest.mark.parametrize(("text", "message"), FAILS)
-def test_it_does_not_hold(small: BundleFolder, text: str, message: str) -> None:
+def test_case_does_not_hold(small: BundleFolder, text: str, message: str) -> None:
     (answered,) = ask(small, one_case(f"it: a\n{text}"))
     assert not answered.holds
     assert message in "; ".join(answered.differences)
@@ -101,7 +101,7 @@ GIVEN = {
     "an account of the file": ("args: {account: a2}\nfacts: {agent: {trusted: true}}", UNPERMITTED),
     "another state than the file's": (f"args: {{account: a2}}\n{OPEN}", "expect: release"),
     "an account no file has": (f"args: {{account: a9}}\n{OPEN}", "expect: release"),
-    "an account nobody knows": ("args: {account: a9}\nfacts: {agent: {trusted: true}}", UNKNOWN),
+    "an unknown account": ("args: {account: a9}\nfacts: {agent: {trusted: true}}", UNKNOWN),
     "a fact taken away": (OPEN.replace("open", "null"), UNKNOWN),
     "a decimal": (OPEN.replace("state: open", "limit: 4.9999"), "expect: deny\nreasons: [within-limit]"),
     "a day ago to the second": (f"now: 2026-01-02T00:00:00Z\n{OPENED}", "expect: release"),
@@ -112,8 +112,8 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
-def test_facts_that_are_written_lie_over_the_files(knowing: BundleFolder, given: str, expected: str) -> None:
-    """And no database is asked: there is none here, and TRUST_URL is not set."""
+def test_written_facts_override_the_files(knowing: BundleFolder, given: str, expected: str) -> None:
+    """No database is queried: there is none here, and TRUST_URL is not set."""
     (answered,) = ask(knowing, one_case(f"it: a\n{given}\n{expected}".replace("\n\n", "\n")))
     assert answered.differences == ()
 
@@ -129,7 +129,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("facts", "message"), MISFITS)
-def test_facts_that_do_not_fit_are_refused_by_line(knowing: BundleFolder, facts: str, message: str) -> None:
+def test_invalid_facts_are_refused_by_line(knowing: BundleFolder, facts: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
         ask(knowing, one_case(f"it: a\nfacts: {facts}\nexpect: release"))
     (problem,) = refused.value.problems
@@ -137,8 +137,8 @@ def test_facts_that_do_not_fit_are_refused_by_line(knowing: BundleFolder, facts:
     assert message in problem.message
 
 
-def test_a_meter_nobody_keeps_is_refused(small: BundleFolder) -> None:
-    """It would count for nothing, and the case would seem to say something about it."""
+def test_unknown_meter_is_refused(small: BundleFolder) -> None:
+    """Otherwise it would have no effect, and the case would seem to test it."""
     with pytest.raises(BundleError, match="history: no meter 'spent' counts pay") as refused:
         ask(small, one_case("it: a\nhistory: {spent: 1}\nexpect: release"))
     assert refused.value.problems[0].line == 8
@@ -164,7 +164,7 @@ ABOUT_PEOPLE = [
 ]
 
 
-def test_rules_about_people_have_cases_too(tmp_path: Path) -> None:
+def test_cases_about_people(tmp_path: Path) -> None:
     folder = small_bundle(tmp_path).write("people.cedar", PEOPLE)
     for kind, text, message in ABOUT_PEOPLE:
         (answered,) = ask(folder, f"{kind}:\n  - {{it: a, tool: pay, {text}}}\n")

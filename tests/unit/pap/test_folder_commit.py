@@ -1,4 +1,4 @@
-"""The commit of a bundle: only for bytes that are exactly a commit's."""
+"""A folder has a commit only if its bytes are exactly those of the commit."""
 
 from pathlib import Path
 from typing import Any
@@ -48,20 +48,20 @@ CHANGES: dict[str, tuple[Any, bool]] = {
     "a removed rule": (lambda folder: (folder / "a.cedar").unlink(), False),
     "an added rule that git ignores": (ignored, False),
     "a changed rule that is staged": (staged, False),
-    "a changed rule git was told not to look at": (unseen, False),
+    "a changed rule that git ignores": (unseen, False),
     "the readme": (write("README.md", "read me twice"), True),
     "a file elsewhere in the repository": (write("../other.txt", "x"), True),
 }
 
 
-@pytest.mark.parametrize(("change", "is_beside"), CHANGES.values(), ids=CHANGES)
-def test_any_change_makes_a_bundle_a_mere_folder(repository: Path, change: Any, is_beside: bool) -> None:
+@pytest.mark.parametrize(("change", "is_unrelated"), CHANGES.values(), ids=CHANGES)
+def test_any_change_makes_the_commit_a_dir_digest(repository: Path, change: Any, is_unrelated: bool) -> None:
     change(repository)
     folder = "dir-" + bundle_digest(read_files(repository))[:12]
-    assert commit(repository) == (git(repository, "rev-parse", "HEAD") if is_beside else folder)
+    assert commit(repository) == (git(repository, "rev-parse", "HEAD") if is_unrelated else folder)
 
 
-def test_a_folder_outside_any_commit_is_a_folder(tmp_path: Path) -> None:
+def test_folder_without_a_commit_has_a_dir_digest(tmp_path: Path) -> None:
     (tmp_path / "a.cedar").write_text("// rules\n")
     assert commit(tmp_path).startswith("dir-")
     Repository(tmp_path)

@@ -1,4 +1,4 @@
-"""Loosenings that hide behind the values that are tried, behind a tightening, or behind what cannot be proved."""
+"""Loosenings that the tried values, a tightening or an inexact condition could hide."""
 
 from pathlib import Path
 from typing import Any
@@ -14,36 +14,35 @@ APPROVE = '@id("w") permit (principal in Group::"cfo", action == Action::"approv
 
 
 def folder(path: Path, rules: str, manifest: Any = None) -> BundleFolder:
-    """A bundle of these rules beside one that permits everything."""
+    """A bundle of these rules and a permit for everything."""
     made = BundleFolder(path).write("facts.toml", STATE).policies(PERMIT_ALL + rules)
     made.write("facts/accounts.json", {"a1": {"state": "open"}})
     return made if manifest is None else made.write("tools/pay.json", manifest)
 
 
 def report_of(path: Path, before: str, after: str, *manifests: Any) -> DiffReport:
-    """What two sets of rules differ in; `manifests` are of before and after, or one for both."""
+    """The diff of two sets of rules; `manifests` before and after, or one for both."""
     old, new = (manifests[0], manifests[-1]) if manifests else (None, None)
     return compare(folder(path / "before", before, old).load(), folder(path / "after", after, new).load())
 
 
 def forbid(condition: str, name: str = "c") -> str:
-    """The rule with this condition."""
     return f'@id("{name}") forbid (principal, action, resource) when {{ {condition} }};\n'
 
 
 def barred(condition: str) -> str:
-    """A rule beside who approves, of whom may not."""
+    """A permit for approving, and a forbid with this condition."""
     may_not = f'@id("no") forbid (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
     return APPROVE + may_not
 
 
 def chosen(condition: str) -> str:
-    """A rule beside who approves, of whom may."""
+    """A permit for approving with this condition."""
     return f'@id("x") permit (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
 
 
 def kinds(report: DiffReport) -> set[str]:
-    """The kinds of loosenings that are told."""
+    """The kinds of the reported loosenings."""
     return {finding.kind for finding in report.in_direction(Direction.LOOSENING)}
 
 
@@ -62,16 +61,16 @@ OTHER_TEXTS = [
 
 
 @pytest.mark.parametrize(("before", "after"), OTHER_TEXTS)
-def test_no_text_that_is_tried_can_be_one_that_a_rule_names(tmp_path: Path, before: str, after: str) -> None:
+def test_unnamed_text_is_not_named_by_any_rule(tmp_path: Path, before: str, after: str) -> None:
     assert "deny-to-release" in kinds(report_of(tmp_path, forbid(before), forbid(after)))
 
 
 @pytest.mark.parametrize("after", ['resource.tool == "something-else"', 'resource.tool == "something-elseq"'])
-def test_no_tool_that_is_tried_can_be_one_that_a_rule_names(tmp_path: Path, after: str) -> None:
+def test_unnamed_tool_is_not_named_by_any_rule(tmp_path: Path, after: str) -> None:
     assert "who-may-approve" in kinds(report_of(tmp_path, barred('resource.tool != "pay"'), barred(after)))
 
 
-def test_a_text_that_nothing_beside_the_named_ones_stands_for_is_sampled(tmp_path: Path) -> None:
+def test_argument_without_an_unnamed_text_is_sampled(tmp_path: Path) -> None:
     odd = pay_manifest(args=pay_args(account={"type": "string", "pattern": "^[0-9]{9}Z$"}))
     before, after = 'context.input.account != "123456789Z"', 'context.input.account == "987654321Z"'
     report = report_of(tmp_path, forbid(before), forbid(after), odd)
@@ -79,7 +78,7 @@ def test_a_text_that_nothing_beside_the_named_ones_stands_for_is_sampled(tmp_pat
     assert report.in_direction(Direction.LOOSENING)
 
 
-def test_a_tightening_of_a_rule_does_not_excuse_what_is_not_proved(tmp_path: Path) -> None:
+def test_tightening_does_not_hide_unproved_changes(tmp_path: Path) -> None:
     before = 'context.input.account like "*secret*"'
     after = f'({before} && !(context.input.account like "*q*")) || context.input.account == "tighten"'
     report = report_of(tmp_path, forbid(before), forbid(after))
@@ -94,34 +93,38 @@ UNPROVED = [
 
 
 @pytest.mark.parametrize("condition", UNPROVED)
-def test_what_is_not_proved_about_people_is_a_loosening(tmp_path: Path, condition: str) -> None:
+def test_unproved_change_about_people_is_a_loosening(tmp_path: Path, condition: str) -> None:
     assert report_of(tmp_path, APPROVE, APPROVE + chosen(condition)).in_direction(Direction.LOOSENING)
 
 
 NEVER = forbid("context.claimed has nothing_like_this")
 NO_LOOSENINGS = {
     "a forbid more about people": (APPROVE, barred('resource.tool like "*a*b"')),
-    "what nobody can claim is never there": (NEVER, NEVER.replace("forbid", "permit")),
+    "a claim that does not exist is never present": (NEVER, NEVER.replace("forbid", "permit")),
 }
 
 
 @pytest.mark.parametrize(("before", "after"), NO_LOOSENINGS.values(), ids=NO_LOOSENINGS)
-def test_what_can_let_nothing_more_go_is_no_loosening(tmp_path: Path, before: str, after: str) -> None:
+def test_restricting_change_is_not_a_loosening(tmp_path: Path, before: str, after: str) -> None:
     assert report_of(tmp_path, before, after).not_acknowledged(()) == []
 
 
-def test_an_object_that_may_be_left_out_is_tried_with_what_is_in_it(tmp_path: Path) -> None:
+def test_optional_object_is_tried_with_its_members(tmp_path: Path) -> None:
     inner = {"type": "object", "additionalProperties": False, "properties": {"bank": {"type": "string"}}}
     rule = forbid('context.input has to && context.input.to has bank && context.input.to.bank != "b"')
     report = report_of(tmp_path, rule, rule.replace("!=", "=="), pay_manifest(args=pay_args(to=inner)))
     assert "deny-to-release" in kinds(report)
 
 
-@pytest.mark.parametrize(("limit", "told"), [("> 6", {"p", "q"}), ("> 4", {"q"})], ids=["looser", "stricter"])
-def test_of_two_rules_behind_a_call_each_looser_is_told(tmp_path: Path, limit: str, told: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("> 6", {"p", "q"}), ("> 4", {"q"})], ids=["looser", "stricter"]
+)
+def test_each_looser_rule_behind_a_call_is_reported(tmp_path: Path, limit: str, expected: set[str]) -> None:
     before, named = forbid("context.input.amount > 5", "p"), forbid('context.input.account == "z"', "q")
     report = report_of(tmp_path, before + named, before.replace("> 5", limit) + named.replace('"z"', '"zz"'))
-    assert {name for finding in report.in_direction(Direction.LOOSENING) for name in finding.policies} == told
+    assert {
+        name for finding in report.in_direction(Direction.LOOSENING) for name in finding.policies
+    } == expected
 
 
 GATES = (
@@ -137,24 +140,24 @@ READ = {
 
 
 @pytest.mark.parametrize(("condition", "ids"), READ.items())
-def test_gates_that_exchange_ids_loosen_where_read(tmp_path: Path, condition: str, ids: set[str]) -> None:
+def test_gates_that_exchange_ids_loosen_if_read(tmp_path: Path, condition: str, ids: set[str]) -> None:
     swapped = GATES.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')
     report = report_of(tmp_path, GATES + chosen(condition), swapped + chosen(condition))
     assert {f.subject for f in report.in_direction(Direction.LOOSENING) if f.kind == "gate-id"} == ids
 
 
 @pytest.mark.parametrize(("fact", "is_read"), [('risk == "high"', True), ('tool == "pay"', False)])
-def test_more_risk_may_open_where_people_are_chosen_by_it(tmp_path: Path, fact: str, is_read: bool) -> None:
+def test_changed_risk_is_a_loosening_if_read(tmp_path: Path, fact: str, is_read: bool) -> None:
     reads, risks = chosen(f"resource.{fact}"), [pay_manifest(risk=risk) for risk in ("low", "high")]
     assert bool(report_of(tmp_path, reads, reads, *risks).in_direction(Direction.LOOSENING)) is is_read
 
 
-def test_a_truth_in_place_of_a_number_is_no_narrower_enum(tmp_path: Path) -> None:
+def test_boolean_instead_of_a_number_does_not_narrow_an_enum(tmp_path: Path) -> None:
     flags = [pay_manifest(args=pay_args(flag={"enum": values})) for values in ([0, 1], [False, True])]
     assert "manifest-args" in kinds(report_of(tmp_path, "", "", *flags))
 
 
-def test_a_new_tool_is_told_by_its_calls_and_not_by_rules_that_stand_as_they_were(tmp_path: Path) -> None:
+def test_new_tool_is_reported_by_its_calls_and_not_by_unchanged_rules(tmp_path: Path) -> None:
     more = '@id("p2") permit (principal, action, resource) when { context.input.amount == 7 };'
     new = folder(tmp_path / "after", more).write("tools/send.json", pay_manifest(tool="send"))
     assert kinds(compare(folder(tmp_path / "before", more).load(), new.load())) == {"deny-to-release"}
