@@ -1,9 +1,9 @@
 """A call in a thread or task of its own: the only way to stop waiting for code that does not return.
 
-A thread is a daemon and sees the caller's context variables; it cannot be ended, so what it does after its timeout is
-unknown. It takes another call after one that returned, for starting a thread costs more than most of what the SDK does.
-A thread whose call raised ends, with its thread-local state; so does the copy of it in a child that the call forked. A
-task is cancelled at its timeout and given a short grace; one that goes on is left until the loop ends.
+A thread is a daemon and sees the caller's context variables. It cannot be ended, so what it does after its timeout is
+unknown. It takes another call after one that returned, because starting a thread costs more than most of the SDK's own
+work. A thread whose call raised ends, with its thread-local state; so does its copy in a child that the call forked. A
+task is cancelled at its timeout with a short grace period; one that ignores that is left until the loop ends.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from typing import Any, Final, NoReturn
 from countersign.texts import text_of
 
 _IDLE: Final = "countersign-idle"
-_SLICE_SECONDS: Final = 0.5  # a signal that comes just before a wait begins is only seen when that wait ends
-_MAX_IDLE: Final = 8  # threads that wait for a next call; those of a large group end
+_SLICE_SECONDS: Final = 0.5  # a signal just before a wait is only handled when that wait ends
+_MAX_IDLE: Final = 8  # idle threads kept for a next call
 
 
 class ToolTimeoutError(TimeoutError):
-    """We stopped waiting for a tool: not its word, so whatever it declares about its failures, this is unknown."""
+    """We stopped waiting for a tool. The tool did not report this, so the outcome is unknown, whatever it declares
+    about its failures.
+    """
 
 
 def timed_out(seconds: float | None) -> ToolTimeoutError:
-    """The error of a wait that has ended."""
+    """The error for an expired timeout."""
     return ToolTimeoutError(f"no answer within {seconds} s")
 
 
@@ -46,7 +48,7 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """A result like any other: of an exception asyncio may make another one, which does not know where it came from."""
+    """An exception as a value: asyncio may replace a raised one by another, which loses its origin."""
 
     error: BaseException
 
@@ -55,29 +57,29 @@ class _Error:
 
 
 class ThreadedCall:
-    """One call, begun."""
+    """One call in a thread, started."""
 
     def __init__(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> None:
         self._future: Future[_Value | _Error] = Future()
-        self._future.set_running_or_notify_cancel()  # nobody takes it back any more
+        self._future.set_running_or_notify_cancel()  # it can no longer be cancelled
         context = contextvars.copy_context()
         _submit(lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}")
 
     def _run(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> bool:
-        """Whether it returned, in the process that began it."""
+        """Whether it returned, in the process that started it."""
         pid = os.getpid()
         try:
             self._future.set_result(_Value(fn(**kwargs)))
-        except StopIteration as error:  # no coroutine can raise it
+        except StopIteration as error:  # a coroutine cannot raise it
             self._future.set_result(_Error(RuntimeError(f"it raised StopIteration({text_of(error)})")))
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
             self._future.set_result(_Error(error))
         else:
             return os.getpid() == pid
         return False
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Block until it has ended, one way or another, or the time is up; whether it has ended."""
+        """Block until it has ended or the time is up; returns whether it has ended."""
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             left = _SLICE_SECONDS if until is None else min(_SLICE_SECONDS, until - time.monotonic())
@@ -88,7 +90,6 @@ class ThreadedCall:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has."""
         return self._future.done()
 
     def result(self, seconds: float | None) -> Any:
@@ -100,11 +101,11 @@ class ThreadedCall:
         """
         if not self.wait(seconds):
             raise timed_out(seconds)
-        # Not asked for with a timeout: a TimeoutError of its own is its word.
+        # Without a timeout here: a TimeoutError of the call itself is its result.
         return self._future.result().answer()
 
     async def ended(self) -> Any:
-        """The same, to be awaited."""
+        """Await its result."""
         return (await asyncio.wrap_future(self._future)).answer()
 
 
@@ -116,7 +117,7 @@ def wait_for_any(calls: Iterable[ThreadedCall]) -> None:
 
 
 class _Worker:
-    """A thread that takes one call after the other, and ends when one raised or enough others are idle."""
+    """A thread that takes one call after the other. It ends when one raised or enough others are idle."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[Callable[[], bool]] = SimpleQueue()
@@ -127,7 +128,7 @@ class _Worker:
             call = self.calls.get()
             if not call():
                 return
-            del call  # what the call held is not kept until the next one
+            del call  # release what the call holds before waiting for the next one
             self.thread.name = _IDLE
             if len(_idle) >= _MAX_IDLE:
                 return
@@ -135,7 +136,7 @@ class _Worker:
 
 
 _idle: deque[_Worker] = deque()
-os.register_at_fork(after_in_child=_idle.clear)  # the child has none of its parent's threads
+os.register_at_fork(after_in_child=_idle.clear)  # the child has none of the parent's threads
 
 
 def _submit(call: Callable[[], bool], name: str) -> None:
@@ -148,17 +149,17 @@ def _submit(call: Callable[[], bool], name: str) -> None:
     worker.calls.put(call)
 
 
-GRACE_SECONDS: Final = 1.0  # to close what is open; who needs longer is not being cancelled
+GRACE_SECONDS: Final = 1.0  # for cleanup; a task that needs longer ignores its cancellation
 
-# a loop holds its tasks weakly, and one that was left must come to its own end
+# a loop holds its tasks weakly, and an abandoned one must still finish
 _abandoned_tasks: set[asyncio.Task[Any]] = set()
 
 
 async def wait_until_done(seconds: float, awaitable: Awaitable[Any]) -> Any:
-    """Wait until it has ended. What it answers or raises as it is cancelled for its timeout is its word too.
+    """Await it with a timeout. A result or exception while it is cancelled for the timeout still counts.
 
     Raises:
-        ToolTimeoutError: it has not in that time.
+        ToolTimeoutError: it has not ended in that time.
         BaseException: what it raised.
     """
     task = asyncio.ensure_future(_shield_exit(awaitable))
@@ -168,7 +169,7 @@ async def wait_until_done(seconds: float, awaitable: Awaitable[Any]) -> Any:
             if not await _is_done_within(task, GRACE_SECONDS) or task.cancelled():
                 raise timed_out(seconds)
     except asyncio.CancelledError:
-        if task.cancel():  # what it answers now is nobody's: whoever was cancelled stays so
+        if task.cancel():  # its result is dropped: the caller stays cancelled
             await _is_done_within(task, GRACE_SECONDS)
         raise
     finally:
@@ -183,10 +184,10 @@ async def _is_done_within(task: asyncio.Task[Any], seconds: float) -> bool:
 
 
 async def _shield_exit(awaitable: Awaitable[Any]) -> _Value | _Error:
-    """An exit must not leave the task by itself: it would stop the event loop before anything of it is written down."""
+    """Keep an exit inside the task: it would stop the event loop before outcomes are recorded."""
     try:
         return _Value(await awaitable)
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for it
+    except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
         return _Error(error)

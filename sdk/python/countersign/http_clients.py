@@ -1,8 +1,9 @@
-"""The one place where the SDK builds HTTP clients. None of them reads the environment.
+"""The one place where the SDK creates HTTP clients. None of them reads the environment.
 
 `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`, `SSL_CERT_DIR` and `.netrc` are ignored. Such a
-proxy also takes traffic to 127.0.0.1, and a proxy for plain http can write every answer: key set, release and receipt.
-So plain http always goes direct; https uses a proxy, or another authority than the host's, only by an explicit setting.
+proxy also receives traffic to 127.0.0.1, and a proxy for plain http can forge every response: key set, release and
+receipt. So plain http always connects directly; https uses a proxy, or another authority than the host's, only by an
+explicit setting.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ def async_http_client(
 
 
 def socket_client(path: Path, *, timeout: float) -> httpx2.Client:
-    """A client of the service that listens on a Unix socket; there is no TLS."""
+    """A client of a service that listens on a Unix socket; without TLS."""
     transport = httpx2.HTTPTransport(uds=str(path), verify=False, trust_env=False)
     return http_client(transport=transport, timeout=timeout)
 
 
 @lru_cache(maxsize=16)
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    """The authorities that the host trusts, or only those of the file. Read once, because it takes 20 ms."""
+    """The authorities that the host trusts, or only those of the file. Cached, because reading them takes 20 ms."""
     if ca_file is None:
         return httpx2.create_ssl_context(trust_env=False)
     try:

@@ -1,8 +1,8 @@
-"""The two ways to wait, blocking and awaiting, and one HTTP exchange in either; all else is written once, as async.
+"""Two executors, blocking and awaiting, and one HTTP exchange in either; all else is written once, as async.
 
-`SyncWaits` never suspends, so `run` can drive any coroutine of the SDK to its end with a single `send`; a coroutine
-that suspends anyway has met something async in a blocking transaction, and is refused. There is one protocol engine
-(commit/commit.py), not two.
+`SyncExecutor` never suspends, so `run_sync` can drive any coroutine of the SDK to its end with a single `send`. A
+coroutine that suspends anyway needs an event loop in a blocking transaction, and is refused. There is one protocol
+engine (commit/commit.py), not two.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from countersign.errors import MisuseError, ServiceUnavailable
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One HTTP request, complete."""
+    """One complete HTTP request."""
 
     method: str
-    target: str  # path and query, exactly as they go over the wire and into the proof
+    target: str  # path and query, exactly as sent and as signed in the proof
     headers: dict[str, str]
     body: bytes
     connect_seconds: float
@@ -36,7 +36,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One HTTP answer, read whole and within its limit."""
+    """One HTTP response, read completely within its limit."""
 
     status: int
     headers: httpx2.Headers
@@ -44,10 +44,10 @@ class HttpResponse:
 
 
 class BoundedBody:
-    """What has been read of an answer: no more than its limit, and not for longer than it was given.
+    """The body of a response, limited in size and time.
 
-    The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would
-    keep an agent, and the database sessions of its live effects, for ever.
+    A connection's timeout restarts with each chunk, so a peer that sends a byte now and then would hold an agent,
+    and the database sessions of its live effects, forever.
     """
 
     def __init__(self, asked: HttpRequest) -> None:
@@ -58,21 +58,21 @@ class BoundedBody:
         self._until = time.monotonic() + self._seconds
 
     def require_plain(self, headers: httpx2.Headers) -> None:
-        """Refuse what is compressed although nobody asked for it: a thousandth of the limit unpacks to all of it.
+        """Refuse compression, which was not requested: a thousandth of the limit expands to all of it.
 
         Raises:
-            ServiceUnavailable: it is.
+            ServiceUnavailable: it is compressed.
         """
         coding = headers.get("Content-Encoding", "identity")
         if coding.strip().lower() != "identity":
             raise self._refused(f"is compressed ({coding[:40]!r})")
 
     def add(self, chunk: bytes) -> None:
-        """One more piece.
+        """Append one chunk.
 
         Raises:
             ServiceUnavailable: it is larger than the request allows.
-            httpx2.ReadTimeout: it is still not complete when its time is up.
+            httpx2.ReadTimeout: it is incomplete when its time is up.
         """
         self.read += chunk
         if len(self.read) > self._max_bytes:
@@ -85,14 +85,14 @@ class BoundedBody:
 
 
 def request_arguments(asked: HttpRequest) -> dict[str, Any]:
-    """The request as both of the library's clients take it."""
+    """The request as keyword arguments of the library's clients."""
     return {
         "method": asked.method,
         "url": asked.target,
         "headers": asked.headers,
         "content": asked.body,
         "timeout": httpx2.Timeout(asked.read_seconds, connect=asked.connect_seconds),
-        "follow_redirects": False,  # a redirect could lead to other keys; the address in the settings is the address
+        "follow_redirects": False,  # a redirect could lead to other keys; only the configured address is trusted
     }
 
 
@@ -100,20 +100,20 @@ T = TypeVar("T")
 
 
 Part = Callable[[], Coroutine[Any, Any, object]]
-"""One of several things to be done at the same time."""
+"""One of several coroutines to run concurrently."""
 
 OnProgress = Callable[[Sequence[tuple[int, object]]], None]
-"""Hears which of several have ended, by their places, and how, while others still go on."""
+"""Receives the parts that have ended, as (index, result), while others still run."""
 
 
 def _ignore(_: Sequence[tuple[int, object]]) -> None:
-    """Whoever waits wants to hear of all of them at the end."""
+    """No progress is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRaised:
-    """How one of them ended, where it did not return. What is no `Exception` (a tool that exits) is its own word; but
-    a task that was cancelled may have `left` something running that it waited for.
+    """A call that did not return. Anything but an `Exception` (a tool that exits) was raised by the call itself; a
+    cancelled task may have `left` something running.
     """
 
     error: BaseException
@@ -122,11 +122,11 @@ class CallRaised:
 
 @dataclass(frozen=True, slots=True)
 class StillRunning:
-    """It had not ended when whoever waited for it was interrupted."""
+    """The call had not ended when the wait for it was interrupted."""
 
 
 class InterruptedWaitError(BaseException):
-    """Whoever waited was interrupted. `answers` has what ended before, in order, and `Unended` for the others."""
+    """The wait was interrupted. `answers` has what ended before, in order, and `StillRunning` for the others."""
 
     def __init__(self, answers: Sequence[object], interrupt: BaseException) -> None:
         self.answers, self.interrupt = tuple(answers), interrupt
@@ -134,32 +134,31 @@ class InterruptedWaitError(BaseException):
 
 
 class Executor(Protocol):
-    """What the engine needs from the world of its caller."""
+    """How the engine waits, calls tools and sends requests."""
 
     async def send(self, asked: HttpRequest) -> HttpResponse:
-        """Perform one request. Raises httpx2.TransportError for what the network did."""
+        """Perform one request. Raises httpx2.TransportError for network errors."""
 
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+    async def sleep(self, seconds: float) -> None: ...
 
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call a tool and return its result, awaiting it where it is async. With a timeout a plain function runs in a
-        thread of its own; without, in the caller's.
+        """Call a tool and return its result, awaited if it is async. With a timeout a plain function runs in a
+        thread of its own; without one, in the caller's.
 
         Raises:
-            ToolTimeoutError: it has not ended in that time. A thread goes on, so does a task that will not be
-                cancelled, and what it does is not known.
+            ToolTimeoutError: it has not ended in that time. A thread, or a task that ignores its cancellation, goes
+                on with unknown effect.
         """
 
     async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
-        """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
-        exception. Of one alone, what is no `Exception` goes on its way. `meanwhile` hears of each that ends before the
-        last, where this waits.
+        """Run all of them concurrently and wait until each has ended; the results in order, `CallRaised` for an
+        exception. A single part may raise anything but an `Exception`. `meanwhile` receives each part that ends
+        before the last.
 
         Raises:
-            LeftEarlyError: the wait for several was interrupted; those that had not ended go on, or were cancelled.
+            InterruptedWaitError: the wait for several was interrupted; the others still run, or were cancelled.
         """
 
 
@@ -170,7 +169,6 @@ class SyncExecutor:
         self._http = http
 
     async def send(self, asked: HttpRequest) -> HttpResponse:
-        """Perform one request on the runtime's connection pool."""
         body = BoundedBody(asked)
         with self._http().stream(**request_arguments(asked)) as response:
             body.require_plain(response.headers)
@@ -179,20 +177,18 @@ class SyncExecutor:
             return HttpResponse(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
-        """Block."""
-        # Blocking is what this class is for; nothing else runs on this thread.
+        # This class is meant to block; nothing else runs on this thread.
         time.sleep(seconds)  # noqa: ASYNC251
 
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call a plain function."""
         if inspect.iscoroutinefunction(fn):
             raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
         return fn(**kwargs) if timeout_seconds is None else ThreadedCall(fn, kwargs).result(timeout_seconds)
 
     async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
-        """One by one if it is one, else each in a thread."""
+        """A single part on this thread, several in a thread each."""
         if len(parts) == 1:
             return [await _capture(parts[0])]
         threads: list[ThreadedCall] = []
@@ -214,7 +210,7 @@ class SyncExecutor:
 
 
 class AsyncExecutor:
-    """Awaits on the running event loop. The HTTP client lives inside `opened` and no longer."""
+    """Awaits on the running event loop. The HTTP client exists inside `opened` only."""
 
     def __init__(self, http: Callable[[], httpx2.AsyncClient]) -> None:
         self._open = http
@@ -223,7 +219,7 @@ class AsyncExecutor:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[AsyncExecutor]:
-        """Keep connections for the block: a client must not outlive the event loop it was made in."""
+        """Keep connections for the block: a client must not outlive its event loop."""
         self._depth += 1
         try:
             yield self
@@ -234,7 +230,6 @@ class AsyncExecutor:
                 await http.aclose()
 
     async def send(self, asked: HttpRequest) -> HttpResponse:
-        """Perform one request."""
         async with self.opened():
             if self._http is None:
                 self._http = self._open()
@@ -250,13 +245,12 @@ class AsyncExecutor:
             return HttpResponse(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
-        """Let other tasks run."""
         await asyncio.sleep(seconds)
 
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call an async tool on the event loop, where it is cancelled after its timeout, a plain one beside it. With a
+        """Call an async tool on the event loop, where its timeout cancels it, or a plain one next to it. With a
         timeout it has a task of its own.
         """
         if inspect.iscoroutinefunction(fn):
@@ -268,7 +262,7 @@ class AsyncExecutor:
         return await (answer if timeout_seconds is None else wait_until_done(timeout_seconds, answer))
 
     async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
-        """Each in a task, with a context of its own; cancelled together. One may end itself by a cancellation."""
+        """Each in a task with a context of its own, cancelled together. A part may end itself by a cancellation."""
         if len(parts) == 1:
             return [await _capture(parts[0])]
         tasks: list[asyncio.Task[object]] = []
@@ -299,15 +293,15 @@ async def _response(result: Awaitable[object]) -> object:
 async def _capture(part: Part) -> object:
     try:
         return await part()
-    except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is for others to say
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything; the caller decides what it means
         return CallRaised(error)
 
 
 def _in_thread(part: Part) -> object:
-    """One of several: what ends it ends nothing beside it, and no signal is raised in its thread."""
+    """Run one of several in a thread: its exception must not end the others."""
     try:
         return run_sync(part())
-    except BaseException as error:  # noqa: BLE001 - it is raised again once the others have ended
+    except BaseException as error:  # noqa: BLE001 - it is raised again after the others have ended
         return CallRaised(error)
 
 
@@ -322,7 +316,7 @@ async def _in_task(part: Part) -> object:
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine that waits by `SyncWaits` to its end, on this thread.
+    """Drive a coroutine that uses `SyncExecutor` to its end on this thread.
 
     Raises:
         MisuseError: it suspended, so something in it needs an event loop.

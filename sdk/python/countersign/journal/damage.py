@@ -1,4 +1,4 @@
-"""What is wrong with a journal, by name, and where that is noted."""
+"""Kinds of damage of a journal, and the findings of a verification."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, overload
 
-_SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are legible without them
-_STRANGE: Final = frozenset({"trigger", "view", "rule"})  # what may change rows or show others
+_SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are readable without them
+_STRANGE: Final = frozenset({"trigger", "view", "rule"})  # these may change or replace rows
 
 
 class Damage(StrEnum):
-    """Each kind of damage that verifying tells apart."""
+    """The kinds of damage that verification distinguishes."""
 
     FILE = "file"
     """The database cannot read it, or finds its pages out of order."""
     SCHEMA = "schema"
-    """A table, index or trigger is not as this SDK makes it."""
+    """A table, index or trigger is not as this SDK creates it."""
     LINE_CHANGED = "line_changed"
     """A line's bytes do not have its hash, or it does not follow from the line before it."""
     LINE_MOVED = "line_moved"
-    """A line is sound, and stands in another place than the one it names."""
+    """A line is valid but at another position than the one it names."""
     LINE_MISSING = "line_missing"
-    """A number is left out."""
+    """A line number is missing."""
     TAIL_CUT = "tail_cut"
-    """The last lines are gone."""
+    """The last lines are missing."""
     HEAD_CHANGED = "head_changed"
     """The row of the transaction names another last line."""
     ROW_CHANGED = "row_changed"
-    """A row does not say what the chain's last word on it is."""
+    """A row differs from the last values that the chain states."""
     ROW_MISSING = "row_missing"
-    """The chain speaks of a row that is gone."""
+    """A row that the chain states is missing."""
     ROW_UNKNOWN = "row_unknown"
-    """No line speaks of this row."""
+    """No line states this row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written."""
+    """One difference from what was written."""
 
     damage: Damage
     what: str
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One transaction as far as it was verified: whoever keeps this elsewhere can compare it later."""
+    """The verified chain of one transaction. A copy kept elsewhere can be compared with it later."""
 
     txn: str
     key: str | None
@@ -60,7 +60,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was looked at, and what was found."""
+    """What was verified, and the findings."""
 
     chains: tuple[Chain, ...]
     findings: tuple[Finding, ...]
@@ -68,20 +68,20 @@ class Verified:
 
     @property
     def sound(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether nothing differs."""
         return not self.findings
 
 
 @dataclass(slots=True)
 class Scan:
-    """One pass over a journal, and what it finds."""
+    """One pass over a journal, and its findings."""
 
     findings: list[Finding] = field(default_factory=list)
     legible: bool = True
-    """Whether rows can be read for what they are."""
+    """Whether rows can be read reliably."""
 
     def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
-        """Note one thing that is wrong."""
+        """Record one finding."""
         self.findings.append(Finding(damage, printable(what), printable(txn) or None, line))
 
 
@@ -90,14 +90,14 @@ def printable(raw: str) -> str: ...
 @overload
 def printable(raw: str | None) -> str | None: ...
 def printable(raw: str | None) -> str | None:
-    """Bytes that are no text any more, written out."""
+    """Escape bytes that are not text."""
     return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
 
 
 def compare_schemas(
     look: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
 ) -> None:
-    """Step 2 of verifying.py: what is there, by name as kind and definition, and what this SDK makes."""
+    """Step 2 of verification.py: compare two schemas, by name, kind and definition."""
     for name, made in ours.items():
         if theirs.get(name) != made:
             look.legible = look.legible and made[0] in _SIDE_ROWS

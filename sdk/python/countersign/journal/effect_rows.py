@@ -1,8 +1,8 @@
 """Complete the rows of staged and live calls: when a list is frozen, replaced or dropped, and when a live tool returns.
 
-Rules: the bytes as staged are kept beside edited ones; two seals of one value are never equal, so bytes are compared
-opened; what was sealed when it was staged stays sealed, whatever its manifest says. Calls that are in no submitted list
-stay readable; where nobody can say what is secret of one, or no key is here, it keeps its name alone.
+Rules: the staged bytes are kept next to edited ones. Two seals of one value never compare equal, so bytes are compared
+unsealed. What was sealed when it was staged stays sealed, whatever its manifest says. Calls outside the submitted list
+stay readable; if their secret arguments are unknown, or there is no key, only the name of the call is kept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from countersign.journal.states import LocalState
 
 @dataclass(frozen=True, slots=True)
 class StagedRow:
-    """One call as it was staged: its names and its bytes. `secret` is what of them is secret as far as anybody has
-    said; None where nobody has, for the manifest is looked at later: then they are written when the list is frozen.
+    """One call as it was staged. `secret`: pointers to its secret arguments, as far as known. None if unknown,
+    because the manifest is read later: then they are written when the list is frozen.
     """
 
     effect_id: str
@@ -35,11 +35,11 @@ class StagedRow:
     lane: str
     seq: int
     secret: tuple[str, ...] | None
-    tool_digest: str | None = None  # of the manifest that says so, where it is known
+    tool_digest: str | None = None  # of the manifest that declares them, if known
 
 
 def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:
-    """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited ones."""
+    """Complete a staged row with everything its digest covers. The staged bytes are kept next to edited ones."""
     args, staged_args = _arguments(change.unit, staging, effect, secret, seals)
     about = SealContext(effect.txn, effect.effect_id, "resource_id")
     is_secret = is_secret_value(effect.args_bytes, sealed_pointers(args), effect.resource.id)
@@ -61,7 +61,7 @@ def write_effect(change: Change, staging: int, effect: Effect, secret: Collectio
 def _arguments(
     unit: Unit, staging: int, effect: Effect, secret: Collection[str], seals: Seals
 ) -> tuple[bytes, bytes | None]:
-    """The columns `args` and `staged_args`: the bytes of this effect, and those it was staged with if they differ."""
+    """The columns `args` and `staged_args`: the bytes of this effect, and the staged ones if they differ."""
     about = SealContext(effect.txn, effect.effect_id, "args")
     row = unit.execute(
         "SELECT args, staged_args FROM effects WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
@@ -84,10 +84,10 @@ def _open(seals: Seals, about: SealContext, stored: bytes) -> bytes:
 
 
 def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], seals: Seals) -> None:
-    """Write canonical results, by effect, into the live rows of a list, so that a replay can compare them.
+    """Write canonical results, by effect id, into the live rows of a list, so that a replay can compare them.
 
-    Where something of the transaction is sealed, all of it is sealed whole: what a live call has read may be the secret
-    that the next call is given. Where there is no key to seal it with, it is not kept; nothing is refused for its sake.
+    If anything of the transaction is sealed, all results are sealed whole: the result of one live call may be the
+    secret of the next. Without a sealing key they are not kept; nothing is refused for that.
     """
     if not returned:
         return
@@ -112,7 +112,7 @@ def write_result(change: Change, staging: int, effect_id: str, stored: object) -
 
 
 def _has_secrets(change: Change) -> bool:
-    """Whether something is sealed of any call under this key, also of one that was taken back."""
+    """Whether anything under this key is sealed, including calls that were rolled back."""
     found = change.unit.execute(
         "SELECT 1 FROM effects WHERE txn = ? AND substr(args, 1, ?) = ? LIMIT 1",
         (change.txn, len(MARK), MARK),
@@ -124,7 +124,7 @@ _SUPERSEDED: Final = "another list was submitted under this key"
 
 
 def end_unfrozen(change: Change, staging: int) -> None:
-    """What was never frozen of a list: its staged calls are withdrawn, its live effects were undone."""
+    """End a list that was never frozen: its staged calls are withdrawn, its live effects were undone."""
     for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
         change.update(
             "effects",
@@ -154,7 +154,7 @@ def complete_unsubmitted(
 
 
 def supersede(change: Change, staging: int) -> None:
-    """Of an earlier list in force, what this one does not ask for any more is withdrawn, as the service does it."""
+    """Withdraw calls of an earlier list in force that this list does not contain, as the service does."""
     change.update(
         "effects",
         "txn = ? AND staging <> ? AND lane = ? AND state IN ('staged', 'review', 'released') "

@@ -1,9 +1,8 @@
-"""The part of the journal that must never lie: what was redeemed, what is firing, what became of it.
+"""Redemptions, FIRING and outcomes: the part of the journal that must always be correct.
 
-Rules: FIRING is written, durably, before a tool is called, by the owner of the lease and by nobody else; the
-outcome of effect k and the FIRING of effect k+1 share one durable commit; every outcome goes into the outbox
-in the commit that writes it. A crash between FIRING and its outcome leaves FIRING, and nothing later takes
-that for "not done".
+Rules: FIRING is written durably before a tool is called, and only by the owner of the lease. The outcome of effect k
+and the FIRING of effect k+1 share one durable commit. Every outcome enters the outbox in the commit that writes it. A
+crash between FIRING and its outcome leaves FIRING, and nothing later treats that as "not done".
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from countersign.journal.states import LocalState, LocalTxn, transition
 
 @dataclass(frozen=True, slots=True)
 class EffectOutcome:
-    """What became of one effect, to be written and reported."""
+    """The outcome of one effect, to be written and reported."""
 
     effect_id: str
     outcome: Outcome
     attempt_id: str
     result: bytes | None = field(default=None, repr=False)
-    report_result: bool = False  # only where a compensation takes an argument from it
+    report_result: bool = False  # only if a compensation takes an argument from it
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteOutcome:
-    """What became of one effect by the service's word: the states on the way there, and what people said."""
+    """The outcome of one effect as the service has it: the states leading to it, and what people settled."""
 
     effect_id: str
     way: tuple[LocalState, ...]
     settlements: bytes | None = field(default=None, repr=False)
-    # as a person told it; ours stands where we have one
+    # as a person entered it; our own result takes precedence
     result: bytes | None = field(default=None, repr=False)
 
 
@@ -63,11 +62,8 @@ class ExecutionLog:
         self._seals = seals
 
     def redeemed(self, lease: Lease, staging: int, effect_ids: Sequence[str]) -> None:
-        """Note a verified receipt: the commit point is passed. Effects already past it stay as they are, and a program
-        that was stopped stays so.
-
-        Not durable by itself: the FIRING that follows is, and carries this with it; until then the service
-        knows.
+        """Record a verified receipt: the commit point is passed. Effects past it, and a stopped program, stay as
+        they are. Not durable by itself: the FIRING that follows is, and until then the service knows.
         """
         with self._leases.unit(lease, "redeemed", durable=False) as change:
             for effect_id in effect_ids:
@@ -88,10 +84,10 @@ class ExecutionLog:
         before: Sequence[EffectOutcome],
         lease_seconds: float,
     ) -> None:
-        """Write the outcomes so far and FIRING for the next effects, in one durable commit: one, or a group.
+        """Write the outcomes so far and FIRING for the next effects, in one durable commit.
 
         Raises:
-            LeaseLost: somebody took the transaction over; nothing may be called.
+            LeaseLost: another process has taken over; nothing may be called.
             JournalError: the effect has been fired already, or may not be.
         """
         with self._leases.unit(lease, "firing", durable=True, at_least=lease_seconds) as change:
@@ -105,21 +101,21 @@ class ExecutionLog:
             self._write(change, staging, outcomes)
 
     def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
-        """Note the verified receipt of a compensation."""
+        """Record the verified receipt of a compensation."""
         with self._leases.unit(lease, "compensation_redeemed", durable=False) as change:
             transition(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
 
     def settle_compensated(
         self, lease: Lease, staging: int, effect_id: str, to: LocalState, why: str | None = None
     ) -> None:
-        """Note how the taking back of a fired effect ended, and `why` it was in vain."""
+        """Record how the compensation of a fired effect ended, and `why` it failed."""
         with self._leases.unit(lease, "compensation_settled", durable=True) as change:
             transition(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
             transition(change, staging, effect_id, to, error=why)
 
     def learn(self, lease: Lease, staging: int, news: Sequence[RemoteOutcome]) -> None:
-        """Take over what the service knows and this journal does not: what people settled. A move the table does not
-        lead to is left out: what this journal knows for sure, nobody talks it out of.
+        """Adopt what the service knows and this journal does not: what people settled. A transition that the table
+        does not allow is skipped: what this journal knows for certain is never overwritten.
         """
         with self._leases.unit(lease, "learned", durable=True) as change:
             for one in news:
@@ -146,10 +142,9 @@ class ExecutionLog:
         compensates: str,
         attempt_id: str,
     ) -> str:
-        """Write a compensation down before it is redeemed, and answer the attempt it is redeemed under. `secret` is
-        what its own manifest calls secret; what it takes over of a secret of the forward call is sealed as well.
-
-        A compensation has one row for ever: a second call answers the attempt of the first.
+        """Journal a compensation before it is redeemed, and return the attempt it is redeemed under. `secret` are
+        its own manifest's pointers; arguments taken from sealed ones of the forward call are sealed too. A
+        compensation has one row forever: a second call returns the attempt of the first.
         """
         with self._leases.unit(lease, "compensating", durable=True) as change:
             unit = change.unit
@@ -194,7 +189,7 @@ class ExecutionLog:
             sealed = done.result is not None and _has_secrets(change, staging, done.effect_id)
             result = self._result(change, done.effect_id, done.result, sealed=sealed)
             transition(change, staging, done.effect_id, to, result=result, error=done.error)
-            told = done.result if done.report_result else None
+            text = done.result if done.report_result else None
             change.insert(
                 "outbox",
                 or_ignore=True,
@@ -202,13 +197,13 @@ class ExecutionLog:
                 attempt_id=done.attempt_id,
                 effect_id=done.effect_id,
                 outcome=done.outcome.value,
-                result=self._result(change, done.effect_id, told, sealed=sealed, column=REPORTED),
+                result=self._result(change, done.effect_id, text, sealed=sealed, column=REPORTED),
                 error=done.error,
                 written_at=change.at,
             )
 
     def _told(self, change: Change, staging: int, effect_id: str) -> bytes | None:
-        """What people had settled as of the last look."""
+        """What people had settled as of the last poll."""
         found = _row(change.unit, change.txn, staging, effect_id)
         if found is None or found["settlements"] is None:
             return None
@@ -217,7 +212,7 @@ class ExecutionLog:
     def _as_told(
         self, change: Change, staging: int, news: RemoteOutcome
     ) -> tuple[bytes | None, bytes | None]:
-        """What people settled, and the result they told; sealed as the tool's own would be."""
+        """What people settled, and their result, sealed like the tool's own result would be."""
         if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
             return news.settlements, news.result
         about = SealContext(change.txn, news.effect_id, "settlements")
@@ -229,7 +224,9 @@ class ExecutionLog:
     def _result(
         self, change: Change, effect_id: str, raw: bytes | None, *, sealed: bool, column: str = "result"
     ) -> bytes | None:
-        """A result as its column holds it. That of a call with a secret is sealed whole: it may repeat the secret."""
+        """A result as its column holds it. The result of a call with secrets is sealed whole, because it may quote
+        them.
+        """
         if raw is None or not sealed:
             return raw
         return self._seals.seal(change.unit, SealContext(change.txn, effect_id, column), raw, [""])
@@ -249,7 +246,7 @@ def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
 
 
 def _inherited_secrets(forward: Row | None) -> tuple[str, ...]:
-    """Which arguments of the compensation of this effect repeat what is sealed of it."""
+    """The arguments of this effect's compensation that repeat sealed ones."""
     if forward is None or forward["compensation"] is None or not is_sealed(forward["args"]):
         return ()
     rule = load(forward["compensation"])

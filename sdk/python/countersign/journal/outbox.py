@@ -1,4 +1,4 @@
-"""What the service still has to be told: outcomes, at least once each, in the order they were written."""
+"""The outbox: outcomes to report to the service, at least once each, in the order they were written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from countersign.journal.records import Report
 from countersign.journal.sealing import SealContext, Seals
 
 REPORTED: Final = "outbox.result"
-"""Where the seal of a reported result is bound to."""
+"""The column that the seal of a reported result is bound to."""
 
 
 class Outbox:
-    """The table `outbox`; rows are written with the outcomes they carry (firing.py)."""
+    """The table `outbox`. Its rows are written with the outcomes they carry (execution.py)."""
 
     def __init__(self, database: Database, clock: Clock, seals: Seals) -> None:
         self._database = database
@@ -26,7 +26,7 @@ class Outbox:
         self._seals = seals
 
     def pending(self, txn: str | None = None) -> list[Report]:
-        """Reports the service has not taken yet, of one transaction or of all; what is sealed of them is not opened."""
+        """Reports that the service has not accepted yet, of one transaction or of all, still sealed."""
         rows = self._database.rows(
             "SELECT id, txn, attempt_id, effect_id, outcome, result, error FROM outbox "
             "WHERE reported_at IS NULL AND refused IS NULL AND (txn = :txn OR :txn IS NULL) ORDER BY id",
@@ -35,7 +35,7 @@ class Outbox:
         return [Report(**{name: row[name] for name in Report.__dataclass_fields__}) for row in rows]
 
     def count(self, txn: str) -> int:
-        """How many of one transaction the service has not taken yet."""
+        """The number of pending reports of one transaction."""
         row = self._database.row(
             "SELECT count(*) AS n FROM outbox WHERE reported_at IS NULL AND refused IS NULL AND txn = ?",
             (txn,),
@@ -43,10 +43,10 @@ class Outbox:
         return 0 if row is None else int(row["n"])
 
     def opened(self, report: Report) -> Report:
-        """The report with its result as it is sent.
+        """The report with its result unsealed.
 
         Raises:
-            JournalSealed: it is sealed under a key that is not here.
+            JournalSealed: it is sealed under a key that is not available.
             JournalError: it was changed.
         """
         if report.result is None:
@@ -60,13 +60,13 @@ class Outbox:
         return replace(report, result=result)
 
     def reported(self, reports: Sequence[Report]) -> None:
-        """The service has them. Not durable: reporting twice does no harm."""
+        """Mark reports as accepted. Not durable: reporting twice does no harm."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit:
             self._mark(unit, "reported", "UPDATE outbox SET reported_at = ? WHERE id = ?", now, reports)
 
     def requeue(self, since: float) -> None:
-        """What the service has taken since then it may have forgotten: it is pending again."""
+        """Mark reports accepted since then as pending again: the service may have lost them."""
         with self._database.unit(durable=True) as unit:
             rows = unit.execute("SELECT DISTINCT txn FROM outbox WHERE reported_at >= ?", (since,)).fetchall()
             for row in rows:
@@ -79,14 +79,12 @@ class Outbox:
                     )
 
     def refused(self, reports: Sequence[Report], why: str) -> None:
-        """The service will never take these (it knows better, or knows nothing of the attempt); kept for
-        people.
-        """
+        """Mark reports that the service refuses for good. They are kept for people to read."""
         with self._database.unit(durable=False) as unit:
             self._mark(unit, "report_refused", "UPDATE outbox SET refused = ? WHERE id = ?", why, reports)
 
     def _mark(self, unit: Unit, kind: str, sql: str, mark: float | str, reports: Sequence[Report]) -> None:
-        """One line for each transaction the reports are of."""
+        """Add one line for each transaction of the reports."""
         for txn in dict.fromkeys(one.txn for one in reports):
             with record_changes(unit, txn, kind, self._clock.wall()) as change:
                 for one in reports:

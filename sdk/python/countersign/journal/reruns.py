@@ -1,13 +1,12 @@
-"""Stops and reruns: a program that was stopped in its commit, and the live work that a rerun brings to a redeemed list.
+"""Stops and reruns: a program stopped in its commit, and the live work that a rerun adds to a redeemed list.
 
-A crash leaves no stop, and what was redeemed goes forward after it. A stop is somebody's will: it is on the disk before
-the interrupt goes on its way, and stays until the program itself runs again under its key. What people are asked about
-is not stopped with the wait for them, and what had all been begun is brought to its end.
+A crash leaves no stop, and a redeemed list rolls forward after it. A stop is intended: it is on disk before the
+interrupt propagates, and lasts until the program runs again under its key. A pending review is not stopped by stopping
+the wait for it, and a list whose effects had all begun is finished.
 
-A rerun's live rows stand in the list in force before it is committed, so that recovery asks the right adapters. What
-the first run's process lost and the rerun did not bring back is undone, and no part of the list any more; what it did
-bring back keeps its row, with what it returned now; a list that was not redeemed takes nothing in, for a rerun replaces
-it.
+A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
+Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
+keeps its row, with the new result. A list that was not redeemed takes nothing in, because a rerun replaces it.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not
 
 
 class Reruns:
-    """What reruns of redeemed lists bring along."""
+    """Live work that reruns add to redeemed lists."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
 
     def take_in(self, lease: Lease, staging: int, rerun: int) -> None:
-        """Let the live rows of the rerun's list stand in the list in force, durably.
+        """Move the live rows of the rerun's list into the list in force, durably.
 
         Raises:
             JournalError: that list was not redeemed.
@@ -63,7 +62,7 @@ class Reruns:
 
 
 def _copy(change: Change, staging: int, row: Row) -> None:
-    """What is sealed of it is bound to transaction and effect, and opens in either list."""
+    """Copy a row. Sealed values are bound to transaction and effect, and open in either list."""
     (last,) = change.unit.execute(
         "SELECT coalesce(max(seq), 0) FROM effects WHERE txn = ? AND staging = ? AND lane = ?",
         (change.txn, staging, LIVE_LANE),
@@ -82,9 +81,9 @@ def _copy(change: Change, staging: int, row: Row) -> None:
 
 
 def _live_rows(change: Change, staging: int) -> dict[str, Row]:
-    """The rows of a list that are neither kept nor undone, by effect, in order."""
+    """The rows of a list that are neither kept nor undone, by effect id, in order."""
     rows = change.unit.execute(
-        f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - words of this module
+        f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - constants of this module
         "WHERE txn = ? AND staging = ? AND lane = ? AND state = ? ORDER BY seq",
         (change.txn, staging, LIVE_LANE, LocalState.LIVE.value),
     ).fetchall()
@@ -99,14 +98,14 @@ _NOT_ALL_BEGUN: Final = (
 
 
 class Stops:
-    """Who was stopped, and who goes on all the same."""
+    """Stops of programs, and their continuation."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
 
     def stop(self, lease: Lease, note: str) -> None:
-        """The program of the list in force was stopped while it asked for it or was about to begin. Parked it is no
-        more: whoever agrees to it later agrees to what only its program can fire.
+        """The program was stopped while its list was being submitted or redeemed. It is no longer parked: only its
+        own program may fire it now.
         """
         with self._leases.unit(lease, "stopped", durable=True) as change:
             change.update(
@@ -117,7 +116,7 @@ class Stops:
             )
 
     def go_on(self, lease: Lease) -> None:
-        """Its own program runs again under its key, and the list had been redeemed: what was not begun may be."""
+        """Its own program runs again under its key, and the list was redeemed: effects not begun may fire."""
         with self._leases.unit(lease, "goes_on", durable=False) as change:
             stopped = ("txn = ? AND state = ? AND redeemed = 1", (lease.txn, LocalTxn.STOPPED.value))
             change.update("transactions", *stopped, state=LocalTxn.REDEEMED.value, note=None)

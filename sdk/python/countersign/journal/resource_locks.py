@@ -1,10 +1,10 @@
-"""Who has a live adapter's resource to himself: what `Serialize` waits for (live/isolation.py).
+"""Resource locks of live adapters, as used by `Serialize` (live/isolation.py).
 
-Rules: a claim hangs on its transaction's lease and stands exactly as long: whoever gives the lease up, loses it or dies
-holds nothing any more, and no second clock decides. All claims of a transaction are taken in one unit or none is, so
-nobody waits for a second resource while he holds a first, and no circle of waiting can arise. Nothing of the journal is
-held while anybody waits: who is refused asks again later. No line of the chain binds a claim: like the lease it says
-who may begin now, not what happened.
+Rules: a lock depends on its transaction's lease and lasts exactly as long: a transaction that releases or loses its
+lease, or whose process dies, holds no lock; there is no second timeout. All locks of a transaction are taken in one
+unit, or none is, so no transaction waits for a second resource while it holds a first, and no deadlock can occur.
+Waiting holds nothing in the journal: a refused transaction tries again later. No line of the chain binds a lock: like
+the lease it says who may begin now, not what happened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCKS_QUERY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ResourceLock:
-    """One resource, and which transaction has it to itself."""
+    """One resource and the transaction that holds it."""
 
     resource: str
     run_key: str
@@ -34,7 +34,7 @@ class ResourceLock:
 
 
 class ResourceLocks:
-    """Taking resources for a transaction alone, across all processes that share the journal."""
+    """Locks resources for a transaction, across all processes that share the journal."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
         self._database = database
@@ -42,14 +42,14 @@ class ResourceLocks:
         self._clock = clock
 
     def standing(self, resources: Collection[str]) -> ResourceLock | None:
-        """The first of these that somebody has, or None. A look: nothing is written, and the next may see another."""
+        """The first of these resources that is locked, or None. Reads only, so the next look may differ."""
         return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
 
     def take(self, lease: Lease, resources: Collection[str]) -> ResourceLock | None:
-        """Take all of these for the lease's transaction, or none and answer the first that somebody else has.
+        """Lock all of these for the lease's transaction; or lock none and return the first one held by another.
 
         Raises:
-            LeaseLost: the transaction is not this process's any more.
+            LeaseLost: another process owns the transaction now.
         """
         with self._database.unit(durable=False) as unit:
             self._leases.require(unit, lease)
@@ -66,7 +66,7 @@ class ResourceLocks:
             return None
 
     def drop(self, lease: Lease) -> None:
-        """Give all of them up before the lease: nothing was done with them. Those of others are left alone."""
+        """Release all locks of the transaction before its lease ends, if nothing was done with them."""
         with self._database.unit(durable=False) as unit:
             unit.execute(
                 "DELETE FROM claims WHERE txn = ? AND generation = ?",

@@ -1,8 +1,7 @@
-"""Counting a journal: how transactions and effects stand, and how long people took.
+"""Statistics of a journal: states of transactions and effects, and how long people took.
 
-What people took is read from the chain: from the line that says an effect is before people to the one that says it is
-no longer. Both are the times at which this journal learned it, so an answer given while nobody asked counts until
-somebody did.
+Review times are read from the chain: from the line in which an effect entered review to the line in which it left it.
+Both are the times at which this journal learned of it, so a decision counts from when it was noticed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from countersign.journal.states import LocalState
 
 _S: Final = LocalState
 ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})
-"""States of an effect that did happen, whatever became of it later."""
+"""States of an effect that happened, even if it was compensated later."""
 
 _ANSWERED: Final = frozenset({_S.RELEASED.value, _S.REDEEMED.value, _S.DENIED.value})
 _MILLISECONDS: Final = 1000
 
 
 def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
-    """Counts per state and per tool, of the lists in force of the transactions somebody wants.
+    """Counts per state and per tool, over the lists in force of the matching transactions.
 
     Raises:
         JournalError: a line of the chain cannot be read.
@@ -79,14 +78,14 @@ def _review_waits(waits: list[float | None]) -> dict[str, Any]:
 
 
 def _waits(database: Database, wanted: TransactionFilter) -> Iterator[float | None]:
-    """Of every effect that people were asked about: how long, or None while they are or if it ended otherwise."""
+    """For every reviewed effect: how long it waited, or None if it still does or ended otherwise."""
     asked: dict[tuple[Any, ...], int] = {}
     for row in database.rows(
         "SELECT c.txn, c.body FROM transactions t JOIN chain c ON c.txn = t.txn "  # noqa: S608 - ours
         f"WHERE c.kind IN ('seen', 'redeemed') AND {FILTER_CONDITION} ORDER BY c.id",
         wanted.parameters,
     ):
-        for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list once more
+        for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list again
             call = (row["txn"], *place)
             if state == _S.REVIEW.value:
                 asked.setdefault(call, at)
@@ -104,5 +103,5 @@ def _states(body: bytes) -> Iterator[tuple[int, list[Any], str]]:
                 yield line["at"], key, says["state"]
     except (ValueError, KeyError, TypeError) as error:
         raise JournalError(
-            "a line of the journal's chain cannot be read; `countersign journal verify` says which"
+            "a line of the journal's chain cannot be read; `countersign journal verify` shows which"
         ) from error

@@ -1,8 +1,7 @@
-"""Transactions in the journal: staging, freezing, what the service answered, the end.
+"""Transactions in the journal: staging, freezing, the service's answers, the end.
 
-Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be
-redeemed under; from then on its bytes change only by an edit the service accepted, and never after the
-redemption.
+Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
+under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class Transactions(TransactionQueries):
-    """The tables `transactions` and `effects`, but for firing."""
+    """The tables `transactions` and `effects`, except for firing."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
         super().__init__(database, seals)
@@ -43,7 +42,7 @@ class Transactions(TransactionQueries):
         self._clock = clock
 
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
-        """Make the row of a run key, if it is new."""
+        """Create the row of a run key, if it is new."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, record_changes(unit, txn, "opened", now) as change:
             change.insert(
@@ -59,7 +58,7 @@ class Transactions(TransactionQueries):
             )
 
     def begin_staging(self, lease: Lease) -> int:
-        """Begin another list under this key; the list in force stays in force until this one is frozen."""
+        """Begin another list under this key. The list in force stays so until the new one is frozen."""
         with self._leases.unit(lease, "listing", durable=False) as change:
             change.run(
                 "transactions",
@@ -70,10 +69,10 @@ class Transactions(TransactionQueries):
             return int(_row(change.unit, lease.txn)["stagings"])
 
     def stage(self, lease: Lease, staging: int, call: StagedRow) -> None:
-        """Write one call down before its placeholder is handed out, or before it runs live.
+        """Journal one call before its placeholder is returned, or before it runs live.
 
         Raises:
-            JournalSealed: something of it is secret, and there is no key to seal it with.
+            JournalSealed: it has secrets, and there is no sealing key.
         """
         about = SealContext(lease.txn, call.effect_id, "args")
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
@@ -105,8 +104,8 @@ class Transactions(TransactionQueries):
         dropped: Sequence[StagedRow] = (),
         why: str | None = None,
     ) -> int:
-        """Begin another list of the same run with these of its calls, in this order, and answer its number. The
-        others are withdrawn or undone; of those in `dropped` the arguments stay readable, with `why`.
+        """Begin another list of the same run with these calls, in this order, and return its number. The other calls
+        are withdrawn or undone; those in `dropped` stay readable, with `why`.
         """
         with self._database.unit(durable=False):
             with self._leases.unit(lease, "relisted", durable=False) as change:
@@ -130,15 +129,14 @@ class Transactions(TransactionQueries):
         live: int,
         returned: Mapping[str, bytes] = _NOTHING,
     ) -> str:
-        """Put this list in force, durably, and name the attempt it may be redeemed under. `secret` says, by tool
-        digest, which of the arguments its reviewed manifest calls secret; `returned`, by effect, what live tools did.
+        """Put this list in force, durably, and name the attempt it may be redeemed under. `secret`: pointers to secret
+        arguments by tool digest; `returned`: results of live tools by effect id.
 
-        The same list as before keeps its attempt: a redemption whose answer was lost is then still ours to
-        find.
+        The same list as before keeps its attempt, so that a redemption whose answer was lost can still be found.
 
         Raises:
             JournalError: the list in force has been redeemed; nothing may replace it.
-            JournalSealed: something of it is secret, and there is no key to seal it with.
+            JournalSealed: it has secrets, and there is no sealing key.
         """
         with self._leases.unit(lease, "frozen", durable=True) as change:
             for effect in effects:
@@ -172,7 +170,7 @@ class Transactions(TransactionQueries):
         secret: Mapping[str, Collection[str]],
         txn_digest: str,
     ) -> None:
-        """Take over the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
+        """Adopt the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
         with self._leases.unit(lease, "edited", durable=True) as change:
             staging = _row(change.unit, lease.txn)["staging"]
             for effect in effects:
@@ -188,9 +186,8 @@ class Transactions(TransactionQueries):
         effects: Mapping[str, LocalState],
         parked: bool = False,
     ) -> None:
-        """Note what the service answered before the redemption; effects only move where the table leads.
-
-        Parked stays parked: whoever resumes it may crash as well. A look that finds nothing new writes nothing.
+        """Record the service's state before the redemption; effects change only as the table allows. Parked stays
+        parked, because the process that resumes it may crash too. An unchanged state writes nothing.
         """
         with self._leases.unit(lease, "seen", durable=False) as change:
             was = _row(change.unit, lease.txn)
@@ -201,8 +198,8 @@ class Transactions(TransactionQueries):
                 change.update("transactions", "txn = ?", (lease.txn,), **seen)
 
     def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
-        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are. In the state
-        it is in already nothing is written, unless another `note` is given; in another one the note is this, or none.
+        """Record the transaction's state. Not durable, because it follows from the outcomes, which are. An unchanged
+        state writes nothing, unless the `note` differs; a changed one takes this note, or none.
         """
         with self._leases.unit(lease, "stands", durable=False) as change:
             was = _row(change.unit, lease.txn)
@@ -211,22 +208,22 @@ class Transactions(TransactionQueries):
             change.update("transactions", "txn = ?", (lease.txn,), state=state.value, parked=0, note=note)
 
     def close(self, lease: Lease, note: str) -> None:
-        """A person has put right what stood of it in part, durably; `note` says who, when and what.
+        """Record, durably, that a person has resolved partly kept work; `note` says who, when and what.
 
         Raises:
-            JournalError: it is not unsettled, so nobody has to.
+            JournalError: it is not unsettled.
         """
         with self._leases.unit(lease, "closed", durable=True) as change:
             where = ("txn = ? AND state = ?", (lease.txn, LocalTxn.UNSETTLED.value))
             closed = change.update("transactions", *where, state=LocalTxn.CLOSED.value, note=note)
             if closed != 1:
                 raise JournalError(
-                    f"transaction {lease.txn[:12]} is not unsettled, and is not closed by hand"
+                    f"transaction {lease.txn[:12]} is not unsettled, so it cannot be closed by hand"
                 )
 
     def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[StagedRow] = ()) -> None:
-        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force is left
-        as it is; it takes the note where it has none.
+        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force stays
+        as it is, and takes the note if it has none.
         """
         with self._leases.unit(lease, "aborted", durable=False) as change:
             end_unfrozen(change, staging)
@@ -241,13 +238,13 @@ class Transactions(TransactionQueries):
             )
 
     def explain(self, lease: Lease, note: str) -> None:
-        """Note why the list in force did not go through, where nothing is noted yet."""
+        """Record why the list in force failed, unless a note exists."""
         with self._leases.unit(lease, "explained", durable=False) as change:
             unexplained = ("txn = ? AND note IS NULL AND state <> ?", (lease.txn, LocalTxn.SETTLED.value))
             change.update("transactions", *unexplained, note=note)
 
     def abort_all(self, lease: Lease, note: str) -> None:
-        """Forget every list of a transaction that has none in force: the process that staged it is gone."""
+        """End every list of a transaction that has none in force: the process that staged it died."""
         with self._database.unit(durable=False) as unit:
             self._leases.require(unit, lease)
             stagings = _row(unit, lease.txn)["stagings"]
@@ -256,7 +253,7 @@ class Transactions(TransactionQueries):
         self.end(lease, LocalTxn.ENDED, note)
 
     def note(self, lease: Lease, note: str | None) -> None:
-        """Leave word for people on a transaction that could not be finished; None takes it back."""
+        """Set the note of an unfinished transaction for people; None removes it."""
         with (
             self._database.unit(durable=False) as unit,
             record_changes(unit, lease.txn, "noted", self._clock.wall()) as change,
@@ -265,22 +262,22 @@ class Transactions(TransactionQueries):
             change.update("transactions", *owned, note=note)
 
     def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
-        """Note that nothing stands of these live effects, for one raised. Its list goes on without them: `why` tells
-        them from those that are undone with it.
+        """Record that these live effects were rolled back because one raised. The list continues without them; `why`
+        tells them from those undone with the list.
         """
         with self._leases.unit(lease, "raised", durable=False) as change:
             for effect_id in effect_ids:
                 transition(change, staging, effect_id, LocalState.UNDONE, error=why)
 
     def note_returned(self, lease: Lease, staging: int, returned: Mapping[str, bytes]) -> None:
-        """Note what the live tools of a rerun returned, whose list is never frozen."""
+        """Keep the results of live tools of a rerun, whose list is never frozen."""
         if not returned:
             return
         with self._leases.unit(lease, "returned", durable=False) as change:
             write_returned(change, staging, returned, self._seals)
 
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
-        """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""
+        """Record that the live effects of a list were kept or undone. Kept also means that the attempt landed."""
         with self._leases.unit(lease, to.value, durable=durable) as change:
             change.update(
                 "effects",
@@ -299,9 +296,7 @@ def _row(unit: Unit, txn: str) -> Row:
 
 
 def _attempt_of_same_list(unit: Unit, txn: str, staging: int) -> str | None:
-    """The attempt of the list in force, if the new list is the same: compared by (call_key, tool_digest) in
-    order.
-    """
+    """The attempt of the list in force, if the new list has the same (call_key, tool_digest) in order."""
     row = _row(unit, txn)
     if row["attempt_id"] is None or _list(unit, txn, row["staging"]) != _list(unit, txn, staging):
         return None

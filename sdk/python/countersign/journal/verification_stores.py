@@ -1,8 +1,8 @@
-"""Verifying a journal, steps 1 and 2 of verifying.py, on each engine: the file itself, and the schema it holds.
+"""Steps 1 and 2 of verification.py for each engine: the file itself, and its schema.
 
-On PostgreSQL the schema is compared with fresh tables and triggers, which are made in the session's own temporary
-schema and rolled back; everything else happens in one transaction that only reads. The server checks its pages as it
-reads them (where it was set up with checksums), so step 1 is what it says meanwhile.
+On PostgreSQL the schema is compared with fresh tables and triggers, created in the session's temporary schema and
+rolled back; everything else runs in one read-only transaction. The server checks its pages as it reads them (if it has
+checksums), so step 1 is what it reports meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
 
-_MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over
+_MOST_OF_FILE: Final = 20  # messages of SQLite about a badly broken file
 _SCHEMA: Final = (
     "SELECT name, type, tbl_name || ' ' || coalesce(sql, '') FROM sqlite_master "
     "WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
@@ -39,11 +39,11 @@ class SQLiteStore:
 
     @contextmanager
     def opened(self) -> Iterator[Unit]:
-        """A connection that writes nothing, in one transaction."""
+        """A read-only connection in one transaction."""
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
-            # flipped bytes are compared, not raised
+            # changed bytes are compared, not raised
             db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
                 db.execute(f"PRAGMA {pragma}")
@@ -52,21 +52,21 @@ class SQLiteStore:
 
     @contextmanager
     def errors_found(self, look: Scan) -> Iterator[None]:
-        """What SQLite cannot read is damage."""
+        """Record what SQLite cannot read as damage."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 itself decodes column names
             look.found(Damage.FILE, f"SQLite cannot read it: {error}")
 
     def look_at_file(self, db: Unit, look: Scan) -> None:
-        """Every page and index."""
+        """Check every page and index."""
         said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
         for what in said if said != ["ok"] else ():
             look.legible = False
             look.found(Damage.FILE, what)
 
     def look_at_schema(self, db: Unit, look: Scan) -> None:
-        """Its marks, and everything that has a name."""
+        """Check its marks, and everything that has a name."""
         marks = (
             db.execute("PRAGMA application_id").fetchone()[0],
             db.execute("PRAGMA user_version").fetchone()[0],
@@ -113,7 +113,7 @@ UNION ALL SELECT r.rulename, 'rule', pg_get_ruledef(r.oid, true)
 
 
 class PostgresStore:
-    """A journal's schema."""
+    """The schema of a journal."""
 
     def __init__(self, url: JournalUrl) -> None:
         self._database = PostgresDatabase(url)
@@ -122,7 +122,7 @@ class PostgresStore:
 
     @contextmanager
     def opened(self) -> Iterator[Unit]:
-        """A session that writes nothing and sees one moment."""
+        """A read-only session with one consistent view."""
         with closing(self._database.connect()) as connection:
             schema = self._database.enter(connection)
             if not schema_exists(connection, schema):
@@ -134,7 +134,7 @@ class PostgresStore:
 
     @contextmanager
     def errors_found(self, look: Scan) -> Iterator[None]:
-        """What the server cannot read is damage; a server that does not answer is not."""
+        """Record what the server cannot read as damage; an unreachable server is an error."""
         try:
             with self._database.told():
                 yield
@@ -144,15 +144,15 @@ class PostgresStore:
             look.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
 
     def look_at_file(self, db: Unit, look: Scan) -> None:
-        """The server does, page by page."""
+        """The server checks its pages itself."""
 
     def look_at_schema(self, db: Unit, look: Scan) -> None:
-        """Everything that has a name."""
+        """Check everything that has a name."""
         compare_schemas(look, self._ours, self._theirs)
 
 
 def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:
-    """What this SDK makes. Temporary tables are this session's own, whatever it may do elsewhere."""
+    """The schema as this SDK creates it, in temporary tables of this session."""
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL search_path = pg_temp")
         create_schema(connection, functions="pg_temp.")
@@ -160,9 +160,9 @@ def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:
 
 
 def _describe_schema(connection: psycopg.Connection[Any], of: str) -> _Described:
-    """Everything in a schema by name: its kind, and how it was made, without the schema's own name."""
+    """Everything in a schema by name: its kind and definition, without the schema's own name."""
     (schema,) = connection.execute(
-        f"SELECT nspname FROM pg_namespace WHERE oid = {of}".encode()  # noqa: S608 - words of this module
+        f"SELECT nspname FROM pg_namespace WHERE oid = {of}".encode()  # noqa: S608 - constants of this module
     ).fetchone() or ("",)
     found = connection.execute(_DESCRIBED.replace("$of", f"'{schema}'::regnamespace").encode()).fetchall()
     its_name = re.compile(rf"\b(?:{re.escape(schema)}|pg_temp)\.")

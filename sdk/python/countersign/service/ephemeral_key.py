@@ -1,7 +1,7 @@
-"""A key that is not enrolled: made in this process, vouched for by the platform's token, renewed before its end.
+"""An ephemeral agent key: created in this process, certified by the platform's token, renewed before it expires.
 
-The token is read anew each time, as Kubernetes, SPIFFE helpers and the like replace the file while a process runs. It
-is shown to the policy service alone, and the key never leaves the process.
+The token is read anew each time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs.
+It is sent to the policy service only, and the key never leaves the process.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from countersign.settings import TOKEN_VARIABLE
 
 PATH: Final = "/v1/agent-keys"
 _MAX_TOKEN_BYTES: Final = 16_384
-_RENEW_AT: Final = 0.5  # of the key's life; the other half is for a service or a platform that is away
+_RENEW_AT: Final = (
+    0.5  # of the key's lifetime; the other half covers an outage of the service or the platform
+)
 
 
 class EphemeralKeys:
-    """When to show the token again, and what to send."""
+    """When to register the key again, and the request for it."""
 
     def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:
         self._token_path = token_path
         self._key = key
         self._clock = clock
-        self._renew_at = 0.0  # wall time; nothing was brought yet
+        self._renew_at = 0.0  # wall time; not registered yet
 
     @property
     def due(self) -> bool:
-        """Whether the key must be brought, or brought again, before anything is signed with it."""
+        """Whether the key must be registered before anything is signed with it."""
         return self._clock.wall() >= self._renew_at
 
     def request(self) -> bytes:
-        """The body of the call.
+        """The body of the request.
 
         Raises:
             SettingsError: the token file cannot be read or holds no token.
@@ -43,7 +45,7 @@ class EphemeralKeys:
         return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
 
     def take(self, brought: BroughtKey) -> None:
-        """Remember when to come back."""
+        """Schedule the next registration."""
         now = self._clock.wall()
         self._renew_at = now + (brought.expires_at.timestamp() - now) * _RENEW_AT
 

@@ -1,4 +1,4 @@
-"""Finish what an earlier run under the same key left, and note where an interrupted commit stands."""
+"""Finish what an earlier run under the same key left, and note the state of an interrupted commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under 
 
 
 def add_state_notes(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
-    """Add a note to what interrupted a commit. A journal that cannot be read adds none: the interrupt goes first."""
+    """Add a note with the transaction's state to the exception that interrupted a commit. Without a readable journal
+    no note is added.
+    """
     for txn in txns:
         try:
             record = journal.transactions.require(txn)
@@ -40,8 +42,8 @@ def _state_note(journal: Journal, record: TransactionRecord) -> str:
     rows = journal.transactions.effects(record)
     calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
     state = record.display_state
-    told = f"{state}{f' ({calls})' if calls else ''}"
-    return f"{told}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else told
+    text = f"{state}{f' ({calls})' if calls else ''}"
+    return f"{text}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else text
 
 
 log: Final = logging.getLogger("countersign")
@@ -49,18 +51,18 @@ log: Final = logging.getLogger("countersign")
 
 @contextmanager
 def log_cleanup_errors(txn: str) -> Iterator[None]:
-    """Tidying up must not hide how the transaction ended."""
+    """Log a journal error during cleanup: it must not hide the transaction's own result."""
     try:
         yield
     except JournalError as error:
-        log.warning("transaction %s could not be tidied up in the journal: %s", txn[:12], error)
+        log.warning("transaction %s could not be cleaned up in the journal: %s", txn[:12], error)
 
 
 _MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 
 
 async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
-    """The record of earlier runs; a redemption whose answer was lost is found now, before its list is replaced."""
+    """The record of earlier runs. A redemption whose answer was lost is detected now, before its list is replaced."""
     record = engine.journal.transactions.require(lease.txn)
     if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
         return record
@@ -76,31 +78,31 @@ async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
 async def finish_prior_run(
     engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
 ) -> Plan:
-    """This key was redeemed before: bring that to its end if need be; the list that is in force. Manifests that have
-    changed since make no other step of the same calls; what is not finished goes by those people agreed to, and the
-    service decides by the ones of now whenever it gives more time to fire. `live` is this run's.
+    """The key was redeemed before: finish that transaction and return its list. A changed manifest does not make it
+    another step of the same calls; unfinished effects use the manifest people agreed to, and the service evaluates
+    the current one whenever it extends the fire window. `live` is this run's.
 
     Raises:
         AlreadyRedeemed: other calls were committed.
-        CountersignError: it did not end well, as `Forward` says.
+        CountersignError: it did not succeed, as `RollForward` reports.
     """
     before = plan_from_journal(earlier, engine.journal, engine.registry)
     unfinished = earlier.state in OPEN_TXN
     if before.call_keys != plan.call_keys:
         why = "another list of calls was committed"
         if plan.live:
-            why += "; live tools ran anew, on what that run has left, so what they answered is of now"
+            why += "; live tools ran again on that run's results, so their answers are current"
         raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
     if not unfinished:
         live.undo()
         return before
     for name in before.tools_changed_in(plan):
         log.warning(
-            "the manifest of %s has changed since transaction %r was committed; that goes on with the one of then",
+            "the manifest of %s has changed since transaction %r was committed; it continues with the former one",
             *(name, plan.run_key),
         )
     live.rerun = plan.staging
     engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
-    engine.journal.stops.go_on(lease)  # whoever runs it again under its key means it
+    engine.journal.stops.go_on(lease)  # running it again under its key continues it
     await RollForward(engine, lease, before, live).run()
     return before

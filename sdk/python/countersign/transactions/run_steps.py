@@ -1,7 +1,6 @@
-"""Steps given as data run as one transaction: people are asked about all of them at once, and they go through whole or
-not at all.
+"""Run steps given as data as one transaction: people approve all of them at once, and they commit as one or not at all.
 
-    run_steps([{"tool": "charge", "args": {...}}, [{"tool": "mail", ...}, {"tool": "sms", ...}]], key="order-4")
+run_steps([{"tool": "charge", "args": {...}}, [{"tool": "mail", ...}, {"tool": "sms", ...}]], key="order-4")
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ def run_steps(
     isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
-    """Run steps (lists and mappings, or JSON text) as one transaction, and answer the results by the ids of the steps
-    (their places, from "1", where they have none).
+    """Run steps (lists and mappings, or JSON text) as one transaction and return the results by step id, or by position
+    from "1" for steps without an id.
 
-    `only` names the tools they may use, which matters where a model wrote them: live ones run before a policy is asked.
-    The rest is as for `run_transaction`: with `isolation=Retry(attempts=3)` all of them run again when somebody else
-    changed what live ones saw. To try steps first without doing them, give `step_of(steps)` to
+    `only` names the tools they may use. Set it for steps written by a model: live ones run before a policy is
+    evaluated. The other options are those of `run_transaction`: with `isolation=Retry(attempts=3)` all of them run
+    again after an `IsolationConflict`. To try steps without doing them, pass `step_of(steps)` to
     `run_transaction(..., dry_run=True)`.
 
     Raises:
-        StepsRefused: an unknown tool, arguments that do not fit, a circle, an async tool: everything that is wrong,
-            before step 1.
+        StepsRefused: an unknown tool, arguments that do not fit, a cycle, an async tool: lists all problems, before
+            step 1.
         CountersignError: as `run_transaction` does.
     """
     chosen = runtime or default_runtime()
@@ -80,7 +79,7 @@ async def run_steps_async(
     isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
-    """The same in an event loop; some of the tools, or all, may be async."""
+    """`run_steps` in an event loop; the tools may be async."""
     chosen = runtime or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
     return _results(
@@ -102,18 +101,18 @@ async def run_steps_async(
 def step_of(
     steps: Steps, *, only: Collection[str] | None = None, registry: ToolRegistry | None = None
 ) -> Callable[[Transaction], Any]:
-    """The function of a transaction that steps stand for, async where one of their tools is: to try them first
-    (`run_transaction(..., dry_run=True)`, `countersign plan`) or to replay what they did.
+    """The steps as a function of a transaction, async if one of their tools is. Pass it to `run_transaction(...,
+    dry_run=True)`, `countersign plan` or `replay`.
 
     Raises:
-        StepsRefused: with everything that is wrong with them.
+        StepsRefused: with every problem found.
     """
     schedule = Schedule(steps, default_registry if registry is None else registry, only)
     return schedule.run_async if schedule.is_async else schedule.run
 
 
 def _results(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """What may fail and did has no result: its placeholder answers, with its `.error`."""
+    """A call that may fail and did has no result: its placeholder is returned, with its `.error`."""
     return {
         name: one.result if isinstance(one, Placeholder) and one.outcome != "failed" else one
         for name, one in answers.items()
