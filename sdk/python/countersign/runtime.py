@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from countersign.clock import Clock, SystemClock
+from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.errors import WorkerStopping
 from countersign.http_clients import async_http_client, http_client
@@ -29,7 +30,6 @@ from countersign.service.ephemeral_key import EphemeralKeys
 from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing_extensions import TypeIs
 
 from countersign.clock import backoff
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.concurrency import ToolTimeoutError
+from countersign.concurrency import CallRaised, ToolTimeoutError
 from countersign.contract.release import Kind
 from countersign.contract.states import Outcome
 from countersign.errors import (
@@ -36,7 +36,6 @@ from countersign.service.enforcement import Permit
 from countersign.texts import text_of
 from countersign.tools.rest import RestUnknown
 from countersign.tools.results import UnfinishedError
-from countersign.waiting import CallRaised
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people see
 _EARLIER: Final = "; an earlier try "

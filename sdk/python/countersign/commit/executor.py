@@ -45,7 +45,7 @@ from countersign.commit.probes import (
     find_probe,
     run_probe_after_call,
 )
-from countersign.concurrency import ToolTimeoutError
+from countersign.concurrency import CallRaised, InterruptedWaitError, StillRunning, ToolTimeoutError
 from countersign.contract.states import Outcome
 from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
 from countersign.journal import Lease, LocalState
@@ -53,7 +53,6 @@ from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.tools.context import FiringEffect, RequestOrder, RequestTracker, bind_effect
 from countersign.tools.results import unfinished_error
-from countersign.waiting import CallRaised, InterruptedWaitError, StillRunning
 
 log: Final = logging.getLogger("countersign")
 _LOSSY_RESULT: Final = (

@@ -26,6 +26,7 @@ from countersign.commit.reconciliation import (
     report_to_restored_service,
 )
 from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
+from countersign.concurrency import run_sync
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -55,7 +56,6 @@ from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of
 from countersign.tools.context import require_no_probe
-from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
+from countersign.concurrency import AsyncExecutor, run_sync
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import KeySet
@@ -42,7 +43,6 @@ from countersign.contract.wire import (
 )
 from countersign.errors import ServiceUnavailable
 from countersign.service.transport import ApiCall, Transport
-from countersign.waiting import AsyncExecutor, run_sync
 
 M = TypeVar("M", bound=WireModel)
 

@@ -18,6 +18,7 @@ import httpx2
 
 from countersign import tracing
 from countersign.clock import Clock
+from countersign.concurrency import Executor
 from countersign.contract.admission import Limits, load
 from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
@@ -25,9 +26,9 @@ from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
+from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.service.ephemeral_key import PATH, EphemeralKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-from countersign.waiting import Executor, HttpRequest, HttpResponse
 
 M = TypeVar("M", bound=WireModel)
 

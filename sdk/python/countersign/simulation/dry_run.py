@@ -16,6 +16,7 @@ from typing import Any, Final
 from countersign.adapters.protocol import Change
 from countersign.commit.plan import PlannedCall, StagedCall
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
@@ -29,7 +30,6 @@ from countersign.simulation.dry_run_report import AdapterChanges, DryRun, Forese
 from countersign.simulation.offline import SimulatedStep, Simulation
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run_sync
 
 DRY_RUN_NOTE: Final = "rehearsed"
 """The outcome of a placeholder after a dry run."""

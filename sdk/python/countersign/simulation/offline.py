@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
 
 from countersign.clock import SystemClock
+from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError, SettingsError
@@ -31,7 +32,6 @@ from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, overload
 
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError
 from countersign.journal import Journal
@@ -48,7 +49,6 @@ from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run_sync
 
 Mode = Literal["verify", "reconstruct"]
 Body = Callable[[Transaction], Any]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from countersign.commit.attempt import describe_block_error
 from countersign.commit.plan import require_own_enforcement_point
+from countersign.concurrency import AsyncExecutor, run_sync
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
@@ -29,7 +30,6 @@ from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.runtime import Engine

@@ -24,6 +24,7 @@ from countersign.commit.review import (
     review_pending_error,
     wait_for_review,
 )
+from countersign.concurrency import AsyncExecutor, Executor, run_sync
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -45,7 +46,6 @@ from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.tools.context import require_not_importing
 from countersign.transactions.opening import build_claimed, require_key, require_wait
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import AsyncExecutor, Executor, run_sync
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun

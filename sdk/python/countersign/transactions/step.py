@@ -22,6 +22,7 @@ from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_resumable
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
@@ -43,7 +44,6 @@ from countersign.transactions.call_list import (
     withdraw_earlier,
 )
 from countersign.transactions.prior_run import finish_prior_run, load_prior_record, log_cleanup_errors
-from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import Executor, SyncExecutor, run_sync
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
@@ -36,7 +37,6 @@ from countersign.tools.placeholder import Placeholder
 from countersign.transactions.intake import Intake, OpenStep
 from countersign.transactions.prior_run import add_state_notes
 from countersign.transactions.step import Step
-from countersign.waiting import Executor, SyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
-from countersign.concurrency import GRACE_SECONDS, ToolTimeoutError
-from countersign.waiting import AsyncExecutor
+from countersign.concurrency import GRACE_SECONDS, AsyncExecutor, ToolTimeoutError
 from tests.fakes.desk import Desk, states
 from tests.fakes.running import order_tool, run_async
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from countersign import DidNotHappen, OutcomeUnknown, probe, resume
+from countersign.concurrency import SyncExecutor
 from countersign.journal import LocalTxn
-from countersign.waiting import SyncExecutor
 from tests.fakes.desk import Desk, answering_tool, effect_rows, failing_tool, refund_tool, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS, sleeping

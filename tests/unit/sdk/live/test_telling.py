@@ -12,10 +12,10 @@ import pytest
 from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transaction, tool, transaction
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
+from countersign.concurrency import run_sync
 from countersign.integrations.conversation import ModelCall
 from countersign.integrations.tool_definitions import OfferedTools
 from countersign.integrations.tool_execution import StepExecutor
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in

@@ -15,10 +15,10 @@ from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume
 from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
 from countersign.commit.compensation import Compensator
+from countersign.concurrency import run_sync
 from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
-from countersign.waiting import run_sync
 from tests.fakes.desk import (
     Desk,
     answering_tool,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, OutcomeUnknown, resume
+from countersign.concurrency import run_sync
 from countersign.journal.export import summary_of
 from countersign.recovery.recovery import RecoveryResult, resume_one
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, answering_tool, charge_tools
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH

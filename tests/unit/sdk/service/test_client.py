@@ -20,9 +20,10 @@ from countersign import (
     ServiceUnavailable,
     resume,
 )
+from countersign.concurrency import AsyncExecutor, SyncExecutor, run_sync
 from countersign.contract import ErrorCode, KeySet, PrivateKey
+from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.service.client import Client
-from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor, run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
@@ -123,7 +124,7 @@ def over(seconds: int) -> Refused:
 
 def test_too_many_requests_are_sent_again_when_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("countersign.waiting.time.sleep", slept.append)
+    monkeypatch.setattr("countersign.concurrency.time.sleep", slept.append)
     asked = iter((1, 2))
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -16,10 +16,9 @@ import countersign
 from countersign import errors, run_transaction
 from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
-from countersign.concurrency import ThreadedCall, ToolTimeoutError
+from countersign.concurrency import ThreadedCall, ToolTimeoutError, run_sync
 from countersign.contract import Verdict
 from countersign.journal.sqlite import SQLiteDatabase
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
