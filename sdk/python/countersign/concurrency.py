@@ -1,6 +1,6 @@
 """Waiting: two executors, blocking and awaiting, and calls in a thread or task of their own.
 
-`SyncExecutor` never suspends, so `run_sync` can drive any coroutine of the SDK to its end with a single `send`: there is
+`SyncExecutor` never suspends, so `run_sync` can drive any coroutine of the SDK to its end with one `send`: there is
 one protocol engine (commit/commit.py), written as async, not two. A coroutine that suspends anyway needs an event loop
 in a blocking transaction, and is refused.
 

@@ -26,8 +26,7 @@ from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
 from countersign.service.client import AsyncClient, Client, Service
 from countersign.service.enforcement import Enforcer, KeyCache
-from countersign.service.ephemeral_key import EphemeralKeys
-from countersign.service.transport import Nonces, Transport
+from countersign.service.transport import EphemeralKeys, Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
 

@@ -11,24 +11,22 @@ from pathlib import Path
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
 from countersign.journal.database import Database
-from countersign.journal.effect_rows import StagedRow
-from countersign.journal.execution import EffectOutcome, ExecutionLog, RemoteOutcome
-from countersign.journal.leases import Lease, Leases
+from countersign.journal.effects import EffectOutcome, ExecutionLog, RemoteOutcome, StagedRow
+from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
     AcceptedEdits,
     Conversations,
     Epochs,
+    Outbox,
     Receipts,
     RequestLog,
     StoredManifests,
     Traces,
 )
-from countersign.journal.outbox import Outbox
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
 from countersign.journal.reruns import Reruns, Stops
-from countersign.journal.resource_locks import ResourceLock, ResourceLocks
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.spending import Spending

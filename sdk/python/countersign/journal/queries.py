@@ -1,12 +1,21 @@
-"""Queries for transactions and effects. Every row is verified when it is read (records.py)."""
+"""Queries for transactions and effects, and statistics. Every row is verified when it is read (records.py).
+
+Review times are read from the chain: from the line in which an effect entered review to the line in which it left it.
+Both are the times at which this journal learned of it, so a decision counts from when it was noticed.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from statistics import median
+from typing import Any, Final
+
+import orjson
 
 from countersign.errors import JournalError, JournalSealed, MisuseError
 from countersign.journal.database import Database, Row
@@ -265,3 +274,92 @@ class TransactionQueries:
             (txn, staging, effect_id),
         )
         return None if row is None else LocalState(row["state"])
+
+
+_S: Final = LocalState
+ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})
+"""States of an effect that happened, even if it was compensated later."""
+
+_ANSWERED: Final = frozenset({_S.RELEASED.value, _S.REDEEMED.value, _S.DENIED.value})
+_MILLISECONDS: Final = 1000
+
+
+def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
+    """Counts per state and per tool, over the lists in force of the matching transactions.
+
+    Raises:
+        JournalError: a line of the chain cannot be read.
+    """
+    states = database.rows(
+        "SELECT CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
+        f"FROM transactions t WHERE {FILTER_CONDITION} GROUP BY 1 ORDER BY 1",
+        wanted.parameters,
+    )
+    tools: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    compensations = 0
+    for row in database.rows(
+        "SELECT e.tool, e.lane, e.state, count(*) AS n FROM transactions t JOIN effects e "  # noqa: S608 - ours
+        f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {FILTER_CONDITION} GROUP BY 1, 2, 3",
+        wanted.parameters,
+    ):
+        if row["lane"] == COMPENSATE_LANE:
+            compensations += row["n"]
+        else:
+            tools[row["tool"]][row["state"]] += row["n"]
+    total = sum(tools.values(), Counter[str]())
+    return {
+        "transactions": {row["state"]: row["n"] for row in states},
+        "effects": _by_name(total) | {"compensations": compensations},
+        "tools": [{"tool": tool} | _by_name(tools[tool]) for tool in sorted(tools)],
+        "people": _review_waits(list(_waits(database, wanted))),
+    }
+
+
+def _by_name(counts: Counter[str]) -> dict[str, Any]:
+    return {
+        "called": counts.total(),
+        "fired": sum(counts[state.value] for state in ACTED),
+        "unknown": counts[_S.UNKNOWN.value] + counts[_S.FIRING.value],
+        "compensated": counts[_S.COMPENSATED.value],
+        "states": dict(sorted(counts.items())),
+    }
+
+
+def _review_waits(waits: list[float | None]) -> dict[str, Any]:
+    answered = [one for one in waits if one is not None]
+    return {
+        "asked": len(waits),
+        "answered": len(answered),
+        "median_seconds": median(answered) if answered else None,
+        "longest_seconds": max(answered, default=None),
+    }
+
+
+def _waits(database: Database, wanted: TransactionFilter) -> Iterator[float | None]:
+    """For every reviewed effect: how long it waited, or None if it still does or ended otherwise."""
+    asked: dict[tuple[Any, ...], int] = {}
+    for row in database.rows(
+        "SELECT c.txn, c.body FROM transactions t JOIN chain c ON c.txn = t.txn "  # noqa: S608 - ours
+        f"WHERE c.kind IN ('seen', 'redeemed') AND {FILTER_CONDITION} ORDER BY c.id",
+        wanted.parameters,
+    ):
+        for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list again
+            call = (row["txn"], *place)
+            if state == _S.REVIEW.value:
+                asked.setdefault(call, at)
+            elif call in asked:
+                since = asked.pop(call)
+                yield (at - since) / _MILLISECONDS if state in _ANSWERED else None
+    yield from (None for _ in asked)
+
+
+def _states(body: bytes) -> Iterator[tuple[int, list[Any], str]]:
+    try:
+        line = orjson.loads(body)
+        for table, key, says in line["rows"]:
+            if table == "effects" and "state" in says:
+                yield line["at"], key, says["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(
+            "a line of the journal's chain cannot be read; `countersign journal verify` shows which"
+        ) from error

@@ -16,7 +16,7 @@ from typing import Final
 from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row
-from countersign.journal.effect_rows import write_result
+from countersign.journal.effects import write_result
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.queries import LIVE_LANE
 from countersign.journal.states import LocalState, LocalTxn, transition

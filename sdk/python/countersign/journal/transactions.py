@@ -16,7 +16,7 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.effect_rows import (
+from countersign.journal.effects import (
     StagedRow,
     complete_unsubmitted,
     end_unfrozen,

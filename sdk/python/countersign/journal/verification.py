@@ -27,11 +27,18 @@ import orjson
 
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, row_statement
-from countersign.journal.damage import Chain, Damage, Scan, Verified, printable
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.meta import txn_of
-from countersign.journal.verification_stores import PostgresStore, SQLiteStore
+from countersign.journal.verification_stores import (
+    Chain,
+    Damage,
+    PostgresStore,
+    Scan,
+    SQLiteStore,
+    Verified,
+    printable,
+)
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
 _OWN_ROWS: Final = ("transactions", "effects")

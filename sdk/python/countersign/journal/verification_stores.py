@@ -1,4 +1,4 @@
-"""Steps 1 and 2 of verification.py for each engine: the file itself, and its schema.
+"""Findings of a verification, and its steps 1 and 2 for each engine: the file itself, and its schema.
 
 On PostgreSQL the schema is compared with fresh tables and triggers, created in the session's temporary schema and
 rolled back; everything else runs in one read-only transaction. The server checks its pages as it reads them (if it has
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.damage import Damage, Scan, compare_schemas
 from countersign.journal.database import Unit
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresConnection, PostgresDatabase
@@ -84,6 +83,116 @@ class SQLiteStore:
 
 if TYPE_CHECKING:
     import psycopg
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import overload
+
+_SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are readable without them
+_STRANGE: Final = frozenset({"trigger", "view", "rule"})  # these may change or replace rows
+
+
+class Damage(StrEnum):
+    """The kinds of damage that verification distinguishes."""
+
+    FILE = "file"
+    """The database cannot read it, or finds its pages out of order."""
+    SCHEMA = "schema"
+    """A table, index or trigger is not as this SDK creates it."""
+    LINE_CHANGED = "line_changed"
+    """A line's bytes do not have its hash, or it does not follow from the line before it."""
+    LINE_MOVED = "line_moved"
+    """A line is valid but at another position than the one it names."""
+    LINE_MISSING = "line_missing"
+    """A line number is missing."""
+    TAIL_CUT = "tail_cut"
+    """The last lines are missing."""
+    HEAD_CHANGED = "head_changed"
+    """The row of the transaction names another last line."""
+    ROW_CHANGED = "row_changed"
+    """A row differs from the last values that the chain states."""
+    ROW_MISSING = "row_missing"
+    """A row that the chain states is missing."""
+    ROW_UNKNOWN = "row_unknown"
+    """No line states this row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference from what was written."""
+
+    damage: Damage
+    what: str
+    txn: str | None = None  # None: not of one transaction
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The verified chain of one transaction. A copy kept elsewhere can be compared with it later."""
+
+    txn: str
+    key: str | None
+    lines: int
+    head: str
+    txn_digest: str | None
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was verified, and the findings."""
+
+    chains: tuple[Chain, ...]
+    findings: tuple[Finding, ...]
+    lines: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class Scan:
+    """One pass over a journal, and its findings."""
+
+    findings: list[Finding] = field(default_factory=list)
+    legible: bool = True
+    """Whether rows can be read reliably."""
+
+    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
+        """Record one finding."""
+        self.findings.append(Finding(damage, printable(what), printable(txn) or None, line))
+
+
+@overload
+def printable(raw: str) -> str: ...
+
+
+@overload
+def printable(raw: str | None) -> str | None: ...
+
+
+def printable(raw: str | None) -> str | None:
+    """Escape bytes that are not text."""
+    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
+
+
+def compare_schemas(
+    look: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
+) -> None:
+    """Step 2 of verification.py: compare two schemas, by name, kind and definition."""
+    for name, made in ours.items():
+        if theirs.get(name) != made:
+            look.legible = look.legible and made[0] in _SIDE_ROWS
+            look.found(
+                Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
+            )
+    for name in theirs.keys() - ours.keys():
+        if theirs[name][0] in _STRANGE:
+            look.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
+
 
 _Described = dict[str, tuple[str, str]]
 

@@ -4,6 +4,10 @@ Rules: every request to the agent's API carries a proof of our key over exactly 
 once with the next one. Connection errors and an overloaded service are retried a few times, with the same body and the
 same idempotency key. Any response that is not valid raises `ServiceUnavailable`. No redirect is followed. Nothing here
 decides whether anything fires.
+
+An ephemeral key is created in this process, registered with the platform's token and renewed before it expires. The
+token is read anew each time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs. It is
+sent to the policy service only, and the key never leaves the process.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,11 +29,58 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
-from countersign.contract.wire import BroughtKey, WireModel, parse
-from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
+from countersign.contract.wire import BringKeyRequest, BroughtKey, WireModel, dump, parse
+from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable, SettingsError
 from countersign.http_clients import HttpRequest, HttpResponse
-from countersign.service.ephemeral_key import PATH, EphemeralKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
+
+PATH: Final = "/v1/agent-keys"
+_MAX_TOKEN_BYTES: Final = 16_384
+_RENEW_AT: Final = (
+    0.5  # of the key's lifetime; the other half covers an outage of the service or the platform
+)
+
+
+class EphemeralKeys:
+    """When to register the key again, and the request for it."""
+
+    def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:
+        self._token_path = token_path
+        self._key = key
+        self._clock = clock
+        self._renew_at = 0.0  # wall time; not registered yet
+
+    @property
+    def due(self) -> bool:
+        """Whether the key must be registered before anything is signed with it."""
+        return self._clock.wall() >= self._renew_at
+
+    def request(self) -> bytes:
+        """The body of the request.
+
+        Raises:
+            SettingsError: the token file cannot be read or holds no token.
+        """
+        return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
+
+    def take(self, brought: BroughtKey) -> None:
+        """Schedule the next registration."""
+        now = self._clock.wall()
+        self._renew_at = now + (brought.expires_at.timestamp() - now) * _RENEW_AT
+
+    def _token(self) -> str:
+        try:
+            with self._token_path.open("rb") as file:
+                raw = file.read(_MAX_TOKEN_BYTES + 1)
+        except OSError as error:
+            raise SettingsError(
+                f"token file {str(self._token_path)!r} cannot be read ({error.strerror}); {TOKEN_VARIABLE} names it"
+            ) from error
+        token = raw.decode("utf-8", "replace").strip()
+        if not (token and token.isascii() and token.isprintable()) or len(raw) > _MAX_TOKEN_BYTES:
+            raise SettingsError(f"token file {str(self._token_path)!r} holds no token")
+        return token
+
 
 M = TypeVar("M", bound=WireModel)
 

@@ -15,8 +15,7 @@ from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.export import description_of, render_export, summary_of
 from countersign.journal.location import JournalLocation, JournalUrl
-from countersign.journal.queries import TransactionFilter
-from countersign.journal.statistics import count
+from countersign.journal.queries import TransactionFilter, count
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool

@@ -15,10 +15,10 @@ import pytest
 from countersign import JournalError, MisuseError, resume
 from countersign.journal import Journal, Lease, LocalState, open_database
 from countersign.journal import postgres as engine_module
-from countersign.journal.damage import Damage
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.verification import verify
+from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, effect_rows, refund_tool

@@ -17,8 +17,7 @@ import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.journal.export import describe_transaction
-from countersign.journal.queries import LIVE_LANE, TransactionFilter
-from countersign.journal.statistics import count
+from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH

@@ -1,26 +1,34 @@
-"""Redemptions, FIRING and outcomes: the part of the journal that must always be correct.
+"""The rows of effects: staged, frozen, redeemed, FIRING, outcomes. This part of the journal must always be correct.
 
-Rules: FIRING is written durably before a tool is called, and only by the owner of the lease. The outcome of effect k
-and the FIRING of effect k+1 share one durable commit. Every outcome enters the outbox in the commit that writes it. A
-crash between FIRING and its outcome leaves FIRING, and nothing later treats that as "not done".
+Rules for firing: FIRING is written durably before a tool is called, and only by the owner of the lease. The outcome of
+effect k and the FIRING of effect k+1 share one durable commit. Every outcome enters the outbox in the commit that
+writes it. A crash between FIRING and its outcome leaves FIRING, and nothing later treats that as "not done".
+
+Rules for staged rows: the staged bytes are kept next to edited ones. Two seals of one value never compare equal, so
+bytes are compared unsealed. What was sealed when it was staged stays sealed, even if its manifest changes. Calls
+outside the submitted list stay readable; if their secret arguments are unknown, or there is no key, only the name of
+the call is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from countersign.contract.admission import load
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
-from countersign.errors import JournalError
+from countersign.errors import JournalError, JournalSealed
 from countersign.journal.chain import Change
 from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.outbox import REPORTED
-from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.meta import REPORTED
+from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
 from countersign.journal.records import compensation_bytes, parse_settlements
 from countersign.journal.sealing import (
+    MARK,
     SealContext,
     Seals,
     inherited_pointers,
@@ -29,6 +37,149 @@ from countersign.journal.sealing import (
     sealed_pointers,
 )
 from countersign.journal.states import LocalState, LocalTxn, transition
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One call as it was staged. `secret`: pointers to its secret arguments, as far as known. None if unknown,
+    because the manifest is read later: then they are written when the list is frozen.
+    """
+
+    effect_id: str
+    call_key: str
+    tool: str
+    args: bytes = field(repr=False)
+    lane: str
+    seq: int
+    secret: tuple[str, ...] | None
+    tool_digest: str | None = None  # of the manifest that declares them, if known
+
+
+def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:
+    """Complete a staged row with everything its digest covers. The staged bytes are kept next to edited ones."""
+    args, staged_args = _arguments(change.unit, staging, effect, secret, seals)
+    about = SealContext(effect.txn, effect.effect_id, "resource_id")
+    is_secret = is_secret_value(effect.args_bytes, sealed_pointers(args), effect.resource.id)
+    change.update(
+        "effects",
+        "txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
+        (effect.txn, staging, STAGED_LANE, effect.seq, effect.effect_id),
+        tool_digest=effect.tool_digest,
+        resource_type=effect.resource.type,
+        resource_id=seals.seal_text(change.unit, about, effect.resource.id, secret=is_secret),
+        compensation=compensation_bytes(effect.compensation),
+        effect_digest=effect.digest,
+        staged_args=staged_args,
+        args=args,
+        updated_at=change.at,
+    )
+
+
+def _arguments(
+    unit: Unit, staging: int, effect: Effect, secret: Collection[str], seals: Seals
+) -> tuple[bytes, bytes | None]:
+    """The columns `args` and `staged_args`: the bytes of this effect, and the staged ones if they differ."""
+    about = SealContext(effect.txn, effect.effect_id, "args")
+    row = unit.execute(
+        "SELECT args, staged_args FROM effects WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
+        (effect.txn, staging, STAGED_LANE, effect.effect_id),
+    ).fetchone()
+    stored: bytes = b"" if row is None else row["args"]
+    before = None if row is None else row["staged_args"]
+    known = {*secret, *sealed_pointers(stored)}
+    sealed = seals.seal(unit, about, effect.args_bytes, known)
+    if not stored or (was := _open(seals, about, stored)) == effect.args_bytes or before is not None:
+        return sealed, before
+    return sealed, seals.seal(unit, replace(about, column="staged_args"), was, known)
+
+
+def _open(seals: Seals, about: SealContext, stored: bytes) -> bytes:
+    try:
+        return seals.open(about, stored)
+    except ValueError as error:
+        raise JournalError(f"effect {about.effect_id[:12]} of the journal is damaged: {error}") from error
+
+
+def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], seals: Seals) -> None:
+    """Write canonical results, by effect id, into the live rows of a list, so that a replay can compare them.
+
+    If anything of the transaction is sealed, all results are sealed whole: the result of one live call may be the
+    secret of the next. Without a sealing key they are not kept; nothing is refused for that.
+    """
+    if not returned:
+        return
+    places = [""] if _has_secrets(change) else []
+    for effect_id, raw in returned.items():
+        about = SealContext(change.txn, effect_id, "result")
+        try:
+            stored = seals.seal(change.unit, about, raw, places)
+        except JournalSealed:
+            return
+        write_result(change, staging, effect_id, stored)
+
+
+def write_result(change: Change, staging: int, effect_id: str, stored: object) -> None:
+    """Write what a live call returned, as its column holds it."""
+    change.update(
+        "effects",
+        "txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
+        (change.txn, staging, LIVE_LANE, effect_id),
+        result=stored,
+    )
+
+
+def _has_secrets(change: Change) -> bool:
+    """Whether anything under this key is sealed, including calls that were rolled back."""
+    found = change.unit.execute(
+        "SELECT 1 FROM effects WHERE txn = ? AND substr(args, 1, ?) = ? LIMIT 1",
+        (change.txn, len(MARK), MARK),
+    ).fetchone()
+    return found is not None
+
+
+_SUPERSEDED: Final = "another list was submitted under this key"
+
+
+def end_unfrozen(change: Change, staging: int) -> None:
+    """End a list that was never frozen: its staged calls are withdrawn, its live effects were undone."""
+    for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
+        change.update(
+            "effects",
+            "txn = ? AND staging = ? AND lane = ? AND state IN ('staged', 'live')",
+            (change.txn, staging, lane),
+            state=to.value,
+        )
+
+
+def complete_unsubmitted(
+    change: Change, seals: Seals, staging: int, calls: Sequence[StagedRow], why: str | None = None
+) -> None:
+    """Complete the rows of calls that are not submitted, with `why`."""
+    for call in calls:
+        raw = b""
+        with suppress(JournalSealed):
+            if call.secret is not None:
+                about = SealContext(change.txn, call.effect_id, "args")
+                raw = seals.seal(change.unit, about, call.args, call.secret)
+        change.run(
+            "effects",
+            "UPDATE effects SET args = CASE WHEN length(args) = 0 THEN ? ELSE args END, tool_digest = ?, "
+            "error = coalesce(error, ?) WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
+            (raw, call.tool_digest, why, change.txn, staging, call.lane, call.effect_id),
+            *("args", "tool_digest", "error"),
+        )
+
+
+def supersede(change: Change, staging: int) -> None:
+    """Withdraw calls of an earlier list in force that this list does not contain, as the service does."""
+    change.update(
+        "effects",
+        "txn = ? AND staging <> ? AND lane = ? AND state IN ('staged', 'review', 'released') "
+        "AND effect_id NOT IN (SELECT effect_id FROM effects WHERE txn = ? AND staging = ?)",
+        (change.txn, staging, STAGED_LANE, change.txn, staging),
+        state=LocalState.WITHDRAWN.value,
+        error=_SUPERSEDED,
+    )
 
 
 @dataclass(frozen=True, slots=True)
