@@ -77,7 +77,7 @@ class Settings:
     key_path: Path | None  # the enrolled key; None: one created here, certified by the token
     journal_path: JournalLocation
     journal_key_path: Path | None = None  # seals secrets; None: next to the journal, created when needed
-    token_path: Path | None = None  # the platform's token; see service/ephemeral_key.py
+    token_path: Path | None = None  # the platform's token; see service/transport.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     issuer_keys: tuple[str, ...] = ()  # thumbprints (RFC 7638) of the only accepted keys; empty: any
     https_proxy: str | None = field(default=None, repr=False)  # may hold a password; None: direct

@@ -210,7 +210,7 @@ class Finalizer:
     async def _commit_live(self) -> None:
         self._require_lease()
         if self._live.rerun is not None:
-            self._engine.journal.reruns.take_in(self._lease, self._plan.staging, self._live.rerun)
+            self._engine.journal.transactions.adopt_rerun(self._lease, self._plan.staging, self._live.rerun)
         try:
             self._live.commit(self._plan.attempt_id, self.keep_live)
         except AdapterCommitError as failed:

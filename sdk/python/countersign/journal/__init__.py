@@ -26,7 +26,6 @@ from countersign.journal.meta import (
 )
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
-from countersign.journal.reruns import Reruns, Stops
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.spending import Spending
@@ -72,8 +71,6 @@ class Journal:
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
         self.firing = ExecutionLog(self.leases, self.seals)
         self.sent = RequestLog(self.database, when, self.leases)
-        self.stops = Stops(self.leases)
-        self.reruns = Reruns(self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = StoredManifests(self.database, when)
         self.receipts = Receipts(self.database, when)

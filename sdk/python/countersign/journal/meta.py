@@ -1,4 +1,4 @@
-"""Records next to the transactions: manifests, receipts, epochs, accepted edits, traces, requests, turns; and the outbox.
+"""Records next to the transactions: manifests, receipts, epochs, edits, traces, requests, model turns; and the outbox.
 
 Most are rows of the table `meta`, whose name holds their kind and their transaction. The outbox holds outcomes to
 report to the service, at least once each, in the order they were written.
@@ -294,7 +294,7 @@ REPORTED: Final = "outbox.result"
 
 
 class Outbox:
-    """The table `outbox`. Its rows are written with the outcomes they carry (execution.py)."""
+    """The table `outbox`. Its rows are written with the outcomes they carry (effects.py)."""
 
     def __init__(self, database: Database, clock: Clock, seals: Seals) -> None:
         self._database = database

@@ -49,7 +49,7 @@ class LocalTxn(StrEnum):
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
-    STOPPED = "stopped"  # its program was, before every effect had begun (reruns.py)
+    STOPPED = "stopped"  # its program was, before every effect had begun (transactions.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"

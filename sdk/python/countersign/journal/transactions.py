@@ -1,20 +1,27 @@
-"""Transactions in the journal: staging, freezing, the service's answers, the end.
+"""Transactions in the journal: staging, freezing, the service's answers, stops and reruns, the end.
 
 Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
 under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
+
+A crash leaves no stop, and a redeemed list rolls forward after it. A stop is intended: it is on disk before the
+interrupt propagates, and lasts until the program runs again under its key. A pending review is not stopped by stopping
+the wait for it, and a list whose effects had all begun is finished.
+
+A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
+Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
+keeps its row, with the new result. A list that was not redeemed takes nothing in, because a rerun replaces it.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
-from countersign.journal.chain import record_changes
+from countersign.journal.chain import Change, record_changes
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.effects import (
     StagedRow,
@@ -22,6 +29,7 @@ from countersign.journal.effects import (
     end_unfrozen,
     supersede,
     write_effect,
+    write_result,
     write_returned,
 )
 from countersign.journal.leases import Lease, Leases
@@ -30,7 +38,13 @@ from countersign.journal.sealing import SealContext, Seals
 from countersign.journal.states import LocalState, LocalTxn, transition
 
 _ATTEMPT_BYTES: Final = 16
-_NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
+_COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
+_MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"
+_NOT_ALL_BEGUN: Final = (
+    "txn = ? AND state IN ('frozen', 'ready', 'redeemed') AND EXISTS (SELECT 1 FROM effects e "
+    "WHERE e.txn = transactions.txn AND e.staging = transactions.staging AND e.lane = 'staged' "
+    "AND e.state IN ('staged', 'review', 'released', 'redeemed'))"
+)
 
 
 class Transactions(TransactionQueries):
@@ -127,7 +141,7 @@ class Transactions(TransactionQueries):
         secret: Mapping[str, Collection[str]],
         txn_digest: str,
         live: int,
-        returned: Mapping[str, bytes] = _NOTHING,
+        returned: Mapping[str, bytes] | None = None,
     ) -> str:
         """Put this list in force, durably, and name the attempt it may be redeemed under. `secret`: pointers to secret
         arguments by tool digest; `returned`: results of live tools by effect id.
@@ -141,7 +155,7 @@ class Transactions(TransactionQueries):
         with self._leases.unit(lease, "frozen", durable=True) as change:
             for effect in effects:
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
-            write_returned(change, staging, returned, self._seals)
+            write_returned(change, staging, returned or {}, self._seals)
             if staging > 1:
                 supersede(change, staging)
             attempt_id = _attempt_of_same_list(change.unit, lease.txn, staging)
@@ -254,9 +268,10 @@ class Transactions(TransactionQueries):
 
     def note(self, lease: Lease, note: str | None) -> None:
         """Set the note of an unfinished transaction for people; None removes it."""
+        now = self._clock.wall()
         with (
             self._database.unit(durable=False) as unit,
-            record_changes(unit, lease.txn, "noted", self._clock.wall()) as change,
+            record_changes(unit, lease.txn, "noted", now) as change,
         ):
             owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
             change.update("transactions", *owned, note=note)
@@ -289,6 +304,53 @@ class Transactions(TransactionQueries):
             if to is LocalState.KEPT:
                 change.update("transactions", "txn = ?", (lease.txn,), landed=1)
 
+    def adopt_rerun(self, lease: Lease, staging: int, rerun: int) -> None:
+        """Move the live rows of the rerun's list into the list in force, durably.
+
+        Raises:
+            JournalError: that list was not redeemed.
+        """
+        with self._leases.unit(lease, "taken_in", durable=True) as change:
+            ours, brought = (_live_rows(change, one) for one in (staging, rerun))
+            for effect_id in ours.keys() - brought.keys():
+                transition(change, staging, effect_id, LocalState.UNDONE)
+            change.update(
+                "effects",
+                "txn = ? AND staging = ? AND lane = ? AND state = ? AND error IS NULL",
+                (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
+                error=_MISSING_LIVE_WORK,
+            )
+            for effect_id in brought:
+                if effect_id in ours:
+                    write_result(change, staging, effect_id, brought[effect_id]["result"])
+                else:
+                    _copy(change, staging, brought[effect_id])
+                transition(change, rerun, effect_id, LocalState.RELISTED)
+            redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
+            taken = change.update("transactions", *redeemed, live=len(brought))
+            if taken != 1:
+                raise JournalError(
+                    f"transaction {lease.txn[:12]} was not redeemed; a rerun replaces its list"
+                )
+
+    def stop(self, lease: Lease, note: str) -> None:
+        """The program was stopped while its list was being submitted or redeemed. It is no longer parked: only its
+        own program may fire it now.
+        """
+        with self._leases.unit(lease, "stopped", durable=True) as change:
+            change.update(
+                *("transactions", _NOT_ALL_BEGUN, (lease.txn,)),
+                state=LocalTxn.STOPPED.value,
+                parked=0,
+                note=note,
+            )
+
+    def continue_stopped(self, lease: Lease) -> None:
+        """Its own program runs again under its key, and the list was redeemed: effects not begun may fire."""
+        with self._leases.unit(lease, "goes_on", durable=False) as change:
+            stopped = ("txn = ? AND state = ? AND redeemed = 1", (lease.txn, LocalTxn.STOPPED.value))
+            change.update("transactions", *stopped, state=LocalTxn.REDEEMED.value, note=None)
+
 
 def _row(unit: Unit, txn: str) -> Row:
     row: Row = unit.execute("SELECT * FROM transactions WHERE txn = ?", (txn,)).fetchone()
@@ -309,3 +371,32 @@ def _list(unit: Unit, txn: str, staging: int) -> list[tuple[str, str | None]]:
         (txn, staging, STAGED_LANE),
     )
     return [(row["call_key"], row["tool_digest"]) for row in rows]
+
+
+def _copy(change: Change, staging: int, row: Row) -> None:
+    """Copy a row. Sealed values are bound to transaction and effect, and open in either list."""
+    (last,) = change.unit.execute(
+        "SELECT coalesce(max(seq), 0) FROM effects WHERE txn = ? AND staging = ? AND lane = ?",
+        (change.txn, staging, LIVE_LANE),
+    ).fetchone()
+    change.insert(
+        "effects",
+        only_given=True,
+        txn=change.txn,
+        staging=staging,
+        lane=LIVE_LANE,
+        seq=last + 1,
+        **dict(zip(_COPIED, row, strict=True)),
+        state=LocalState.LIVE.value,
+        updated_at=change.at,
+    )
+
+
+def _live_rows(change: Change, staging: int) -> dict[str, Row]:
+    """The rows of a list that are neither kept nor undone, by effect id, in order."""
+    rows = change.unit.execute(
+        f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - constants of this module
+        "WHERE txn = ? AND staging = ? AND lane = ? AND state = ? ORDER BY seq",
+        (change.txn, staging, LIVE_LANE, LocalState.LIVE.value),
+    ).fetchall()
+    return {row["effect_id"]: row for row in rows}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.database import Unit
@@ -21,72 +23,8 @@ from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
 
-_MOST_OF_FILE: Final = 20  # messages of SQLite about a badly broken file
-_SCHEMA: Final = (
-    "SELECT name, type, tbl_name || ' ' || coalesce(sql, '') FROM sqlite_master "
-    "WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-)
-
-
-class SQLiteStore:
-    """A journal file, damaged or not."""
-
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise MisuseError(f"there is no journal at {str(path)!r}; name one with --journal")
-        self._path = path
-
-    @contextmanager
-    def opened(self) -> Iterator[Unit]:
-        """A read-only connection in one transaction."""
-        uri = f"{self._path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
-            db.row_factory = sqlite3.Row
-            # changed bytes are compared, not raised
-            db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-            for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
-                db.execute(f"PRAGMA {pragma}")
-            db.execute("BEGIN")
-            yield db
-
-    @contextmanager
-    def errors_found(self, look: Scan) -> Iterator[None]:
-        """Record what SQLite cannot read as damage."""
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 itself decodes column names
-            look.found(Damage.FILE, f"SQLite cannot read it: {error}")
-
-    def look_at_file(self, db: Unit, look: Scan) -> None:
-        """Check every page and index."""
-        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
-        for what in said if said != ["ok"] else ():
-            look.legible = False
-            look.found(Damage.FILE, what)
-
-    def look_at_schema(self, db: Unit, look: Scan) -> None:
-        """Check its marks, and everything that has a name."""
-        marks = (
-            db.execute("PRAGMA application_id").fetchone()[0],
-            db.execute("PRAGMA user_version").fetchone()[0],
-        )
-        if marks != (APPLICATION_ID, VERSION):
-            look.found(
-                Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
-            )
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-            prepare(fresh)
-            ours = {row[0]: (row[1], row[2]) for row in fresh.execute(_SCHEMA)}
-        theirs = {row[0]: (row[1], row[2]) for row in db.execute(_SCHEMA)}
-        compare_schemas(look, ours, theirs)
-
-
 if TYPE_CHECKING:
     import psycopg
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import overload
 
 _SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are readable without them
 _STRANGE: Final = frozenset({"trigger", "view", "rule"})  # these may change or replace rows
@@ -192,6 +130,66 @@ def compare_schemas(
     for name in theirs.keys() - ours.keys():
         if theirs[name][0] in _STRANGE:
             look.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
+
+
+_MOST_OF_FILE: Final = 20  # messages of SQLite about a badly broken file
+_SCHEMA: Final = (
+    "SELECT name, type, tbl_name || ' ' || coalesce(sql, '') FROM sqlite_master "
+    "WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+)
+
+
+class SQLiteStore:
+    """A journal file, damaged or not."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise MisuseError(f"there is no journal at {str(path)!r}; name one with --journal")
+        self._path = path
+
+    @contextmanager
+    def opened(self) -> Iterator[Unit]:
+        """A read-only connection in one transaction."""
+        uri = f"{self._path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+            db.row_factory = sqlite3.Row
+            # changed bytes are compared, not raised
+            db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+            for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
+                db.execute(f"PRAGMA {pragma}")
+            db.execute("BEGIN")
+            yield db
+
+    @contextmanager
+    def errors_found(self, look: Scan) -> Iterator[None]:
+        """Record what SQLite cannot read as damage."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 itself decodes column names
+            look.found(Damage.FILE, f"SQLite cannot read it: {error}")
+
+    def look_at_file(self, db: Unit, look: Scan) -> None:
+        """Check every page and index."""
+        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
+        for what in said if said != ["ok"] else ():
+            look.legible = False
+            look.found(Damage.FILE, what)
+
+    def look_at_schema(self, db: Unit, look: Scan) -> None:
+        """Check its marks, and everything that has a name."""
+        marks = (
+            db.execute("PRAGMA application_id").fetchone()[0],
+            db.execute("PRAGMA user_version").fetchone()[0],
+        )
+        if marks != (APPLICATION_ID, VERSION):
+            look.found(
+                Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
+            )
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+            prepare(fresh)
+            ours = {row[0]: (row[1], row[2]) for row in fresh.execute(_SCHEMA)}
+        theirs = {row[0]: (row[1], row[2]) for row in db.execute(_SCHEMA)}
+        compare_schemas(look, ours, theirs)
 
 
 _Described = dict[str, tuple[str, str]]

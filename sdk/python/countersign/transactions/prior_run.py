@@ -103,6 +103,6 @@ async def finish_prior_run(
         )
     live.rerun = plan.staging
     engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
-    engine.journal.stops.go_on(lease)  # running it again under its key continues it
+    engine.journal.transactions.continue_stopped(lease)  # running it again under its key continues it
     await RollForward(engine, lease, before, live).run()
     return before

@@ -264,7 +264,7 @@ class Step:
                 if not isinstance(error, Exception):
                     # On disk first: recovery must not begin later what the caller was told did not happen.
                     with log_cleanup_errors(self.txn):
-                        self._journal.stops.stop(
+                        self._journal.transactions.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
                         )
                 elif not isinstance(error, ReviewPending | ServiceUnavailable):

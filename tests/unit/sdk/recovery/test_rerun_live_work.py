@@ -76,7 +76,7 @@ def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Call
 def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
+        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", _full)
         with pytest.raises(JournalError, match="full"):
             desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
@@ -149,7 +149,7 @@ def test_a_list_that_was_not_redeemed_takes_nothing_in(desk: Desk) -> None:
     lease = journal.leases.acquire("t" * 43)
     assert isinstance(lease, Lease)
     with pytest.raises(JournalError, match="was not redeemed"):
-        journal.reruns.take_in(lease, 1, journal.transactions.begin_staging(lease))
+        journal.transactions.adopt_rerun(lease, 1, journal.transactions.begin_staging(lease))
 
 
 # ------------------------------------------------------------------------------------- other live work than was kept
