@@ -141,7 +141,7 @@ def test_resume_tells_it_where_nothing_is_left_to_finish_and_no_other_host_fires
     with desk.runtime() as runtime:
         assert resume(runtime) == []
         assert desk.view("o-1").state is TxnState.SETTLED
-        assert runtime.journal.epochs.told(runtime.settings.iss) == 2
+        assert runtime.journal.epochs.reported(runtime.settings.iss) == 2
         assert resume(runtime) == []
     with pytest.raises(AlreadyRedeemed):
         refunded(desk, "o-1", "another-host.db")

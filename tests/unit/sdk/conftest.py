@@ -28,7 +28,7 @@ def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest)
     yield world
     world.runtime.close()
     database = open_database(place)
-    is_there = database.is_there()
+    is_there = database.exists()
     database.close()
     if is_there:
         found = verify(place).findings

@@ -213,7 +213,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), told)
     lease = runtime.journal.leases.acquire(unknown.txn)
     assert isinstance(lease, Lease)
-    runtime.journal.firing.learn(lease, row.staging, [news])
+    runtime.journal.effect_log.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
     assert (row.result, row.said[0]["result"]) == (told, SECRET)
@@ -226,7 +226,7 @@ def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> N
     desk, runtime = airline.desk, airline.desk.runtime
     airline.dies.append(Killed())
     with monkeypatch.context() as patched:
-        patched.setattr(runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
+        patched.setattr(runtime.journal.effect_log, "write", lambda *_: None)  # the dead write nothing
         desk.run((airline.check_in, SECRET), key="crashed", raises=Killed)
     parked = airline.meets(ReviewPending, lambda: airline.book("F3", LARGE, PASSENGER), "parked")
     desk.service.approve(parked.txn)

@@ -247,7 +247,7 @@ class Retries:
         tries = self._ended.get(call.effect.effect_id)
         return tries[-1] if tries else None
 
-    def told(self, call: PlannedCall, error: BaseException) -> str:
+    def describe(self, call: PlannedCall, error: BaseException) -> str:
         """The text people see for a failed try. If this try did nothing but an earlier one is in doubt, both are
         described: the earlier one is the reason why the outcome is unknown.
         """
@@ -307,7 +307,7 @@ class Outcomes:
         Raises:
             JournalError: the write failed; none of these calls may be made.
         """
-        self._engine.journal.firing.begin(
+        self._engine.journal.effect_log.begin(
             self._lease,
             self._authority.staging,
             *(call.effect.effect_id for call in calls),
@@ -351,7 +351,7 @@ class Outcomes:
             JournalError: the write failed; what was FIRING on disk still is.
         """
         if unwritten := self._to_write():
-            self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
+            self._engine.journal.effect_log.write(self._lease, self._authority.staging, unwritten)
         self._written()
 
     def write_during_run(self) -> None:

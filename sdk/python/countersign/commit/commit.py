@@ -142,7 +142,7 @@ class Commit:
             effects=tuple(call.submitted() for call in self._plan.calls),
             claimed=self._claimed,
             attempt_id=None if self._live else self._plan.attempt_id,
-            epoch=self._engine.journal.epochs.told(self._engine.settings.iss) or None,
+            epoch=self._engine.journal.epochs.reported(self._engine.settings.iss) or None,
         )
 
     def _take_over(self, view: TransactionView) -> None:
@@ -309,7 +309,7 @@ class Commit:
 
     async def _fire(self, permit: Permit | None) -> dict[str, object]:
         ids = [effect.effect_id for effect in self._plan.effects]
-        self._engine.journal.firing.redeemed(self._lease, self._plan.staging, ids)
+        self._engine.journal.effect_log.redeemed(self._lease, self._plan.staging, ids)
         ending = Finalizer(self._engine, self._lease, self._plan, self._live)
         run = EffectExecutor(self._engine, self._lease, Authority.of(self._plan), permit)
         return await ending.around(run, self._plan.calls)

@@ -65,7 +65,7 @@ class CompensationResult:
         """The note for the transaction record."""
         return "; ".join(self._lines()) or None
 
-    def beside(self, why: str) -> str:
+    def explain(self, why: str) -> str:
         """The reason why the transaction failed, followed by the calls that were not compensated."""
         return "; ".join([why, *self._lines()])
 
@@ -131,12 +131,16 @@ class Compensator:
         """Retry later, unless the service reports that the compensation can never be built: that is final."""
         why = describe_refusal(call, error)
         log.warning("the compensation of %s is not finished: %s", call.tool.name, why)
-        if isinstance(error, ServiceRefused) and error.problem_code == _GIVEN_UP and await self._stands(call):
+        if (
+            isinstance(error, ServiceRefused)
+            and error.problem_code == _GIVEN_UP
+            and await self._has_failed_finally(call)
+        ):
             self._settle(call, LocalState.COMPENSATION_FAILED, why)
         else:
             self._unfinished[row.label] = why
 
-    async def _stands(self, call: PlannedCall) -> bool:
+    async def _has_failed_finally(self, call: PlannedCall) -> bool:
         """Whether the service records the compensation as failed for good."""
         try:
             view = await self._engine.service.view(self._plan.txn)
@@ -155,7 +159,7 @@ class Compensator:
         if view.effect.state is EffectState.UNKNOWN:
             await self._known_by_probe(call, planned)
             return  # without an answer of its probe, it waits for a person
-        attempt_id = self._engine.journal.firing.begin_compensation(
+        attempt_id = self._engine.journal.effect_log.begin_compensation(
             self._lease,
             self._plan.staging,
             planned.effect,
@@ -238,7 +242,7 @@ class Compensator:
             releases=releases,
             kind="compensate",
         )
-        self._engine.journal.firing.compensation_redeemed(
+        self._engine.journal.effect_log.compensation_redeemed(
             self._lease, self._plan.staging, planned.effect.effect_id
         )
         return permit
@@ -285,7 +289,7 @@ class Compensator:
         done = EffectOutcome(
             row.effect_id, found.outcome, row.attempt_id, result=found.result, error=found.why[:MAX_ERROR]
         )
-        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        self._engine.journal.effect_log.write(self._lease, self._plan.staging, [done])
         if found.outcome is Outcome.FIRED:
             self._settle(call, LocalState.COMPENSATED)
         else:
@@ -301,12 +305,12 @@ class Compensator:
         if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
             return False
         done = EffectOutcome(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
-        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        self._engine.journal.effect_log.write(self._lease, self._plan.staging, [done])
         await flush_outbox(self._engine, self._plan.txn)
         return True
 
     def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:
-        self._engine.journal.firing.settle_compensated(
+        self._engine.journal.effect_log.settle_compensated(
             self._lease, self._plan.staging, call.effect.effect_id, to, why and why[:MAX_ERROR]
         )
 

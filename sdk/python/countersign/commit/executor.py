@@ -84,7 +84,7 @@ class EffectExecutor:
         self._outcomes = Outcomes(engine, lease, authority)
         self._result = ExecutionResult()
         self._under_way: list[FiringEffect] = []
-        self._tries = Retries(engine, self._time)
+        self._retries = Retries(engine, self._time)
         self._left_running: set[str] = set()  # a try that timed out
         self._is_over = False
         self._ended: dict[str, str] = {}  # by effect id: how the last try ended, for calls not in progress
@@ -126,7 +126,7 @@ class EffectExecutor:
             for call in group
             if self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
         }
-        self._tries.cut_off |= doubtful
+        self._retries.cut_off |= doubtful
         if not self._time.covers_all(group):
             self._outcomes.write()
         await self._time.take(group, after)
@@ -138,20 +138,20 @@ class EffectExecutor:
             failed = await self._call_all(waiting, doubtful)
             ended = [one for one in failed if not isinstance(one[1], TooLateError)]
             for call, error in ended:
-                self._tries.note(call, error)
+                self._retries.note(call, error)
                 if not is_not_done(call, error):
                     doubtful.add(call.effect.effect_id)
             self._ended = {
-                call.effect.effect_id: self._why(call, self._tries.last(call) or error)
+                call.effect.effect_id: self._why(call, self._retries.last(call) or error)
                 for call, error in failed
             }
-            again = [call for call, error in ended if self._tries.may_retry(call, error)]
+            again = [call for call, error in ended if self._retries.may_retry(call, error)]
             await self._record_failures([one for one in ended if one[0] not in again], doubtful)
             late = [call for call, error in failed if isinstance(error, TooLateError)]
             waiting = [*again, *late]
             if waiting:
                 self._outcomes.write()
-            refused = await self._tries.extend(again, late, after) if waiting else None
+            refused = await self._retries.extend(again, late, after) if waiting else None
             if refused is not None:
                 await self._give_up_retrying(waiting, refused, doubtful)
                 waiting = []
@@ -190,7 +190,7 @@ class EffectExecutor:
             for call, error in failed:
                 known = is_not_done(call, error) and call.effect.effect_id not in doubtful
                 outcome = Outcome.FAILED if known else Outcome.UNKNOWN
-                text = self._tries.last(call) if isinstance(error, TooLateError) else None
+                text = self._retries.last(call) if isinstance(error, TooLateError) else None
                 self._outcomes.note(call, outcome, error=self._why(call, text or error))
             raise leaving
         return [(call, error) for call, error in failed if isinstance(error, Exception)]
@@ -248,7 +248,7 @@ class EffectExecutor:
         """Where the journal keeps the requests of an idempotent tool. Only such a tool is called again."""
         if not call.manifest.idempotent:
             return RequestOrder()
-        sent, effect_id = self._engine.journal.sent, call.effect.effect_id
+        sent, effect_id = self._engine.journal.request_log, call.effect.effect_id
         return RequestOrder(
             functools.partial(sent.of, self._lease.txn, effect_id),
             functools.partial(sent.keep, self._lease, effect_id),
@@ -260,9 +260,9 @@ class EffectExecutor:
         """There is no time for another try: calls that were tried end as their last try did, the others were not
         made.
         """
-        tried = [(call, last) for call in calls if (last := self._tries.last(call)) is not None]
+        tried = [(call, last) for call in calls if (last := self._retries.last(call)) is not None]
         await self._record_failures(tried, doubtful)
-        for call in (one for one in calls if self._tries.last(one) is None):
+        for call in (one for one in calls if self._retries.last(one) is None):
             # A call that an earlier run left FIRING may have happened.
             in_doubt = call.effect.effect_id in doubtful
             why = f"an earlier run left it firing, and there is no time for another call: {refused}"
@@ -322,7 +322,7 @@ class EffectExecutor:
             )
 
     def _why(self, call: PlannedCall, error: BaseException) -> str:
-        text = self._tries.told(call, error)
+        text = self._retries.describe(call, error)
         return f"{LEFT_RUNNING} ({text})" if call.effect.effect_id in self._left_running else text
 
     async def _run_probe(self, call: PlannedCall) -> ProbeFinding | None:

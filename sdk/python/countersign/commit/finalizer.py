@@ -109,7 +109,7 @@ class Finalizer:
         """
         undone = await self.take_back()
         call, outcomes = result.stopped, self.outcomes()
-        key, txn, why = self._plan.run_key, self._plan.txn, undone.beside(result.why)
+        key, txn, why = self._plan.run_key, self._plan.txn, undone.explain(result.why)
         reads = self.reads()
         if call is None or isinstance(result.cause, PermitRefused):
             if IN_EFFECT.intersection(without_reads(outcomes, reads).values()):
@@ -223,7 +223,7 @@ class Finalizer:
                 self._plan.run_key,
                 self._plan.txn,
                 failed.adapter,
-                undone.beside(str(failed)),
+                undone.explain(str(failed)),
                 self.outcomes(),
                 committed=failed.committed,
                 reviews=undone.reviews,
@@ -238,10 +238,10 @@ class Finalizer:
         rows = self._engine.journal.transactions.effects(record)
         live = self._engine.journal.transactions.live(record)
         reads = self.reads()
-        open_rows = [row for row in rows if row.state in _OPEN and not row.left_standing]
+        open_rows = [row for row in rows if row.state in _OPEN and not row.kept_by_person]
         if any(row.state is not LocalState.FIRED or row.label not in reads for row in open_rows) or any(
             row.state is LocalState.LIVE for row in live
         ):
             return LocalTxn.UNSETTLED
-        stood = any(row.state is LocalState.COMPENSATED or row.left_standing for row in rows)
+        stood = any(row.state is LocalState.COMPENSATED or row.kept_by_person for row in rows)
         return LocalTxn.SETTLED if stood else LocalTxn.ENDED

@@ -82,7 +82,7 @@ async def adopt_redemption(engine: Engine, lease: Lease, plan: Plan, view: Trans
     """
     if not is_same_list(view, plan) or not await redeemed_by_us(engine, plan, view):
         return False
-    engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
+    engine.journal.effect_log.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
     return True
 
 
@@ -216,7 +216,7 @@ _CLOCK_TOLERANCE: Final = 3600.0
 async def report_to_restored_service(engine: Engine) -> bool:
     """Report again what a service in a higher epoch may have lost. True if it has everything now."""
     iss = engine.settings.iss
-    text = engine.journal.epochs.told(iss)
+    text = engine.journal.epochs.reported(iss)
     if not text:
         return True  # nothing was ever redeemed from this journal
     view = await engine.service.epoch()
@@ -232,5 +232,5 @@ async def report_to_restored_service(engine: Engine) -> bool:
     for attempt_id in engine.journal.receipts.without_health(since):
         clean &= await report_outcomes(engine, attempt_id, [])
     if clean:
-        engine.journal.epochs.tell(iss, view.epoch)
+        engine.journal.epochs.mark_reported(iss, view.epoch)
     return clean

@@ -11,7 +11,7 @@ from pathlib import Path
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
 from countersign.journal.database import Database
-from countersign.journal.effects import EffectOutcome, ExecutionLog, RemoteOutcome, StagedRow
+from countersign.journal.effects import EffectLog, EffectOutcome, RemoteOutcome, StagedRow
 from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
@@ -67,10 +67,10 @@ class Journal:
         self.database = open_database(place)
         self.seals = Seals(when, _keys_for(place, key_path))
         self.leases = Leases(self.database, when, lease_seconds)
-        self.claims = ResourceLocks(self.database, self.leases, when)
+        self.resource_locks = ResourceLocks(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
-        self.firing = ExecutionLog(self.leases, self.seals)
-        self.sent = RequestLog(self.database, when, self.leases)
+        self.effect_log = EffectLog(self.leases, self.seals)
+        self.request_log = RequestLog(self.database, when, self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = StoredManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
@@ -106,7 +106,7 @@ def require_journal(place: JournalLocation) -> None:
     """
     database = open_database(place)
     try:
-        if not database.is_there():
+        if not database.exists():
             raise MisuseError(f"there is no journal at {str(place)!r}; name one with --journal")
     finally:
         database.close()

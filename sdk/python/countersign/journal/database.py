@@ -28,15 +28,15 @@ class ForkAware(Protocol):
     fork_order: int
     """The lock order: an object that locks another while locked has the smaller number."""
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Before the fork: wait for work in progress and block new work."""
         ...
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After the fork, in the parent."""
         ...
 
-    def begin_anew(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After the fork, in the child: use and close nothing of the parent's."""
         ...
 
@@ -54,19 +54,19 @@ class _ForkHandlers:
         # One lock order for all: a unit that ends a lease holds its database first.
         self._held = sorted(self.known, key=lambda one: one.fork_order)
         for one in self._held:
-            one.hold()
+            one.before_fork()
 
     def in_parent(self) -> None:
         held, self._held = self._held, []
         for one in held:
-            one.let_go()
+            one.after_fork_in_parent()
         self._one_at_a_time.release()
 
     def in_child(self) -> None:
         self._held = []
         self._one_at_a_time = threading.Lock()
         for one in list(self.known):
-            one.begin_anew()
+            one.after_fork_in_child()
 
 
 _fork_handlers = _ForkHandlers()
@@ -127,7 +127,7 @@ class Database(ABC):
         self._pid = os.getpid()
         self._open_unit: bool | None = None  # whether the open unit is durable; None without one
         self._part_failed = False
-        self._at_end: list[
+        self._callbacks: list[
             tuple[Callable[[], object], Callable[[], object]]
         ] = []  # called on commit, and otherwise
         register_fork_aware(self)
@@ -142,7 +142,7 @@ class Database(ABC):
                 unknown whether the unit was written.
         """
         self._mind_process()
-        with self._lock, self.told():
+        with self._lock, self.translate_errors():
             if self._open_unit is not None:
                 with self._part(durable):
                     yield self._connected()
@@ -155,16 +155,16 @@ class Database(ABC):
                     raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
                 self._commit()
             except BaseException:
-                for _, otherwise in self._take_at_end():
+                for _, otherwise in self._take_callbacks():
                     otherwise()
                 self._undo()
                 raise
             finally:
                 self._open_unit = None
-            for do, _ in self._take_at_end():
+            for do, _ in self._take_callbacks():
                 do()
 
-    def at_end(self, kept: Callable[[], object], otherwise: Callable[[], object]) -> None:
+    def after_unit(self, kept: Callable[[], object], otherwise: Callable[[], object]) -> None:
         """Inside a unit: call `kept` once all of it is written, `otherwise` if it is not, or if that is unknown.
 
         Raises:
@@ -173,10 +173,10 @@ class Database(ABC):
         with self._lock:
             if self._open_unit is None:
                 raise MisuseError("no unit of the journal is open")
-            self._at_end.append((kept, otherwise))
+            self._callbacks.append((kept, otherwise))
 
-    def _take_at_end(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
-        taken, self._at_end = self._at_end, []
+    def _take_callbacks(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
+        taken, self._callbacks = self._callbacks, []
         return taken
 
     @contextmanager
@@ -192,7 +192,7 @@ class Database(ABC):
     def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Run a query."""
         self._mind_process()
-        with self._lock, self.told():
+        with self._lock, self.translate_errors():
             return self._read(sql, parameters)
 
     def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
@@ -201,7 +201,7 @@ class Database(ABC):
         return found[0] if found else None
 
     @abstractmethod
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the journal exists. It is not created.
 
         Raises:
@@ -216,24 +216,24 @@ class Database(ABC):
 
     # -------------------------------------------------------------------------------------------- at a fork
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Wait until no unit is open."""
         self._lock.acquire()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         self._lock.release()
 
-    def begin_anew(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Do not even close the parent's connection: that would end the parent's session or drop its locks."""
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._open_unit, self._at_end = None, []
+        self._open_unit, self._callbacks = None, []
         _LEFT_TO_PARENTS.append(self._leave())
 
     def _mind_process(self) -> None:
         """Detect a fork that bypassed Python's hooks."""
         if self._pid != os.getpid():
-            self.begin_anew()
+            self.after_fork_in_child()
 
     # ------------------------------------------------------------------------------------------- the engine
 
@@ -265,5 +265,5 @@ class Database(ABC):
         """Roll back, in whatever state the transaction is."""
 
     @abstractmethod
-    def told(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """Raise the engine's errors as `JournalError`."""

@@ -108,7 +108,7 @@ def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], 
     """
     if not returned:
         return
-    places = [""] if _has_secrets(change) else []
+    places = [""] if _any_sealed(change) else []
     for effect_id, raw in returned.items():
         about = SealContext(change.txn, effect_id, "result")
         try:
@@ -128,7 +128,7 @@ def write_result(change: Change, staging: int, effect_id: str, stored: object) -
     )
 
 
-def _has_secrets(change: Change) -> bool:
+def _any_sealed(change: Change) -> bool:
     """Whether anything under this key is sealed, including calls that were rolled back."""
     found = change.unit.execute(
         "SELECT 1 FROM effects WHERE txn = ? AND substr(args, 1, ?) = ? LIMIT 1",
@@ -205,7 +205,7 @@ class RemoteOutcome:
     result: bytes | None = field(default=None, repr=False)
 
 
-class ExecutionLog:
+class EffectLog:
     """Redemption, FIRING and outcomes."""
 
     def __init__(self, leases: Leases, seals: Seals) -> None:
@@ -272,9 +272,11 @@ class ExecutionLog:
             for one in news:
                 for to in one.way:
                     transition(change, staging, one.effect_id, to, missing_ok=True)
-                if one.settlements is None or one.settlements == self._told(change, staging, one.effect_id):
+                if one.settlements is None or one.settlements == self._known_settlements(
+                    change, staging, one.effect_id
+                ):
                     continue
-                settlements, result = self._as_told(change, staging, one)
+                settlements, result = self._seal_settlements(change, staging, one)
                 change.run(
                     "effects",
                     "UPDATE effects SET settlements = ?, result = coalesce(result, ?) "
@@ -353,14 +355,14 @@ class ExecutionLog:
                 written_at=change.at,
             )
 
-    def _told(self, change: Change, staging: int, effect_id: str) -> bytes | None:
+    def _known_settlements(self, change: Change, staging: int, effect_id: str) -> bytes | None:
         """What people had settled as of the last poll."""
         found = _row(change.unit, change.txn, staging, effect_id)
         if found is None or found["settlements"] is None:
             return None
         return self._seals.open(SealContext(change.txn, effect_id, "settlements"), found["settlements"])
 
-    def _as_told(
+    def _seal_settlements(
         self, change: Change, staging: int, news: RemoteOutcome
     ) -> tuple[bytes | None, bytes | None]:
         """What people settled, and their result, sealed like the tool's own result would be."""

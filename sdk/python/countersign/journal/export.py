@@ -182,7 +182,7 @@ def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
         "result": _result(row, args),
         "error": row.error,
         "compensates": row.compensates,
-        "settled": "; ".join(_settlement(one) for one in row.said) or None,
+        "settled": "; ".join(_settlement(one) for one in row.parsed_settlements) or None,
     }
 
 

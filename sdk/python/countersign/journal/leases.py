@@ -72,7 +72,7 @@ class Heartbeat:
         self._renew = renew
         self._every = every_seconds
         self._lock = threading.RLock()
-        self._told = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._held: WeakSet[Lease] = WeakSet()
         self._thread: threading.Thread | None = None
         register_fork_aware(self)
@@ -103,7 +103,7 @@ class Heartbeat:
         with self._lock:
             self._held.clear()
             thread = self._thread
-            self._told.notify_all()
+            self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_SECONDS)
 
@@ -120,7 +120,7 @@ class Heartbeat:
         """Wait for the next beat. False if nothing is left to renew."""
         with self._lock:
             if self._held:
-                self._told.wait(self._every)
+                self._changed.wait(self._every)
             if not self._held:
                 self._thread = None
             return bool(self._held)
@@ -139,16 +139,16 @@ class Heartbeat:
 
     # -------------------------------------------------------------------------------------------- at a fork
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         self._lock.acquire()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         self._lock.release()
 
-    def begin_anew(self) -> None:
+    def after_fork_in_child(self) -> None:
         """The leases and the thread belong to the parent."""
         self._lock = threading.RLock()
-        self._told = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._held = WeakSet()
         self._thread = None
 
@@ -175,7 +175,7 @@ class Leases:
             lease = Lease(txn, new_holder(), row["generation"] + 1)
             # Before the write: another thread of this process may read the row right after it.
             _OWN_HOLDERS[lease.holder] = lease
-            self._database.at_end(
+            self._database.after_unit(
                 lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
             )
             unit.execute(
@@ -343,7 +343,7 @@ class ResourceLocks:
         self._leases = leases
         self._clock = clock
 
-    def standing(self, resources: Collection[str]) -> ResourceLock | None:
+    def first_held(self, resources: Collection[str]) -> ResourceLock | None:
         """The first of these resources that is locked, or None. Reads only, so the next look may differ."""
         return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
 

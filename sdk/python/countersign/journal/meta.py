@@ -203,12 +203,12 @@ class Epochs(MetaRecords):
         value = self._value(f"{_EPOCH}:{iss}")
         return 0 if value is None else int(value)
 
-    def told(self, iss: str) -> int:
+    def reported(self, iss: str) -> int:
         """The epoch that has every report; 0 before there was anything to report."""
         value = self._value(f"{_REPORTED_EPOCH}:{iss}")
         return 0 if value is None else int(value)
 
-    def meet(self, iss: str, epoch: int) -> None:
+    def observe(self, iss: str, epoch: int) -> None:
         """Record the epoch of a verified token; it never decreases. The first epoch counts as having every report."""
         if epoch <= self.highest(iss):
             return
@@ -217,7 +217,7 @@ class Epochs(MetaRecords):
             _raise_epoch(change, f"{_EPOCH}:{iss}", epoch)
             change.insert("meta", or_ignore=True, name=f"{_REPORTED_EPOCH}:{iss}", value=str(epoch))
 
-    def tell(self, iss: str, epoch: int) -> None:
+    def mark_reported(self, iss: str, epoch: int) -> None:
         """Record that the service of this epoch has every report."""
         now = self._clock.wall()
         with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "told", now) as change:

@@ -115,9 +115,9 @@ class PostgresDatabase(Database):
         self._url = url
         self._session: PostgresConnection | None = None
 
-    def is_there(self) -> bool:
-        with self.told(), self.connect() as connection:
-            return schema_exists(connection, self.enter(connection))
+    def exists(self) -> bool:
+        with self.translate_errors(), self.connect() as connection:
+            return schema_exists(connection, self.use_schema(connection))
 
     def connect(self) -> psycopg.Connection[PostgresRow]:
         """A new connection, with nothing done on it yet.
@@ -136,7 +136,7 @@ class PostgresDatabase(Database):
         )
         return connection
 
-    def enter(self, connection: psycopg.Connection[PostgresRow]) -> str:
+    def use_schema(self, connection: psycopg.Connection[PostgresRow]) -> str:
         """Set the connection's search path to the journal's schema only, and return its name."""
         given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
         schema = schema_of(connection, str(given.get("options") or ""))
@@ -169,7 +169,7 @@ class PostgresDatabase(Database):
     def _open(self) -> PostgresConnection:
         connection = self.connect()
         try:
-            prepare(connection, self.enter(connection))
+            prepare(connection, self.use_schema(connection))
             found = connection.execute("SHOW synchronous_commit").fetchone()
             default = "" if found is None else found[0]
             return PostgresConnection(connection, default if default == _FOR_STANDBYS else "on")
@@ -224,7 +224,7 @@ class PostgresDatabase(Database):
         self._disconnect()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except self._driver.Error as error:

@@ -90,14 +90,14 @@ class EffectRecord:
         return f"{self.tool}#{self.seq}"
 
     @property
-    def said(self) -> tuple[Mapping[str, JSON], ...]:
+    def parsed_settlements(self) -> tuple[Mapping[str, JSON], ...]:
         """What people settled about it, oldest first."""
         return () if self.settlements is None else parse_settlements(self.settlements)
 
     @property
-    def left_standing(self) -> bool:
+    def kept_by_person(self) -> bool:
         """Whether a person settled that it stays as it fired."""
-        return any(one.get("answer") == TaskAnswer.LEFT_STANDING.value for one in self.said)
+        return any(one.get("answer") == TaskAnswer.LEFT_STANDING.value for one in self.parsed_settlements)
 
     def frozen(self) -> Effect:
         """The effect that the digests cover.
@@ -145,7 +145,7 @@ class ShownEffect:
     has_secrets: bool
     error: str | None
     compensates: str | None
-    said: tuple[Mapping[str, JSON], ...]
+    parsed_settlements: tuple[Mapping[str, JSON], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,9 @@ def shown_effect(row: Row) -> ShownEffect:
             has_secrets=is_sealed(row["args"]),
             error=row["error"],
             compensates=row["compensates"],
-            said=settlement_texts([] if row["settlements"] is None else redacted(row["settlements"])),
+            parsed_settlements=settlement_texts(
+                [] if row["settlements"] is None else redacted(row["settlements"])
+            ),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged("effect", row["effect_id"], str(error)) from error

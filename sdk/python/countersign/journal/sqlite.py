@@ -33,7 +33,7 @@ class SQLiteDatabase(Database):
         self._connection: sqlite3.Connection | None = None
         self._level = ""  # the connection's current `synchronous` level
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return Path(self.name).is_file()
 
     def _connected(self) -> sqlite3.Connection:
@@ -67,7 +67,7 @@ class SQLiteDatabase(Database):
             self._connected().execute("ROLLBACK")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

@@ -231,7 +231,7 @@ class PostgresStore:
     def opened(self) -> Iterator[Unit]:
         """A read-only session with one consistent view."""
         with closing(self._database.connect()) as connection:
-            schema = self._database.enter(connection)
+            schema = self._database.use_schema(connection)
             if not schema_exists(connection, schema):
                 raise MisuseError(f"there is no journal at {self._database.name!r}; name one with --journal")
             self._ours = _fresh_schema(connection)
@@ -243,7 +243,7 @@ class PostgresStore:
     def errors_found(self, look: Scan) -> Iterator[None]:
         """Record what the server cannot read as damage; an unreachable server is an error."""
         try:
-            with self._database.told():
+            with self._database.translate_errors():
                 yield
         except JournalError as error:
             if getattr(error.__cause__, "sqlstate", None) not in _BROKEN:

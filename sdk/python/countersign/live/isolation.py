@@ -235,9 +235,9 @@ async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> fro
     """
     chosen = policy.adapters or [tool.adapter for tool in engine.registry if tool.adapter is not None]
     resources = frozenset(adapter.name for adapter in chosen if adapter is not READS)
-    claims, waited = engine.journal.claims, 0.0
+    locks, waited = engine.journal.resource_locks, 0.0
     while resources:
-        taken = claims.standing(resources) or claims.take(lease, resources)
+        taken = locks.first_held(resources) or locks.take(lease, resources)
         if taken is None:
             break
         if waited >= policy.timeout_seconds:

@@ -221,7 +221,7 @@ class AdapterCommits:
                 self._commit(adapter, session)
             except Exception as error:
                 raise AdapterCommitError(adapter.name, error, tuple(self._final)) from error
-            self._stands(adapter)
+            self._mark_committed(adapter)
 
     def go_on(self) -> None:
         """Continue after an interrupt.
@@ -233,7 +233,7 @@ class AdapterCommits:
             self._finish(*self._left[0])
         self.run()
 
-    def _stands(self, adapter: LiveAdapter) -> None:
+    def _mark_committed(self, adapter: LiveAdapter) -> None:
         """Mark an adapter as committed. In this order, so that after an interrupt at any point the adapter is asked
         again.
         """
@@ -256,7 +256,7 @@ class AdapterCommits:
                 failed = CommitUnknown(adapter.name, _INTERRUPTED)
             if not landed:
                 raise AdapterCommitError(adapter.name, failed, tuple(self._final)) from failed
-        self._stands(adapter)
+        self._mark_committed(adapter)
 
     def _commit(self, adapter: LiveAdapter, session: LiveSession) -> None:
         self._heard(adapter.name, functools.partial(session.commit, self._attempt_id))

@@ -201,7 +201,7 @@ def _is_open(row: EffectRecord) -> bool:
     """Whether a staged effect still has to be determined or compensated. A fired one is known, and is not
     compensated while live effects are in doubt.
     """
-    failed = row.state is LocalState.COMPENSATION_FAILED and not row.left_standing
+    failed = row.state is LocalState.COMPENSATION_FAILED and not row.kept_by_person
     return failed or row.state in _DOUBTFUL
 
 
@@ -213,7 +213,7 @@ def _mark_remaining_unused(engine: Engine, lease: Lease, record: TransactionReco
         if row.state is LocalState.REDEEMED
     ]
     if done:
-        engine.journal.firing.write(lease, record.staging or 0, done)
+        engine.journal.effect_log.write(lease, record.staging or 0, done)
 
 
 def _one(journal: Journal, beginning: str) -> str:

@@ -65,7 +65,7 @@ async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
     except ServiceUnavailable as error:
         log.warning("could not read what people settled of transaction %s: %s", plan.txn[:12], error)
         return
-    engine.journal.firing.learn(lease, plan.staging, list(_remote_outcomes(view)))
+    engine.journal.effect_log.learn(lease, plan.staging, list(_remote_outcomes(view)))
 
 
 def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:
@@ -157,7 +157,7 @@ class RollForward:
             adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
             stand, doubtful = found.that(True), found.that(None)
             raise LiveCommitFailed(
-                *(key, txn, adapter, undone.beside(why), outcomes),
+                *(key, txn, adapter, undone.explain(why), outcomes),
                 committed=stand,
                 doubtful=doubtful,
                 reviews=undone.reviews,
@@ -165,7 +165,7 @@ class RollForward:
             )
         effect_id = call.effect.effect_id
         text = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
-        text = undone.beside(text or why)
+        text = undone.explain(text or why)
         raise EffectFailed(
             *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews), reads=self._ending.reads()
         )
@@ -246,7 +246,7 @@ class RollForward:
 
     def _write(self, done: Sequence[EffectOutcome]) -> None:
         if done:
-            self._engine.journal.firing.write(self._lease, self._plan.staging, done)
+            self._engine.journal.effect_log.write(self._lease, self._plan.staging, done)
 
     def _give_up_firing(self) -> None:
         """Nothing is called again for a failed list, so calls that were FIRING are unknown."""

@@ -212,7 +212,7 @@ class Enforcer:
 
         claims = await self._verified(service, effects[0].txn, verify)
         self._journal.receipts.keep(attempt_id, claims.txn, receipt)
-        self._journal.epochs.meet(self._settings.iss, claims.epoch)
+        self._journal.epochs.observe(self._settings.iss, claims.epoch)
         return Permit(
             attempt_id=attempt_id,
             effect_ids=frozenset(effect.effect_id for effect in effects),

@@ -39,14 +39,14 @@ class ForeseenEffect:
     why: str | None = None
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The consequence of the decision in a line."""
         if self.asks:
             return f"asks {' and '.join(map(str, self.asks))}"
         return "; ".join(map(str, self.reasons)) or self.why or ""
 
     def __str__(self) -> str:
-        message = f": {self.told}" if self.told else ""
+        message = f": {self.summary}" if self.summary else ""
         return f"{self.tool} {_json(self.args)}: {self.decision}{message}"
 
 

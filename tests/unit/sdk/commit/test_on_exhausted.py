@@ -185,7 +185,7 @@ def test_what_a_dead_process_left_is_brought_to_its_end(desk: Desk, monkeypatch:
 
     calls = (mail, "o-1"), (upsert, "o-1"), (refund, "o-1", 5)
     with monkeypatch.context() as patched:
-        patched.setattr(desk.runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
+        patched.setattr(desk.runtime.journal.effect_log, "write", lambda *_: None)  # the dead write nothing
         patched.setattr(desk.runtime.journal.transactions, "stop", lambda *_: None)
         fails(desk, Killed, *calls)
     assert states(desk) == {"mail#1": "failed", "upsert#2": "firing", "refund#3": "redeemed"}

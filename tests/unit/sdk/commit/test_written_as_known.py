@@ -62,7 +62,7 @@ def test_a_process_that_dies_in_the_pause_has_nothing_to_ask_people(desk: Desk, 
         raise DiedError
 
     def dies() -> None:
-        desk.runtime.journal.firing.write = nothing_more  # type: ignore[method-assign]
+        desk.runtime.journal.effect_log.write = nothing_more  # type: ignore[method-assign]
         raise DiedError
 
     paused.append(dies)
@@ -149,7 +149,7 @@ def test_a_try_that_was_cut_by_ctrl_c_was_left_running_though_one_before_it_had_
 def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, stands: bool) -> None:
     """What could not be written then is written when all have ended, where it is not there."""
     refund, ended = refund_tool(desk), threading.Event()
-    write, left = desk.runtime.journal.firing.write, [sqlite3.OperationalError("disk I/O error")]
+    write, left = desk.runtime.journal.effect_log.write, [sqlite3.OperationalError("disk I/O error")]
 
     @order_tool(desk)
     def slow(order_id: str) -> str:
@@ -161,11 +161,11 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
             if stands:
                 write(*given)  # and the answer to COMMIT was lost
             ended.set()
-            with desk.runtime.journal.database.told():
+            with desk.runtime.journal.database.translate_errors():
                 raise left.pop()
         write(*given)
 
-    desk.runtime.journal.firing.write = broken  # type: ignore[method-assign]
+    desk.runtime.journal.effect_log.write = broken  # type: ignore[method-assign]
     run(desk, [(refund, "o-1", 1), (slow, "o-1")])
     assert states(desk) == {"refund#1": "fired", "slow#2": "fired"}
 
@@ -173,10 +173,10 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
 def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund: Any) -> None:
 
     def broken(*_: Any) -> None:
-        with desk.runtime.journal.database.told():
+        with desk.runtime.journal.database.translate_errors():
             raise sqlite3.OperationalError("disk I/O error")
 
-    desk.runtime.journal.firing.write = broken  # type: ignore[method-assign]
+    desk.runtime.journal.effect_log.write = broken  # type: ignore[method-assign]
     fails(desk, OutcomeUnknown, [(refund, "o-1", 1), (refund, "o-2", 2)])
     assert states(desk) == {"refund#1": "firing", "refund#2": "firing"}
 

@@ -184,12 +184,12 @@ def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
     ("edit", "kind", "says"),
     [
         ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
-        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line says 80"),
-        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line says 100"),
-        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "says 'unknown'"),
-        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "says 80"),
-        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is gone"),
-        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line speaks"),
+        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
+        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
+        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
+        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
+        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
+        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
     ],
 )  # fmt: skip
 def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:

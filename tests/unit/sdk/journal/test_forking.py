@@ -119,11 +119,11 @@ class _Locked:
     def __init__(self, order: int, taken: list[int]) -> None:
         self.fork_order, self._taken = order, taken
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         self._taken.append(self.fork_order)
 
-    def let_go(self) -> None: ...
-    def begin_anew(self) -> None: ...
+    def after_fork_in_parent(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 def test_a_fork_takes_locks_in_the_order_in_which_they_lock_each_other() -> None:

@@ -165,20 +165,20 @@ def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
         assert isinstance(lease, Lease)
         leases.append(lease)
     first, second = leases
-    assert journal.claims.standing({"x", "y", "z"}) is None
-    assert journal.claims.take(first, {"x", "y"}) is None
-    assert journal.claims.take(first, {"x", "y"}) is None  # his own is in nobody's way
-    assert journal.claims.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
-    assert journal.claims.standing({"z"}) is None
-    journal.claims.drop(second)
-    assert journal.claims.standing({"x"}) == ResourceLock("x", "key-a", first.holder)
+    assert journal.resource_locks.first_held({"x", "y", "z"}) is None
+    assert journal.resource_locks.take(first, {"x", "y"}) is None
+    assert journal.resource_locks.take(first, {"x", "y"}) is None  # his own is in nobody's way
+    assert journal.resource_locks.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
+    assert journal.resource_locks.first_held({"z"}) is None
+    journal.resource_locks.drop(second)
+    assert journal.resource_locks.first_held({"x"}) == ResourceLock("x", "key-a", first.holder)
     journal.leases.release(first)
-    assert journal.claims.take(second, {"y", "z"}) is None
+    assert journal.resource_locks.take(second, {"y", "z"}) is None
     again = journal.leases.acquire("a")  # another run of the first: what the one before had is not its own
-    assert isinstance(again, Lease) and journal.claims.standing({"x"}) is None
+    assert isinstance(again, Lease) and journal.resource_locks.first_held({"x"}) is None
     with pytest.raises(errors.LeaseLost):
-        journal.claims.take(first, {"x"})
-    assert journal.claims.take(again, {"y"}) == ResourceLock("y", "key-b", second.holder)
+        journal.resource_locks.take(first, {"x"})
+    assert journal.resource_locks.take(again, {"y"}) == ResourceLock("y", "key-b", second.holder)
 
 
 @ON_BOTH
@@ -192,13 +192,13 @@ def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
             agent.leave()
         else:
             agent.do(agent._txn.__exit__, ValueError, ValueError("the body"), None)
-        assert desk.runtime.journal.claims.standing({"x"}) is None
+        assert desk.runtime.journal.resource_locks.first_held({"x"}) is None
 
 
 def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
     """With live effects the claim is held until they are committed; without any it is given up before the question."""
     ((_x, put),) = memories(desk, "x")
-    refund, claims, seen = refund_tool(desk), desk.runtime.journal.claims, []
+    refund, claims, seen = refund_tool(desk), desk.runtime.journal.resource_locks, []
     desk.before_fire = lambda _: seen.append(claims.standing({"x"}))
     with desk.step("staged", isolation=Serialize(0.0)):
         assert claims.standing({"x"}) is not None

@@ -181,7 +181,7 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
         raise errors.JournalError("the disk is full")
 
     def dies(name: str) -> None:
-        monkeypatch.setattr(journal.firing, "begin", full)
+        monkeypatch.setattr(journal.effect_log, "begin", full)
         monkeypatch.setattr(journal.transactions, "end_live", full)
 
     desk.before_fire = dies

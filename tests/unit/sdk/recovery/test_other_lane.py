@@ -84,7 +84,7 @@ def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, mo
         raise errors.JournalError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
+        broken.setattr(desk.runtime.journal.effect_log, "begin_compensation", full)
         desk.run((charge, "o-1", 100), (notify, "o-1"), raises=errors.JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)

@@ -178,7 +178,7 @@ def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_only_if_it_is
     def void(charge_id: str) -> None:
         """Take a charge back."""
         desk.act("void", charge_id)
-        monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
+        monkeypatch.setattr(desk.runtime.journal.effect_log, "write", full)
 
     desk.publish(void)
     charge = charge_undone_by_void(desk)

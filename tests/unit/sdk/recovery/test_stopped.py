@@ -129,7 +129,7 @@ def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk,
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as death, pytest.raises(SystemExit):
-        death.setattr(desk.runtime.journal.firing, "write", dies)
+        death.setattr(desk.runtime.journal.effect_log, "write", dies)
         resume(desk.runtime)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])

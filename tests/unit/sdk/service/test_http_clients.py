@@ -149,7 +149,7 @@ class Stranger(Quiet):
     ("scheme", "told"),
     [
         ("http", "answered 404 .*COUNTERSIGN_URL may name no policy service"),
-        ("https", r"https://127\.0\.0\.1:\d+ speaks no https .*correct COUNTERSIGN_URL"),
+        ("https", r"https://127\.0\.0\.1:\d+ serves no https .*correct COUNTERSIGN_URL"),
     ],
 )
 def test_another_server_is_not_told_as_nobody(desk: Desk, scheme: str, told: str) -> None:

@@ -54,9 +54,9 @@ def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     record = found(desk, "t-1")
     others = "(SELECT result FROM effects WHERE seq = 2)"
     tampered(desk, f"UPDATE effects SET result = {others} WHERE seq = 1")
-    with pytest.raises(JournalError, match="put where it was not sealed"):
+    with pytest.raises(JournalError, match="changed or moved"):
         desk.runtime.journal.transactions.effects(record)
-    with pytest.raises(JournalError, match="put where it was not sealed"):
+    with pytest.raises(JournalError, match="changed or moved"):
         describe_transaction(desk.runtime.journal, record)  # who has the key checks what is shown as well
 
 
