@@ -202,7 +202,7 @@ def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) 
     desk.service.policy = lambda name, _: denied if name == "void" else Verdict.RELEASE
     failed = undone(desk)
     assert (states(desk)["charge#1"], failed.txn.state) == ("compensation_failed", "unsettled")
-    assert "charge#1 was not taken back: void is denied: never void. Still" in failed.said
+    assert "charge#1 was not compensated: void is denied: never void. Still" in failed.said
 
 
 def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: Desk) -> None:
@@ -214,7 +214,7 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
 
     charge = charge_undone_by_void(desk)
     failed = undone(desk, (charge, "o-1"), (charge, "o-2"))
-    assert "charge#2 was not taken back: void did not happen: ValueError: closed." in failed.said
+    assert "charge#2 was not compensated: void did not happen: ValueError: closed." in failed.said
     assert desk.done[-1] == ("void", "c-o-1")
     assert [*states(desk).values()] == ["compensated", "compensation_failed", "failed"]
 
@@ -256,9 +256,9 @@ def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(des
     failed = undone(desk, (unbuildable(desk), "o-1"))
     why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
     assert failed.error.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"} == states(desk)
-    assert f"NotDone: no; charge#1 was not taken back: {why}. Still standing and" in failed.said
+    assert f"NotDone: no; charge#1 was not compensated: {why}. Still standing and" in failed.said
     record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (record.state, record.note) == ("unsettled", f"charge#1 was not taken back: {why}")
+    assert (record.state, record.note) == ("unsettled", f"charge#1 was not compensated: {why}")
     assert errors(desk) == {"charge": why, "notify": "NotDone: no"}
     with pytest.raises(PlaceholderUsed, match="it happened, and could not be taken back"):
         failed.placed[0].result  # noqa: B018 - it raises
@@ -278,7 +278,7 @@ def test_what_may_repeat_a_secret_is_not_told(desk: Desk, caplog: Any, secret: l
     record = desk.runtime.journal.transactions.find("t-1")[0]
     heard = [failed.said, record.note, errors(desk)["charge"], caplog.text]
     assert ["4111" in (one or "") for one in heard] == [told] * 4
-    assert "charge#1 was not taken back: " in failed.said
+    assert "charge#1 was not compensated: " in failed.said
 
 
 def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

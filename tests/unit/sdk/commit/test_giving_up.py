@@ -63,7 +63,7 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
 def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, lagging: Any, key: str) -> None:
-    lapsed = lapses(desk, refund, "sent back 8 times, the last time because")
+    lapsed = lapses(desk, refund, "refused 8 times, most recently because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
     assert not lapsed.error.may_fire
     assert desk.service.latest(lapsed.error.txn).state is TxnState.ENDED

@@ -20,8 +20,8 @@ from countersign import (
     resume,
     resume_async,
     run_transaction,
-    waiting,
 )
+from countersign.concurrency import run_sync
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
 from tests.fakes.desk import Desk, failing_tool, refund_tool, service_states, states
@@ -92,7 +92,7 @@ def unsure_payment(desk: Desk) -> Payment:
 
 def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
     engine = desk.runtime.engine(desk.runtime.sync_waits(), lambda: True)
-    found = waiting.run_sync(resume_one(engine, TXN))
+    found = run_sync(resume_one(engine, TXN))
     assert (found.waiting, unsure_payment.asked) == (True, [])
     assert states(desk) == {"pay#1": "unknown"}
 

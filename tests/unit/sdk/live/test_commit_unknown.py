@@ -15,7 +15,7 @@ from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_i
 from tests.fakes.running import fails
 
 Note = Callable[[str, str], int]
-NOT_KNOWN = "it cannot be told whether its live effects were kept"
+NOT_KNOWN = "it is unknown whether its live effects were kept"
 ARRIVES = pytest.mark.parametrize("arrives", [True, False])
 
 

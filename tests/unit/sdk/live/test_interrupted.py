@@ -114,7 +114,7 @@ def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run
     assert (notes_in(notes), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
-    assert "in notes stand, and those in" in found.note
+    assert "in notes were kept, and those in" in found.note
 
 
 class Waiting(MemoryAdapter):

@@ -234,7 +234,7 @@ def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, 
     def full(*_: Any, **__: Any) -> None:
         raise errors.JournalError("the disk is full")
 
-    lost = pytest.raises(errors.SavepointLost, match="bad note, and the journal could not be told: the disk")
+    lost = pytest.raises(errors.SavepointLost, match="bad note, and that could not be journaled: the disk")
     with lost, desk.step() as txn:
         note("o-1", "first")
         refund("o-1", 100)

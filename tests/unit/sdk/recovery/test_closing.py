@@ -69,7 +69,7 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
         resume(desk.runtime)  # tells what stood before
     state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
-    assert ("its live effects in notes stand, and those in other do not)" in str(note)) or staged != "nothing"
+    assert ("its live effects in notes were kept, and those in other were lost)" in str(note)) or staged != "nothing"
     row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
@@ -93,7 +93,7 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
 
 
 WRONG = [
-    ({"by": " "}, "say by"),
+    ({"by": " "}, "by must have"),
     ({"why": ""}, "say why"),
     ({"by": "a" * 201}, "in 200 characters at most"),
     ({"why": "a" * 2001}, "in 2000 characters at most"),
@@ -227,10 +227,10 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
             silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
             (found,) = resume(desk.runtime)
             assert found.after == "unsettled"
-            assert found.note.startswith("it cannot be told whether its live effects were kept;")
+            assert found.note.startswith("it is unknown whether its live effects were kept;")
             if key == "t-1":
                 assert closed(desk, txn.txn)[0] == "closed"
-    with pytest.raises(errors.MisuseError, match=r"no part of the live effects .* `countersign resume"):
+    with pytest.raises(errors.MisuseError, match=r"the live effects .* are not partly kept `countersign resume"):
         closed(desk, txn.txn)
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 

@@ -207,7 +207,7 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
 
     with pytest.raises(errors.LiveCommitFailed):
         run_transaction(step, key="t-1", runtime=desk.runtime)
-    with pytest.raises(errors.OutcomeUnknown, match="in notes stand, and those in other do not"):
+    with pytest.raises(errors.OutcomeUnknown, match="in notes were kept, and those in other were lost"):
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
 
@@ -231,7 +231,7 @@ def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, 
             assert "live adapter 'other' could not commit" in told and "standing: notes" in told
             assert "None of its staged effects stands. Tell the operator." in told
         else:
-            assert "in notes stand, and those in other do not" in told
+            assert "in notes were kept, and those in other were lost" in told
     assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
 
 
@@ -263,7 +263,7 @@ def test_what_was_prepared_is_not_kept(desk: Desk, files: FilesAdapter, monkeypa
 
 
 Put = Callable[..., object]
-BUSY = "it cannot be told whether its live effects were kept"
+BUSY = "it is unknown whether its live effects were kept"
 
 
 @pytest.fixture

@@ -143,6 +143,6 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
         (found,) = resume(later.runtime)
         assert (found.needs_attention, desk.done) == (True, [])
         assert "tool 'save' ran live in this transaction and is staged here" in found.note
-        assert "declare it live with the adapter it had" in found.note
+        assert "declare it live with its former adapter" in found.note
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])

@@ -225,7 +225,7 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
 
 def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
     refund = refund_tool(desk)
-    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left")
+    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
     for told in (nullcontext(), otherwise):
         with told, desk.step():
             refund("o-1", note("o-1", "hello") + len(kept(desk)))

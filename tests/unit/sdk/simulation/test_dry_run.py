@@ -277,7 +277,7 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
         ForeseenEffect(
             "refund", "e-2", {}, "review", (ApprovalRequirement(("cfo", "finance"), 2, "passkey"),)
         ),
-        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
+        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="the service did not answer: away"),
     )
     files = (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
     rows = (
@@ -292,7 +292,7 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
         r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
         r'  1  refund {"to":"a\nb"}: release',
         "  2  refund {}: review: asks 2 of cfo|finance with passkey",
-        '  3  refund "(secret)": unknown: nobody could be asked: away',
+        '  3  refund "(secret)": unknown: the service did not answer: away',
         '  live  note {"text":"x"}: ran and was undone',
         "  changes  sql: cannot tell what would change",
         r"  changes  files: a\x07.txt new, b removed, c changed",

@@ -108,7 +108,7 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
         ({"cents": 1}, {"cents": True}, "in its result cents was 1 and is true"),
         (None, 1, "its result was null and is 1"),
         ("a" * 9_000, "b", f'its result was "{"a" * 199}... and is "b"'),
-        (1, object(), "its result was 1 and is nothing that JSON could hold"),
+        (1, object(), "its result was 1 and is no JSON now"),
     ],
 )
 def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told: str) -> None:
@@ -161,7 +161,7 @@ def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.
     assert told == "live call 1 of look: its result was not recorded, so it is not compared"
     assert (found.status, found.to_json()["unchecked"]) == ("same", [told])
     assert f"  unchecked: {told}" in str(found).splitlines()
-    with pytest.raises(NotRecorded, match="what look returned is not in the record"):
+    with pytest.raises(NotRecorded, match="what look returned is not recorded"):
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
 
 

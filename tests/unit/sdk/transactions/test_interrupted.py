@@ -266,7 +266,7 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
 @on_both
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
-    gone = pytest.raises(errors.LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    gone = pytest.raises(errors.LeaseLost, match=r"no longer belongs to this run.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:
             unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))

@@ -195,7 +195,7 @@ WRONG: list[tuple[Any, ...]] = [
     ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
     ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
     ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
-    ([note("o-1", when="now")], "step '1' is none: it knows no 'when', only tool, id, args, "),
+    ([note("o-1", when="now")], "step '1' is invalid: it knows no 'when', only tool, id, args, "),
     # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
     ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),
     ([note("o-1"), [refund("o-1")] * 2], "step '3' asks for the same"),
@@ -209,7 +209,7 @@ WRONG: list[tuple[Any, ...]] = [
     ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
     (
         [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],  # its shape and its tools
-        *("step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"),
+        *("step '3' is invalid", "step '5' is invalid: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"),
     ),
     (
         [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],

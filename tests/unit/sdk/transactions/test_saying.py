@@ -47,7 +47,7 @@ KEYS = [
     (b"t", "is text"),
     ("", "1 to 200 characters"),
     ("x" * 201, "this has 201"),
-    ("unnamed-refund", "one that nobody gave"),
+    ("unnamed-refund", "reserved for steps without a key"),
     ("half a \ud800 pair", "written as UTF-8"),
 ]
 

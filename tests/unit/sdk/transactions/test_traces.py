@@ -139,7 +139,7 @@ def test_a_wait_that_we_gave_up_has_no_line_of_ours_and_a_bug_of_ours_keeps_them
     ready.set()
     with pytest.raises(AttributeError) as bug:
         run_sync(None)  # type: ignore[arg-type]
-    for raised, left in ((gave_up, []), (bug, ["run"])):
+    for raised, left in ((gave_up, []), (bug, ["run_sync"])):
         inside = raised.value.with_traceback(raised.tb.tb_next)
         assert [frame.name for frame in frames(public_cause(call, inside))] == left
 
