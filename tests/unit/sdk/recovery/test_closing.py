@@ -94,7 +94,7 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
 
 WRONG = [
     ({"by": " "}, "by must have"),
-    ({"why": ""}, "say why"),
+    ({"why": ""}, "why must have"),
     ({"by": "a" * 201}, "in 200 characters at most"),
     ({"why": "a" * 2001}, "in 2000 characters at most"),
     ({"why": "\ud800"}, "written as UTF-8"),
