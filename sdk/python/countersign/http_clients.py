@@ -61,14 +61,15 @@ def async_http_client(
     ca_file: Path | None = None,
 ) -> httpx2.AsyncClient:
     """The same for an event loop."""
-    tls = _tls(ca_file)
-    proxied = transport is None and proxy is not None
+    tls, mounts = _tls(ca_file), None
+    if transport is None and proxy is not None:
+        mounts = {
+            "https://": httpx2.AsyncHTTPTransport(verify=tls, proxy=_proxy(proxy, tls), trust_env=False)
+        }
     return httpx2.AsyncClient(
         base_url=base_url,
         transport=transport,
-        mounts={"https://": httpx2.AsyncHTTPTransport(verify=tls, proxy=_proxy(proxy, tls), trust_env=False)}
-        if proxied
-        else None,
+        mounts=mounts,
         verify=tls,
         follow_redirects=False,
         trust_env=False,

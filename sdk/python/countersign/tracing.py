@@ -35,26 +35,21 @@ _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 @contextmanager
 def span(name: str, **facts: object) -> Iterator[SetAttributes]:
     """One span. The yielded function adds attributes: `tell(state="fired")`."""
-    tracer = _tracer()
-    if tracer is None:
-        yield _ignore_attributes
-        return
-    with _current(tracer.start_span(name, attributes=_named(facts))) as tell:
-        yield tell
+    with _started(name, _named(facts)) as one:
+        yield lambda **more: None if one is None else one.set_attributes(_named(more))
 
 
 @contextmanager
 def resumed_span(name: str, traceparent: str | None, **facts: object) -> Iterator[SetAttributes]:
     """Continue work of another process: a span in its trace, linked to this process's current span."""
-    tracer = _tracer()
-    if tracer is None:
-        yield _ignore_attributes
-        return
-    begun, here = _parse(traceparent), trace.get_current_span().get_span_context()
-    context = None if begun is None else trace.set_span_in_context(trace.NonRecordingSpan(begun))
-    links = [trace.Link(here)] if begun is not None and here.is_valid else []
-    with _current(tracer.start_span(name, context=context, links=links, attributes=_named(facts))) as tell:
-        yield tell
+    begun = _parse(traceparent) if enabled() else None
+    options: dict[str, Any] = {}
+    if begun is not None:
+        options["context"] = trace.set_span_in_context(trace.NonRecordingSpan(begun))
+        here = trace.get_current_span().get_span_context()
+        options["links"] = [trace.Link(here)] if here.is_valid else []
+    with _started(name, _named(facts), **options) as one:
+        yield lambda **more: None if one is None else one.set_attributes(_named(more))
 
 
 @contextmanager
@@ -62,13 +57,9 @@ def model_span(name: str, facts: Mapping[str, object]) -> Iterator[Callable[[Map
     """A call to a language model, named by OpenTelemetry's conventions for generative AI: sizes, names and reasons,
     never prompts or answers. The yielded function adds attributes.
     """
-    tracer = _tracer()
-    if tracer is None:
-        yield _no_span
-        return
-    one = tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=_known(facts))
-    with _current(one):
-        yield lambda more: one.set_attributes(_known(more))
+    options = {"kind": trace.SpanKind.CLIENT} if enabled() else {}
+    with _started(name, _known(facts), **options) as one:
+        yield lambda more: None if one is None else one.set_attributes(_known(more))
 
 
 def enabled() -> bool:
@@ -110,13 +101,16 @@ def _tracer() -> Tracer | None:
 
 
 @contextmanager
-def _current(one: Span) -> Iterator[SetAttributes]:
-    def tell(**facts: object) -> None:
-        one.set_attributes(_named(facts))
-
+def _started(name: str, attributes: dict[str, Any], **options: Any) -> Iterator[Span | None]:
+    """A span as the current one; None without tracing."""
+    tracer = _tracer()
+    if tracer is None:
+        yield None
+        return
+    one = tracer.start_span(name, attributes=attributes, **options)
     with trace.use_span(one, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
-            yield tell
+            yield one
         except BaseException as error:
             one.set_attribute("error.type", type(error).__name__)
             one.set_status(trace.Status(trace.StatusCode.ERROR))
@@ -138,9 +132,3 @@ def _parse(traceparent: str | None) -> SpanContext | None:
     flags = trace.TraceFlags(int(found[3], 16) & 1)
     context = trace.SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags)
     return context if context.is_valid else None
-
-
-def _ignore_attributes(**_: object) -> None: ...
-
-
-def _no_span(_: Mapping[str, object]) -> None: ...

@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from countersign.clock import backoff
 from countersign.commit.plan import Plan
@@ -33,9 +33,6 @@ from countersign.errors.reasons import ApprovalRequirement, PendingReview, Propo
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 log: Final = logging.getLogger("countersign")
 

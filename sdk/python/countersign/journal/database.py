@@ -87,27 +87,11 @@ _LEFT_TO_PARENTS: Final[list[object]] = []  # connections of the parent process:
 Parameters = tuple[Any, ...] | Mapping[str, Any]
 
 
-class Row(Protocol):
-    """One row, by name or by position."""
+Row = Any
+"""A row of either engine, by name or by position."""
 
-    def __getitem__(self, key: int | str, /) -> Any: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def keys(self) -> list[str]: ...
-
-
-class Cursor(Protocol):
-    """The result of a statement."""
-
-    @property
-    def rowcount(self) -> int: ...
-
-    def fetchone(self) -> Any: ...
-
-    def fetchall(self) -> list[Any]: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
+Cursor = Any
+"""The result of a statement of either engine."""
 
 
 class Unit(Protocol):

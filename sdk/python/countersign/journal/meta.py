@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -56,6 +56,12 @@ class MetaRecords:
         self._database = database
         self._clock = clock
 
+    @contextmanager
+    def _change(self, txn: str, kind: str, *, durable: bool = False) -> Iterator[Change]:
+        with self._database.unit(durable=durable) as unit:
+            with record_changes(unit, txn, kind, self._clock.wall()) as change:
+                yield change
+
     def _value(self, name: str) -> str | None:
         """One row of `meta`."""
         row = self._database.row("SELECT value FROM meta WHERE name = ?", (name,))
@@ -80,8 +86,7 @@ class AcceptedEdits(MetaRecords):
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
         """Record the edits that made the arguments in force: proposed, by whom, accepted by whom."""
-        now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "edits", now) as change:
+        with self._change(txn, "edits") as change:
             set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
@@ -110,8 +115,7 @@ class Traces(MetaRecords):
         """Record it, if tracing is on; the last commit wins."""
         if traceparent is None:
             return
-        now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "traced", now) as change:
+        with self._change(txn, "traced") as change:
             set_meta(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
@@ -124,15 +128,14 @@ class StoredManifests(MetaRecords):
 
     def keep(self, manifest: ToolManifest) -> None:
         """Keep a manifest by its digest."""
-        now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, record_changes(unit, OWN, "manifest", now) as change:
+        with self._change(OWN, "manifest") as change:
             change.insert(
                 "manifests",
                 or_ignore=True,
                 tool=manifest.tool,
                 digest=manifest.digest,
                 body=canonicalize(manifest.to_json()),
-                kept_at=now,
+                kept_at=change.at,
             )
 
     def get(self, tool: str, digest: str) -> ToolManifest:
@@ -170,10 +173,9 @@ class Receipts(MetaRecords):
         """Keep a verified receipt. Not durable by itself: the FIRING that follows is."""
         if self.of(attempt_id) is not None:
             return
-        now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "receipt", now) as change:
+        with self._change(txn, "receipt") as change:
             change.insert(
-                "receipts", or_ignore=True, attempt_id=attempt_id, txn=txn, token=token, kept_at=now
+                "receipts", or_ignore=True, attempt_id=attempt_id, txn=txn, token=token, kept_at=change.at
             )
 
     def of(self, attempt_id: str) -> StoredReceipt | None:
@@ -212,15 +214,13 @@ class Epochs(MetaRecords):
         """Record the epoch of a verified token; it never decreases. The first epoch counts as having every report."""
         if epoch <= self.highest(iss):
             return
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "epoch", now) as change:
+        with self._change(OWN, "epoch", durable=True) as change:
             _raise_epoch(change, f"{_EPOCH}:{iss}", epoch)
             change.insert("meta", or_ignore=True, name=f"{_REPORTED_EPOCH}:{iss}", value=str(epoch))
 
     def mark_reported(self, iss: str, epoch: int) -> None:
         """Record that the service of this epoch has every report."""
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "told", now) as change:
+        with self._change(OWN, "told", durable=True) as change:
             _raise_epoch(change, f"{_REPORTED_EPOCH}:{iss}", epoch)
 
 

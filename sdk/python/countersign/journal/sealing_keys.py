@@ -14,7 +14,7 @@ import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from countersign.contract.keys import decode_base64url, encode_base64url
 from countersign.errors import JournalSealed, MisuseError
@@ -45,26 +45,6 @@ class SealingKey:
     def id(self) -> str:
         """The id that sealed values name it by."""
         return hashlib.sha256(_DOMAIN + self.raw).hexdigest()[:_ID_CHARACTERS]
-
-
-class SealingKeys(Protocol):
-    """The sealing keys of one journal."""
-
-    def newest(self) -> SealingKey | None:
-        """The key that seals. None if there is none yet and one may be created."""
-        ...
-
-    def make(self) -> SealingKey:
-        """Create the first key of a journal."""
-        ...
-
-    def find(self, key_id: str) -> SealingKey:
-        """The key of that id."""
-        ...
-
-    def ids(self) -> tuple[str, ...]:
-        """The ids of all keys."""
-        ...
 
 
 class InMemoryKey:
@@ -155,6 +135,9 @@ class KeyFile:
         """The keys in the file now; empty if it does not exist."""
         self._keys = () if self._path is None else read_keys(self._path)
         return self._keys
+
+
+SealingKeys = InMemoryKey | KeyFile
 
 
 def read_keys(path: Path) -> tuple[SealingKey, ...]:

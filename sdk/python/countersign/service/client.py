@@ -7,9 +7,10 @@ signed tokens, and those are verified before anything fires (enforcement.py).
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Sequence
-from typing import Final, Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from countersign.concurrency import AsyncExecutor, run_sync
@@ -203,79 +204,42 @@ class AsyncClient(Service):
         await self._opened.__aexit__(None, None, None)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _blocking(
+    call: Callable[Concatenate[Service, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], R]:
+    @functools.wraps(call)
+    def blocking(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run_sync(call(client._service, *args, **kwargs))
+
+    return blocking
+
+
 class Client:
     """The API for blocking programs: the calls of `Service` on this thread."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def submit(
-        self, request: SubmitRequest, *, wait: int = 0, idempotency_key: str | None = None
-    ) -> TransactionView:
-        """See `Service.submit`."""
-        return run_sync(self._service.submit(request, wait=wait, idempotency_key=idempotency_key))
-
-    def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
-        """See `Service.view`."""
-        return run_sync(self._service.view(txn, wait=wait, asked_after=asked_after))
-
-    def transactions(self, *, state: TxnState | None = None, cursor: str | None = None) -> TransactionPage:
-        """See `Service.transactions`."""
-        return run_sync(self._service.transactions(state=state, cursor=cursor))
-
-    def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
-        """See `Service.withdraw`."""
-        return run_sync(self._service.withdraw(txn, reason))
-
-    def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
-        """See `Service.answer`."""
-        return run_sync(self._service.answer(review_id, question_id, text))
-
-    def release(self, txn: str, rev: int) -> TransactionView:
-        """See `Service.release`."""
-        return run_sync(self._service.release(txn, rev))
-
-    def compensate(self, txn: str, effect_id: str) -> CompensationView:
-        """See `Service.compensate`."""
-        return run_sync(self._service.compensate(txn, effect_id))
-
-    def accept_proposal(self, proposal_id: str) -> TransactionView:
-        """See `Service.accept_proposal`."""
-        return run_sync(self._service.accept_proposal(proposal_id))
-
-    def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
-        """See `Service.decline_proposal`."""
-        return run_sync(self._service.decline_proposal(proposal_id, reason))
-
-    def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
-        """See `Service.redeem`."""
-        return run_sync(self._service.redeem(tokens, attempt_id))
-
-    def renew(self, attempt_id: str, effect_ids: Sequence[str]) -> RedemptionView:
-        """See `Service.renew`."""
-        return run_sync(self._service.renew(attempt_id, effect_ids))
-
-    def report(
-        self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
-    ) -> TransactionView:
-        """See `Service.report`."""
-        return run_sync(self._service.report(attempt_id, outcomes, recall))
-
-    def epoch(self) -> EpochView:
-        """See `Service.epoch`."""
-        return run_sync(self._service.epoch())
-
-    def evaluate(self, request: EvaluationRequest) -> EvaluationView:
-        """See `Service.evaluate`."""
-        return run_sync(self._service.evaluate(request))
-
-    def manifest(self, tool: str) -> ToolManifest:
-        """See `Service.manifest`."""
-        return run_sync(self._service.manifest(tool))
-
-    def jwks(self) -> KeySet:
-        """See `Service.jwks`."""
-        return run_sync(self._service.jwks())
+    submit = _blocking(Service.submit)
+    view = _blocking(Service.view)
+    transactions = _blocking(Service.transactions)
+    withdraw = _blocking(Service.withdraw)
+    answer = _blocking(Service.answer)
+    release = _blocking(Service.release)
+    compensate = _blocking(Service.compensate)
+    accept_proposal = _blocking(Service.accept_proposal)
+    decline_proposal = _blocking(Service.decline_proposal)
+    redeem = _blocking(Service.redeem)
+    renew = _blocking(Service.renew)
+    report = _blocking(Service.report)
+    epoch = _blocking(Service.epoch)
+    evaluate = _blocking(Service.evaluate)
+    manifest = _blocking(Service.manifest)
+    jwks = _blocking(Service.jwks)
 
 
 def _path_segment(name: str) -> str:

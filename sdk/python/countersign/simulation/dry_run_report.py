@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -108,10 +108,7 @@ class DryRun:
                     "effect_id": one.effect_id,
                     "args": one.args,
                     "decision": one.decision,
-                    "asks": [
-                        {"groups": list(ask.groups), "quorum": ask.quorum, "step_up": ask.step_up}
-                        for ask in one.asks
-                    ],
+                    "asks": [asdict(ask) | {"groups": list(ask.groups)} for ask in one.asks],
                     "reasons": [
                         {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice}
                         for r in one.reasons

@@ -9,7 +9,7 @@ arguments; secrets are hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
@@ -165,6 +165,7 @@ class ReplayDiverged(CountersignError):
 
 
 _NULL: Final = b"null"
+_OUTCOME_MEMBERS: Final = ("lane", "position", "tool", "effect_id", "args", "outcome")
 _SHOWN: Final = 200  # characters of one result in a sentence; `recorded` and `now` have all of it
 
 
@@ -316,30 +317,11 @@ class ReplayResult:
             "mode": self.mode,
             "status": self.status,
             "outcomes": [
-                {
-                    "lane": one.lane,
-                    "position": one.position,
-                    "tool": one.tool,
-                    "effect_id": one.effect_id,
-                    "args": one.args,
-                    "outcome": one.outcome,
-                    "result": one.recorded,
-                    "error": one.error,
-                }
+                {name: getattr(one, name) for name in _OUTCOME_MEMBERS}
+                | {"result": one.recorded, "error": one.error}
                 for one in self.outcomes
             ],
-            "divergences": [
-                {
-                    "kind": one.kind,
-                    "lane": one.lane,
-                    "position": one.position,
-                    "tool": one.tool,
-                    "recorded": one.recorded,
-                    "now": one.now,
-                    "text": str(one),
-                }
-                for one in self.divergences
-            ],
+            "divergences": [asdict(one) | {"text": str(one)} for one in self.divergences],
             "unchecked": list(self.unchecked),
         }
 

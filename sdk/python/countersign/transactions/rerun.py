@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
@@ -53,56 +53,42 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class ClaimOptions(TypedDict, total=False):
+    """Options of every run."""
+
+    purpose: str | None
+    reasoning: str | None
+    on_behalf_of: str | None
+    runtime: Runtime | None
+
+
+class RunOptions(ClaimOptions, total=False):
+    """Options of a run that commits."""
+
+    wait: float
+    accept_edits: bool | Callable[[Proposal], bool]
+    on_question: OnQuestion | None
+    isolation: Isolation
+
+
 @overload
 def run_transaction(
     fn: Callable[[Transaction], Coroutine[Any, Any, Any]],
     *,
     key: str,
     dry_run: Literal[True],
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    runtime: Runtime | None = None,
+    **options: Unpack[ClaimOptions],
 ) -> Coroutine[Any, Any, DryRun]: ...
 @overload
 def run_transaction(
-    fn: Callable[[Transaction], Any],
-    *,
-    key: str,
-    dry_run: Literal[True],
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    runtime: Runtime | None = None,
+    fn: Callable[[Transaction], Any], *, key: str, dry_run: Literal[True], **options: Unpack[ClaimOptions]
 ) -> DryRun: ...
 @overload
 def run_transaction(
-    fn: Callable[[Transaction], Coroutine[Any, Any, R]],
-    *,
-    key: str,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    fn: Callable[[Transaction], Coroutine[Any, Any, R]], *, key: str, **options: Unpack[RunOptions]
 ) -> Coroutine[Any, Any, R]: ...
 @overload
-def run_transaction(
-    fn: Callable[[Transaction], R],
-    *,
-    key: str,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
-) -> R: ...
+def run_transaction(fn: Callable[[Transaction], R], *, key: str, **options: Unpack[RunOptions]) -> R: ...
 def run_transaction(
     fn: Callable[[Transaction], Any],
     *,

@@ -6,32 +6,18 @@ run_steps([{"tool": "charge", "args": {...}}, [{"tool": "mail", ...}, {"tool": "
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from countersign.commit.review import OnQuestion
-from countersign.errors.reasons import Proposal
-from countersign.live.isolation import ABORT, Isolation
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import default_runtime
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.transactions.rerun import run_transaction
+from countersign.transactions.rerun import RunOptions, run_transaction
 from countersign.transactions.schedule import Schedule, Steps
 from countersign.transactions.transaction import Transaction
 
 
 def run_steps(
-    steps: Steps,
-    *,
-    key: str,
-    only: Collection[str] | None = None,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    steps: Steps, *, key: str, only: Collection[str] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, Any]:
     """Run steps (lists and mappings, or JSON text) as one transaction and return the results by step id, or by position
     from "1" for steps without an id.
@@ -46,56 +32,19 @@ def run_steps(
             step 1.
         CountersignError: as `run_transaction` does.
     """
-    chosen = runtime or default_runtime()
+    chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
     schedule.require_plain()
-    return _results(
-        run_transaction(
-            schedule.run,
-            key=key,
-            wait=wait,
-            purpose=purpose,
-            reasoning=reasoning,
-            on_behalf_of=on_behalf_of,
-            accept_edits=accept_edits,
-            on_question=on_question,
-            isolation=isolation,
-            runtime=chosen,
-        )
-    )
+    return _results(run_transaction(schedule.run, key=key, **options | {"runtime": chosen}))
 
 
 async def run_steps_async(
-    steps: Steps,
-    *,
-    key: str,
-    only: Collection[str] | None = None,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    steps: Steps, *, key: str, only: Collection[str] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, Any]:
     """`run_steps` in an event loop; the tools may be async."""
-    chosen = runtime or default_runtime()
+    chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
-    return _results(
-        await run_transaction(
-            schedule.run_async,
-            key=key,
-            wait=wait,
-            purpose=purpose,
-            reasoning=reasoning,
-            on_behalf_of=on_behalf_of,
-            accept_edits=accept_edits,
-            on_question=on_question,
-            isolation=isolation,
-            runtime=chosen,
-        )
-    )
+    return _results(await run_transaction(schedule.run_async, key=key, **options | {"runtime": chosen}))
 
 
 def step_of(
