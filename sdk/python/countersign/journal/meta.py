@@ -58,9 +58,9 @@ class MetaRecords:
 
     @contextmanager
     def _change(self, txn: str, kind: str, *, durable: bool = False) -> Iterator[Change]:
-        with self._database.unit(durable=durable) as unit:
-            with record_changes(unit, txn, kind, self._clock.wall()) as change:
-                yield change
+        now = self._clock.wall()
+        with self._database.unit(durable=durable) as unit, record_changes(unit, txn, kind, now) as change:
+            yield change
 
     def _value(self, name: str) -> str | None:
         """One row of `meta`."""
