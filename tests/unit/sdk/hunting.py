@@ -52,9 +52,9 @@ def found_in(places: Mapping[str, bytes]) -> list[str]:
 def everything_of(place: JournalLocation) -> dict[str, bytes]:
     """Every byte of a journal: its files with what SQLite keeps beside them, or every column of every row."""
     if isinstance(place, Path):
-        beside = sorted(place.parent.glob(f"{place.name}*"))
-        assert len(beside) > 1, "the journal is closed, so nothing of its write-ahead log is looked at"
-        return {file.name: file.read_bytes() for file in beside}
+        neighbor = sorted(place.parent.glob(f"{place.name}*"))
+        assert len(neighbor) > 1, "the journal is closed, so nothing of its write-ahead log is looked at"
+        return {file.name: file.read_bytes() for file in neighbor}
     return dict(_columns(place))
 
 

@@ -182,7 +182,8 @@ class PostgresDatabase(Database):
 
     def _read(self, sql: str, parameters: Parameters) -> list[Row]:
         def ask(session: PostgresConnection) -> list[Row]:
-            return session.execute(sql, parameters).fetchall()
+            found: list[Row] = session.execute(sql, parameters).fetchall()
+            return found
 
         return ask(self._connected()) if self._open_unit is not None else self._once_more(ask)
 

@@ -291,9 +291,10 @@ def _write_hold(change: Change, call_id: str, hold: BudgetHold) -> None:
 
 
 def _open_holds(unit: Unit, call_id: str) -> list[Row]:
-    return unit.execute(
+    found: list[Row] = unit.execute(
         "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
     ).fetchall()
+    return found
 
 
 def _charge(change: Change, call_id: str, hold: Row, amount: int) -> None:

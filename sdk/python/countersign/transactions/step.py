@@ -291,7 +291,7 @@ class Step:
         if not self._list.live:
             self._live.undo()  # effects that raised were rolled back, so an empty session decides nothing
         if self._live.claimed and not self._live:
-            self._journal.claims.drop(
+            self._journal.resource_locks.drop(
                 self._lease
             )  # so that no other transaction waits for it while people decide
         plan = await self._plan(engine)

@@ -21,8 +21,10 @@ def approved(desk: Desk, *calls: Any, key: str = "t-1") -> None:
     desk.service.approve(fails(desk, ReviewPending, *calls, key=key).error.txn)
 
 
-@pytest.mark.parametrize(("anew", "told"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_changed_after_approval_is_not_used(desk: Desk, tmp_path: Path, anew: bool, told: Any) -> None:
+@pytest.mark.parametrize(("anew", "reported"), [(False, EffectFailed), (True, ReviewPending)])
+def test_a_file_changed_after_approval_is_not_used(
+    desk: Desk, tmp_path: Path, anew: bool, reported: Any
+) -> None:
     """Nor is the approval one for its next content: the digest beside its name says which bytes were meant."""
     page = tmp_path / "page.html"
 
@@ -40,7 +42,7 @@ def test_a_file_changed_after_approval_is_not_used(desk: Desk, tmp_path: Path, a
     call = staged()
     approved(desk, call)
     page.write_text("swapped")
-    fails(desk, told, staged() if anew else call)
+    fails(desk, reported, staged() if anew else call)
     assert desk.done == []
 
 

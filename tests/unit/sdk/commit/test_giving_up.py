@@ -131,7 +131,7 @@ def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after:
 
 
 @approved
-def test_a_policy_that_keeps_asking_people_asks_nobody_once_it_is_given_up(desk: Desk, refund: Any) -> None:
+def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> None:
     """Else they would agree to what its caller was told does not stand."""
 
     def again(*_: Any) -> RedemptionView:

@@ -102,7 +102,7 @@ def test_a_replay_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
     assert (again.outcomes[0].outcome, unsure_payment.asked) == ("unknown", [])
 
 
-def test_what_a_person_has_settled_stands_and_no_probe_is_asked(desk: Desk, unsure_payment: Payment) -> None:
+def test_a_settled_outcome_is_kept_without_a_probe(desk: Desk, unsure_payment: Payment) -> None:
     desk.service.settle(TXN, desk.service.latest(TXN).held[0].effect.effect_id, EffectState.FAILED)
     assert [one.after for one in resume(desk.runtime)] == ["ended"]
     assert (states(desk), unsure_payment.asked) == ({"pay#1": "failed"}, [])

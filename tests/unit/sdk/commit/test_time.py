@@ -61,7 +61,7 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
         (charge_tools, Verdict.REVIEW, "compensating"),
     ],
 )
-def test_or_names_what_stands_and_whom_it_asks(desk: Desk, make: Any, of_void: Any, first: str) -> None:
+def test_or_names_remaining_effects_and_reviewers(desk: Desk, make: Any, of_void: Any, first: str) -> None:
     act = make(desk)
     no_more(desk, of_void)
     partly = fails(desk, errors.PartlyFired, (act, "o-1", 100), (act, "o-2", 200))

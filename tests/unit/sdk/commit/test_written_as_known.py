@@ -145,8 +145,8 @@ def test_a_try_that_was_cut_by_ctrl_c_was_left_running_though_one_before_it_had_
     assert errors(desk) == {"label": "left running (interrupted by KeyboardInterrupt)"}
 
 
-@pytest.mark.parametrize("stands", [True, False], ids=["it was written", "it was not"])
-def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, stands: bool) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["it was written", "it was not"])
+def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, kept: bool) -> None:
     """What could not be written then is written when all have ended, where it is not there."""
     refund, ended = refund_tool(desk), threading.Event()
     write, left = desk.runtime.journal.effect_log.write, [sqlite3.OperationalError("disk I/O error")]
@@ -158,7 +158,7 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
 
     def broken(*given: Any) -> None:
         if left:
-            if stands:
+            if kept:
                 write(*given)  # and the answer to COMMIT was lost
             ended.set()
             with desk.runtime.journal.database.translate_errors():

@@ -121,10 +121,10 @@ def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
     db.execute("DROP TRIGGER chain_is_not_cut")
     db.execute("CREATE TRIGGER quiet AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE id = NEW.id; END")
     db.close()
-    told = [one.what for one in verify(journal).findings]
-    assert len(told) == 2
-    assert "'chain_is_not_cut' is missing" in told[0]
-    assert "'quiet' is not this SDK's" in told[1]
+    reported = [one.what for one in verify(journal).findings]
+    assert len(reported) == 2
+    assert "'chain_is_not_cut' is missing" in reported[0]
+    assert "'quiet' is not this SDK's" in reported[1]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
     assert desk.done == [("refund", "o-1", 5)]
 
 
-def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
+def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
     refund = refund_tool(desk, secret=["order_id"])
     with desk.step("secret-key"):

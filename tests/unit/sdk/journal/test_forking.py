@@ -60,7 +60,7 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
     refund = refund_tool(desk)
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))
-    told: BaseException | None = None
+    reported: BaseException | None = None
     child = False
     try:
         with desk.step() as txn:
@@ -73,12 +73,12 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
             if not child:
                 os.waitpid(pid, 0)
     except BaseException as raised:
-        told = raised
+        reported = raised
         if not child:
             raise
     finally:
         if child:
-            right = told is error if error is not None else isinstance(told, OutsideTransaction)
+            right = reported is error if error is not None else isinstance(reported, OutsideTransaction)
             os._exit(AS_EXPECTED if right and desk.done == [] else 1)
     assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
     assert notes_in(path) == [("o-1", "refunded")]

@@ -259,7 +259,7 @@ def test_a_lease_we_cannot_see_the_owner_of_runs_its_time(journal: Journal, cloc
     assert isinstance(second, Lease) and second.generation == lease.generation + 1
 
 
-def test_whoever_lost_the_lease_writes_nothing_more(journal: Journal, clock: TickingClock) -> None:
+def test_a_former_owner_writes_nothing_after_losing_the_lease(journal: Journal, clock: TickingClock) -> None:
     first = on_another_machine(journal, owned(journal))
     effect = an_effect()
     staging, _ = redeemed(journal, first, effect)
@@ -314,7 +314,7 @@ def test_each_list_has_its_own_attempt_until_one_is_redeemed(journal: Journal) -
         frozen(journal, lease, an_effect(1, 7))
 
 
-def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk, refund: Any) -> None:
+def test_a_second_run_waits_for_the_first_and_learns_its_owner(desk: Desk, refund: Any) -> None:
     slept: list[float] = []
     with desk.step():
         refund("o-1", 100)

@@ -144,7 +144,7 @@ LEVELS = {"on": "on", "off": "on", "local": "on", "remote_write": "on", "remote_
 
 
 @pytest.mark.parametrize("default", LEVELS)
-def test_a_durable_unit_waits_for_the_disk_whatever_the_server_does(place: JournalUrl, default: str) -> None:
+def test_a_durable_unit_waits_for_the_disk_despite_server_defaults(place: JournalUrl, default: str) -> None:
     journal = Journal(f"{place.secret}%20-csynchronous_commit%3D{default}")
     for asked, level in ((True, LEVELS[default]), (False, "off"), (True, LEVELS[default])):
         with journal.database.unit(durable=asked) as unit:
@@ -177,7 +177,7 @@ def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch:
 # ------------------------------------------------------------------------------------------- a connection is lost
 
 
-def test_a_connection_lost_while_nobody_used_it_is_replaced(place: JournalUrl, journal: Journal) -> None:
+def test_an_idle_connection_that_was_lost_is_replaced(place: JournalUrl, journal: Journal) -> None:
     write(journal, "a")
     terminate(journal, place)
     write(journal, "b")
@@ -258,7 +258,9 @@ def test_nothing_fires_unless_written(
     assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
-def test_lost_leases_shut_nobody_out(desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_leases_block_no_other_process(
+    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
     refund, journal = refund_tool(desk), desk.runtime.journal
     journal.transactions.newest_ids(1)

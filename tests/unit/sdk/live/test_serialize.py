@@ -81,7 +81,7 @@ def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[
         theirs.close()
 
 
-def told(pipe: Connection) -> Any:
+def reported(pipe: Connection) -> Any:
     assert pipe.poll(_PATIENCE_S), "the other process does not answer"
     return pipe.recv()
 
@@ -93,11 +93,11 @@ def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Abort()) as (_, other):
         ours = Agent(desk, "ours")
-        assert (ours.do(add, "n", 1), told(other)) == (1, 10)
+        assert (ours.do(add, "n", 1), reported(other)) == (1, 10)
         if first == "ours":
             ours.leave()
         other.send("leave")
-        assert told(other) == ("moved: n" if first == "ours" else "committed")
+        assert reported(other) == ("moved: n" if first == "ours" else "committed")
         if first == "theirs":
             with pytest.raises(errors.IsolationConflict, match="'n' of"):
                 ours.leave()
@@ -110,7 +110,7 @@ def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path:
 def test_scenario_48_serialize_waits_for_another_process(desk: Desk, tmp_path: Path, end: str) -> None:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Serialize()) as (child, other):
-        assert told(other) == 10
+        assert reported(other) == 10
         with pytest.raises(errors.ResourceBusy) as busy, desk.step("ours", isolation=Serialize(0.1)):
             raise AssertionError("it was let in")
         assert (busy.value.resource, busy.value.run_key) == ("files", "theirs")
@@ -143,7 +143,7 @@ def memories(desk: Desk, *names: str) -> list[Any]:
 
 
 @ON_BOTH
-def test_all_resources_are_taken_or_none_so_nobody_waits_in_a_circle(desk: Desk) -> None:
+def test_all_resources_are_locked_or_none_so_no_deadlock_occurs(desk: Desk) -> None:
     (x, _), (y, put_y) = memories(desk, "x", "y")
     first = Agent(desk, "first", isolation=Serialize(adapters=[x]))
     with pytest.raises(errors.ResourceBusy, match="'x' is claimed by transaction 'first'"):
@@ -195,7 +195,7 @@ def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
         assert desk.runtime.journal.resource_locks.first_held({"x"}) is None
 
 
-def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
+def test_no_lock_is_held_while_people_decide_or_staged_tools_run(desk: Desk) -> None:
     """With live effects the claim is held until they are committed; without any it is given up before the question."""
     ((_x, put),) = memories(desk, "x")
     refund, claims, seen = refund_tool(desk), desk.runtime.journal.resource_locks, []
@@ -249,7 +249,7 @@ def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk
     Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
 
 
-def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
+def test_a_dry_run_keeps_no_lock_and_waits_for_none(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
     desk.run((put, "k"), key="t-1", dry_run=True, isolation=Serialize(0.0))

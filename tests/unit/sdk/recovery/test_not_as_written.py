@@ -56,7 +56,7 @@ def change(desk: Desk, sql: str) -> None:
         assert unit.execute(sql).rowcount > 0
 
 
-def told(found: list[RecoveryResult]) -> list[tuple[str, str | None, str | None, bool]]:
+def reported(found: list[RecoveryResult]) -> list[tuple[str, str | None, str | None, bool]]:
     return [(one.run_key, one.before, one.after, one.needs_attention) for one in found]
 
 
@@ -78,7 +78,9 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
-    assert told(resume(desk.runtime)) == told([damaged]), "it is kept up until somebody has looked at it"
+    assert reported(resume(desk.runtime)) == reported([damaged]), (
+        "it is kept up until somebody has looked at it"
+    )
     assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
 
 
@@ -99,7 +101,7 @@ def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
     desk.approved("t-1", "t-2")
     change(desk, f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}")
     damaged, other = resume(desk.runtime)
-    assert told([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
+    assert reported([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
     assert "unknown state 'whatever'" in damaged.note
     assert desk.done == [("refund", "o-t-2", 90_000)]
 

@@ -144,7 +144,7 @@ def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> Non
     assert UncertainCall.of(firing, call, at + 120) == UncertainCall(at + 60)
 
 
-def test_what_is_firing_beside_a_no_is_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
+def test_a_firing_call_next_to_a_failure_is_unknown_and_not_compensated(desk: Desk) -> None:
     """A retry is not for a list that did not go through: nobody knows, so nothing is compensated either."""
     charge = charge_tools(desk)
     pay = answering_tool(desk, None, name="pay", probe="find_pay")

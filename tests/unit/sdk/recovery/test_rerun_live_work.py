@@ -126,7 +126,7 @@ def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Calla
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -214,18 +214,18 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
             refund("o-1", 5)
 
     step()
-    with pytest.raises(LookupError) as told:
+    with pytest.raises(LookupError) as reported:
         step()
-    (said,) = told.value.__notes__
+    (said,) = reported.value.__notes__
     assert "an earlier run of this key was redeemed or kept, and is settled." in said
     with pytest.raises(LookupError) as new, desk.step("t-2"):
         raise LookupError
     assert not hasattr(new.value, "__notes__")
 
 
-def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
+def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note) -> None:
     refund = refund_tool(desk)
     otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
-    for told in (nullcontext(), otherwise):
-        with told, desk.step():
+    for reported in (nullcontext(), otherwise):
+        with reported, desk.step():
             refund("o-1", note("o-1", "hello") + len(kept(desk)))

@@ -45,11 +45,11 @@ def left_live(desk: Desk, save: Callable[..., None]) -> list[RecoveryResult]:
         raise ZeroDivisionError
     desk.approved("t-2")
     found = resume(desk.runtime)
-    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    assert reported(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
     return found
 
 
-def told(found: list[RecoveryResult]) -> list[tuple[str, str, bool]]:
+def reported(found: list[RecoveryResult]) -> list[tuple[str, str, bool]]:
     return [(one.run_key, one.after, one.needs_attention) for one in found]
 
 
@@ -60,10 +60,10 @@ def test_a_raising_adapter_stops_one(desk: Desk, files: FilesAdapter, monkeypatc
     journal = desk.runtime.journal.transactions
     assert (journal.require(found[0].txn).note, len(desk.done)) == (found[0].note, 1)
     monkeypatch.undo()
-    assert told(resume(desk.runtime)) == [("t-1", "ended", False)]
+    assert reported(resume(desk.runtime)) == [("t-1", "ended", False)]
 
 
-def test_secrets_are_told_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_shown_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
     found = left_live(desk, save_tool(desk, files, secret=["text"]))
     assert "'root' raised IntegrityError at " in found[0].note
     assert SAID not in caplog.text
@@ -95,7 +95,7 @@ def test_how_it_is_quoted(desk: Desk, files: FilesAdapter, monkeypatch: Any, err
     assert found[0].note.startswith(said)
 
 
-def test_secrets_of_another_transaction_are_not_told_either(desk: Desk, files: FilesAdapter) -> None:
+def test_secrets_of_another_transaction_are_hidden_too(desk: Desk, files: FilesAdapter) -> None:
     """What an adapter finishes, whichever transaction it is asked about, may be another's."""
     save = save_tool(desk, files)
 

@@ -100,7 +100,7 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "reported"),
     [
         ({"cents": 1, "owner": "ada"}, {"cents": 2, "owner": "ada"}, "in its result cents was 1 and is 2"),
         ({"cents": 1}, {}, "in its result cents was 1 and is absent"),
@@ -111,13 +111,13 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
         (1, object(), "its result was 1 and is no JSON now"),
     ],
 )
-def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told: str) -> None:
+def test_different_live_results_are_reported(desk: Desk, then: Any, now: Any, reported: str) -> None:
     world = World(then)
     look = look_tool(desk, world)
     run(desk, look)
     world.now = now
     (one,) = replay("t-1", lambda _: look(), runtime=desk.runtime).divergences
-    assert str(one) == f"live call 1 of look: {told}"
+    assert str(one) == f"live call 1 of look: {reported}"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.
     run_before_results_were_kept(desk, look, monkeypatch)
     assert kept(desk) == [None]
     found = replay("t-1", lambda _: look(), runtime=desk.runtime)
-    (told,) = found.unchecked
-    assert told == "live call 1 of look: its result was not recorded, so it is not compared"
-    assert (found.status, found.to_json()["unchecked"]) == ("same", [told])
-    assert f"  unchecked: {told}" in str(found).splitlines()
+    (reported,) = found.unchecked
+    assert reported == "live call 1 of look: its result was not recorded, so it is not compared"
+    assert (found.status, found.to_json()["unchecked"]) == ("same", [reported])
+    assert f"  unchecked: {reported}" in str(found).splitlines()
     with pytest.raises(NotRecorded, match="what look returned is not recorded"):
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
 

@@ -86,7 +86,7 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes: Path) -> None:
+def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Path) -> None:
     """And not that it would wait for ever."""
     note, go_on = note_tool(desk, SQLiteAdapter(notes)), asyncio.Event()
     behind: list[asyncio.Task[None]] = []
@@ -103,9 +103,9 @@ def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes:
     async def body(_: object) -> None:
         await begin("x")
         go_on.set()
-        with pytest.raises(errors.NotStageable, match="started and that outlived it") as told:
+        with pytest.raises(errors.NotStageable, match="started and that outlived it") as reported:
             await behind[0]
-        assert "forever" not in str(told.value)
+        assert "forever" not in str(reported.value)
 
     in_block(desk, body)
     assert notes_in(notes) == []

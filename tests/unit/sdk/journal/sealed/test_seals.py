@@ -100,7 +100,9 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_is_restored_whatever_is_sealed(memory: Journal, value: Any, data: st.DataObject) -> None:
+def test_any_value_is_restored_for_any_sealed_pointers(
+    memory: Journal, value: Any, data: st.DataObject
+) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
     assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
@@ -180,14 +182,14 @@ def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
     assert sealing.inherited_pointers({"a/b": source}, []) == ()
 
 
-def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
+def test_a_resource_named_by_a_secret_is_detected(memory: Journal) -> None:
     assert sealing.is_secret_value(RAW, ["/card"], "4111")
     assert not sealing.is_secret_value(RAW, ["/card/cvv"], "4111")
     assert sealing.is_secret_value(RAW, ["/amount"], "5")
     assert not sealing.is_secret_value(RAW, [], "5")
 
 
-def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_key_file_is_created_next_to_the_journal_for_its_owner_only(tmp_path: Path) -> None:
     place = tmp_path / "journal.db"
     journal = Journal(place)
     sealed(journal, RAW, "/absent")
