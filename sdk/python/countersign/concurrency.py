@@ -39,8 +39,8 @@ _MAX_IDLE: Final = 8  # idle threads kept for a next call
 
 
 class ToolTimeoutError(TimeoutError):
-    """We stopped waiting for a tool. The tool did not report this, so the outcome is unknown, whatever it declares
-    about its failures.
+    """We stopped waiting for a tool. The tool did not report this, so the outcome is unknown, even if it declares
+    what its failures mean.
     """
 
 

@@ -38,8 +38,8 @@ def countersign_bundle(pytestconfig: pytest.Config) -> Path:
     """The folder of the policies: the setting `countersign_bundle`, relative to the settings file. Override it to
     choose another.
     """
-    beside = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
-    return beside / str(pytestconfig.getini("countersign_bundle"))
+    folder = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
+    return folder / str(pytestconfig.getini("countersign_bundle"))
 
 
 @pytest.fixture

@@ -91,9 +91,7 @@ class Settings:
     connect_seconds: float = 5.0
     read_seconds: float = 15.0  # on top of any time the service was asked to wait
     retries: int = 3  # further tries after a connection error or an overloaded service, same idempotency key
-    retry_base_seconds: float = (
-        0.1  # doubled each time, half of it random, so that agents do not retry in step
-    )
+    retry_base_seconds: float = 0.1  # doubled each time, half of it random: agents do not retry in step
     retry_max_seconds: float = 2.0
     poll_seconds: int = 20  # one long poll; proxies drop idle connections at 30 to 60 s
 
@@ -192,7 +190,7 @@ def journal_key_path_from_env(environment: Mapping[str, str] | None = None) -> P
 
 
 def default_journal_path(agent: str, environment: Mapping[str, str]) -> Path:
-    """The default location of the journal: the user's state folder, whatever the working directory."""
+    """The default location of the journal: the user's state folder, from any working directory."""
     state = environment.get("XDG_STATE_HOME")
     root = Path(state) if state else Path.home() / ".local" / "state"
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in agent)

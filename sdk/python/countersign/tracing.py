@@ -2,7 +2,7 @@
 
 OpenTelemetry is used if it is installed (`countersign-sdk[otel]`) and the program has set a tracer provider, or passes
 one to `use_provider`. The SDK creates no provider and no exporter: the program decides where traces go. Without a
-tracer no `traceparent` is sent: an id that nobody records connects nothing, and the service has traces of its own.
+tracer no `traceparent` is sent: an unrecorded id connects nothing, and the service has traces of its own.
 
 A transaction is one trace from the end of its block on. A live effect has its span before that, in the program's own
 trace if there is one. The journal keeps the trace of the commit; later work of another process (resume, a worker after

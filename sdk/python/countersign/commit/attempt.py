@@ -2,7 +2,7 @@
 
 Rules: the policy is evaluated again before a fire window is extended. The first outcome of an effect is final. It is
 written with the FIRING of the next effect, at the end, and before a pause, a renewal, a probe or a sibling that still
-runs. A write without confirmation is repeated for whatever the journal lacks.
+runs. A write without confirmation is repeated for outcomes that the journal lacks.
 """
 
 from __future__ import annotations

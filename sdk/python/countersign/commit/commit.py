@@ -244,7 +244,7 @@ class Commit:
         return await self._permit(answer.receipt, asked_at, releases)
 
     async def _give_up(self, rounds: int) -> TransactionView:
-        """Withdraw the list before reporting that nothing happened, so that nobody fires it later. A worker has no
+        """Withdraw the list before reporting that nothing happened, so that it is not fired later. A worker has no
         caller to retry for, so it keeps the list approved. Returns the transaction if it was redeemed after all.
 
         Raises:

@@ -80,11 +80,11 @@ class Finalizer:
         """Everything required fired: commit the live adapters and report. The transaction is `ended` if no effect
         fired and no live work was done.
         """
-        stands = self._plan.live > 0 or bool(self._live)
+        in_effect = self._plan.live > 0 or bool(self._live)
         if self._live:
             await self._commit_live()
-        stands = stands or LocalState.FIRED in self.states().values()
-        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
+        in_effect = in_effect or LocalState.FIRED in self.states().values()
+        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if in_effect else LocalTxn.ENDED)
         await flush_outbox(self._engine, self._plan.txn)
         return results
 

@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def call_keys(self) -> tuple[str, ...]:
-        """What makes two lists request the same calls, whatever their manifests."""
+        """What makes two lists request the same calls, even with other manifests."""
         return tuple(effect.call_key for effect in self.effects)
 
     def tools_changed_in(self, later: Plan) -> tuple[str, ...]:

@@ -31,9 +31,8 @@ from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
-_NOT_REDEEMER_STATUSES: Final = frozenset(
-    {403, 404}
-)  # not_redeemer, unknown_attempt; others know the attempt
+# not_redeemer, unknown_attempt; any other refusal implies that the service knows the attempt
+_NOT_REDEEMER_STATUSES: Final = frozenset({403, 404})
 
 
 async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:

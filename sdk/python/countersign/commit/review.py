@@ -128,7 +128,7 @@ def open_proposals(view: TransactionView) -> Sequence[Proposal]:
 
 
 def edits_in_force(view: TransactionView) -> list[object]:
-    """The accepted edits as the journal keeps them: what was proposed, by whom, accepted by whom."""
+    """The accepted edits as the journal keeps them: the proposal, its author, who accepted it."""
     return [edit.model_dump(mode="json", exclude_none=True) for one in view.effects for edit in one.edits]
 
 

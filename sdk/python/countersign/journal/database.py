@@ -246,7 +246,7 @@ class Database(ABC):
 
     @abstractmethod
     def _undo(self) -> None:
-        """Roll back, in whatever state the transaction is."""
+        """Roll back, in any state of the transaction."""
 
     @abstractmethod
     def translate_errors(self) -> AbstractContextManager[None]:

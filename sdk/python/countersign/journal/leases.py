@@ -37,9 +37,8 @@ log: Final = logging.getLogger("countersign")
 
 _STOP_SECONDS: Final = 10.0  # a beat in progress waits for the journal's lock at most half as long
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_START_FIELD: Final = (
-    19  # of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
-)
+# of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
+_START_FIELD: Final = 19
 _BEAT: Final = 1 / 3  # of the lease time, so that two beats may fail
 _GONE: Final = frozenset({"Z", "X"})  # killed, and not reaped yet
 
@@ -311,7 +310,7 @@ def _boot_id() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """The start time of that process in ticks, which tells a reused PID apart."""
+    """The start time of that process in ticks, which differs for a reused PID."""
     try:
         after_command = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return "" if after_command[0] in _GONE else after_command[_START_FIELD]

@@ -70,7 +70,7 @@ class MetaRecords:
 
 class AcceptedEdits(MetaRecords):
     """Whether a process that continues a transaction accepts every proposed edit. A program that judges each edit
-    accepts none in advance: without it, nobody judges them.
+    accepts none in advance: without it, they are not judged.
     """
 
     def keep(self, txn: str, *, every: bool) -> None:
@@ -85,7 +85,7 @@ class AcceptedEdits(MetaRecords):
             set_meta(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
-        """Record the edits that made the arguments in force: proposed, by whom, accepted by whom."""
+        """Record the edits that made the arguments in force: the proposal, its author, who accepted it."""
         with self._change(txn, "edits") as change:
             set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 

@@ -3,7 +3,7 @@
 Rules: every writing unit first takes one lock of the journal and holds it until it ends, so units are serialized as in
 a file. That costs each unit the time of the others, and no extra round trip. COMMIT counts once the server confirmed
 it: a connection lost meanwhile leaves a unit in doubt, and the error says so. `durable` commits wait for the server's
-disk (and for its synchronous standbys), whatever the server's default; the others do not wait. A lost connection is
+disk (and for its synchronous standbys), under any server default; the others do not wait. A lost connection is
 replaced at the next use, never inside a unit. Needs the extra `postgres`.
 """
 

@@ -40,9 +40,8 @@ MARK: Final = f"{_VERSION}\n".encode()
 _TEXT_MARK: Final = f"{_VERSION} "
 _UNDER: Final = "sealed_under:"  # in `meta`: the keys that have sealed in this journal
 _NONCE_BYTES: Final = 12
-_BLOCK: Final = (
-    64  # bytes; values are padded to a multiple, so that the length does not tell a PIN from a token
-)
+# bytes; values are padded to a multiple, so that the length does not distinguish a PIN from a token
+_BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

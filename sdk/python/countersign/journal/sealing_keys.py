@@ -214,13 +214,13 @@ def _key(line: bytes, number: int, path: Path) -> SealingKey:
 
 def _create_file(path: Path, content: bytes) -> None:
     """Create a file atomically. A file that another process created first is kept."""
-    beside = _write_temporary(path, content)
+    temporary = _write_temporary(path, content)
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         return
     finally:
-        beside.unlink()
+        temporary.unlink()
     _sync_folder(path.parent)
 
 
@@ -231,13 +231,13 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 def _write_temporary(path: Path, content: bytes) -> Path:
     """Write the content to disk under another name in the same folder."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-    return beside
+    return temporary
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 Rules: a call is reserved before it is made and settled after it, each in one durable unit, so that planned spending is
 known after a crash. A reservation is all or nothing, under the journal's write lock and by a conditional UPDATE: spent
 and reserved together never exceed the limit. An unknown cost (the process ended, the answer was lost) stays reserved
-and never expires. A call recorded as done stays done, whatever its budgets; cost beyond its reservation is spent all
+and never expires. A call recorded as done stays done, even over budget; cost beyond its reservation is spent all
 the same, and the next call is refused.
 
 Every change is a line of the chain of what belongs to no transaction (chain.py), in the same unit.

@@ -278,7 +278,7 @@ class Transactions(TransactionQueries):
 
     def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
         """Record that these live effects were rolled back because one raised. The list continues without them; `why`
-        tells them from those undone with the list.
+        distinguishes them from those undone with the list.
         """
         with self._leases.unit(lease, "raised", durable=False) as change:
             for effect_id in effect_ids:

@@ -41,9 +41,8 @@ class LiveWork:
         self._turns = SessionLock()
         self._given_secrets: set[str] = set()  # adapters, by name
         self._lost: SavepointLost | SessionLost | None = None
-        self._not_undone: BaseException | None = (
-            None  # the error of a failed undo; the rows stay `live` until recovery
-        )
+        # the error of a failed undo; the rows stay `live` until recovery
+        self._not_undone: BaseException | None = None
         self.may_stand = False  # a commit was begun, so some of it may be kept
         self._adopted = False  # it continues a dead process's sessions; this run's own were undone
         self.rerun: int | None = None  # its list, if an earlier one is in force

@@ -271,7 +271,7 @@ def _finish(engine: Engine, lease: Lease, plan: Plan, found: AdapterRecovery) ->
     return "its live effects were kept", LocalTxn.SETTLED
 
 
-_WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
+_WHY: Final = "its agent ran it again, could not request the same, and was informed that it was not done"
 
 
 async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
@@ -342,7 +342,7 @@ async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn
     states = [] if view is None else effect_states(view)
     if view is not None and view.attempt_id not in {None, record.attempt_id}:
         raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)
-    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
+    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not reported", finished=False)
 
 
 def _finished(engine: Engine, record: TransactionRecord) -> PriorRun:

@@ -223,7 +223,7 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
         return note
     if view.state in _UNSPENT:
         if not record.parked:
-            return _left_to_its_program(engine, lease, record, view)
+            return _leave_to_program(engine, lease, record, view)
         await _require_unchanged(engine, plan)
     try:
         takes = engine.journal.edits.of(plan.txn)
@@ -235,12 +235,10 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     return "fired"
 
 
-def _left_to_its_program(
-    engine: Engine, lease: Lease, record: TransactionRecord, view: TransactionView
-) -> str:
+def _leave_to_program(engine: Engine, lease: Lease, record: TransactionRecord, view: TransactionView) -> str:
     """Leave the list to its own program: only the body can recreate live effects, and a program that died while
-    submitting was not told that its list is parked. It stays open while people were asked. If nobody was asked, or
-    no other run can find it, it ends, and another run is decided anew.
+    submitting does not know that its list is parked. With a review it stays open. Without one, or if no other run
+    can find it, it ends, and another run is decided anew.
 
     Raises:
         ReviewPending: the review is pending.

@@ -36,9 +36,8 @@ from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
 
 PATH: Final = "/v1/agent-keys"
 _MAX_TOKEN_BYTES: Final = 16_384
-_RENEW_AT: Final = (
-    0.5  # of the key's lifetime; the other half covers an outage of the service or the platform
-)
+# of the key's lifetime; the other half covers an outage of the service or the platform
+_RENEW_AT: Final = 0.5
 
 
 class EphemeralKeys:
@@ -272,9 +271,8 @@ class Transport:
         pause: float = min(self._settings.retry_base_seconds * 2.0**tried, longest)
         asked = 0 if isinstance(answer, Exception) else _retry_after(answer)
         if not isinstance(answer, Exception) and answer.status == 429:
-            return max(asked, pause) * (
-                1 + secrets.randbelow(1000) / 2000
-            )  # an earlier request is refused again
+            # an earlier request would be refused again
+            return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)
         return min(max(pause, asked), longest) * (0.5 + secrets.randbelow(1000) / 2000)
 
 

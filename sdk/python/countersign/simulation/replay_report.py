@@ -246,7 +246,7 @@ def _short(text: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
     """One recorded call. `result` has the tool's return type; `recorded` is the text the journal shows. If that is
-    hidden, `result` is unsealed with the journal's key, and `is_known` tells whether that worked.
+    hidden, `result` is unsealed with the journal's key, and `is_known` is False if that failed.
     """
 
     lane: str

@@ -145,10 +145,10 @@ class CallList:
 
     def leave_out(self, rows: Sequence[StagedRow], why: str) -> None:
         """Continue without these live effects: one raised, and its savepoint rolled all of them back."""
-        standing = [row for row in rows if row in self._ran]
-        ids = [row.effect_id for row in standing]
+        kept = [row for row in rows if row in self._ran]
+        ids = [row.effect_id for row in kept]
         self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
-        for row in standing:  # one by one: another thread may add its own meanwhile
+        for row in kept:  # one by one: another thread may add its own meanwhile
             self._ran.remove(row)
             self._raised.append((row, why))
 
@@ -265,7 +265,7 @@ def require_live_work_kept(journal: Journal, plan: Plan, ran: LiveKeys) -> None:
 
 
 async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
-    """Withdraw the submission of an earlier run, so that nobody reviews or fires it.
+    """Withdraw the submission of an earlier run, so that it is neither reviewed nor fired.
 
     Raises:
         ServiceRefused, ServiceUnavailable: the service did not withdraw it.

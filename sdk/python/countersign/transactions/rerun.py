@@ -338,7 +338,7 @@ class _Rerun:
     async def _settled(self, unknown: OutcomeUnknown) -> bool:
         """Wait until a person settles an unknown outcome, until the probe's answer counts, or until the time is up;
         then the list continues. Nothing that may have happened is called again. If the service has no unknown
-        outcome twice in a row, nobody will settle it.
+        outcome twice in a row, it will not be settled.
         """
         service = self._runtime.engine(self._waits).service
         settings, asked, missed = self._runtime.settings, False, 0

@@ -262,7 +262,7 @@ class Step:
                 self._list.settle(results, submitted=self._in_force)
             except BaseException as error:
                 if not isinstance(error, Exception):
-                    # On disk first: recovery must not begin later what the caller was told did not happen.
+                    # On disk first: recovery must not begin later what the caller believes did not happen.
                     with log_cleanup_errors(self.txn):
                         self._journal.transactions.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
@@ -291,9 +291,8 @@ class Step:
         if not self._list.live:
             self._live.undo()  # effects that raised were rolled back, so an empty session decides nothing
         if self._live.claimed and not self._live:
-            self._journal.resource_locks.drop(
-                self._lease
-            )  # so that no other transaction waits for it while people decide
+            # so that no other transaction waits for it while people decide
+            self._journal.resource_locks.drop(self._lease)
         plan = await self._plan(engine)
         earlier = await load_prior_record(engine, self._lease)
         if earlier.redeemed:
