@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from countersign.commit.attempt import MAX_ERROR, Authority
@@ -248,14 +248,7 @@ class Compensator:
         return permit
 
     async def _fire(self, call: PlannedCall, planned: PlannedCall, permit: Permit) -> None:
-        authority = Authority(
-            txn=self._plan.txn,
-            staging=self._plan.staging,
-            attempt_id=permit.attempt_id,
-            txn_digest=self._plan.txn_digest,
-            run_key=self._plan.run_key,
-            kind="compensate",
-        )
+        authority = replace(Authority.of(self._plan), attempt_id=permit.attempt_id, kind="compensate")
         done = await EffectExecutor(self._engine, self._lease, authority, permit).run([planned])
         if done.stopped is None:
             self._settle(call, LocalState.COMPENSATED)

@@ -312,11 +312,7 @@ class Outbox:
 
     def count(self, txn: str) -> int:
         """The number of pending reports of one transaction."""
-        row = self._database.row(
-            "SELECT count(*) AS n FROM outbox WHERE reported_at IS NULL AND refused IS NULL AND txn = ?",
-            (txn,),
-        )
-        return 0 if row is None else int(row["n"])
+        return len(self.pending(txn))
 
     def opened(self, report: Report) -> Report:
         """The report with its result unsealed.
