@@ -179,7 +179,7 @@ def test_an_effect_that_a_person_leaves_ends_without_compensation(office: Office
     assert (resumed(office), local(office, key)[1]) == (["settled"], [FIRED, FAILED])
     (record,) = office.runtime.journal.transactions.find(key)
     (refund, _) = office.runtime.journal.transactions.effects(record)
-    assert refund.left_standing and refund.said[0]["answer"] == TaskAnswer.LEFT_STANDING.value
+    assert refund.kept_by_person and refund.parsed_settlements[0]["answer"] == TaskAnswer.LEFT_STANDING.value
     assert resumed(office) == []
     with pytest.raises(AlreadyRedeemed):
         step(office, key, "refund")

@@ -216,7 +216,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     runtime.journal.effect_log.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
-    assert (row.result, row.said[0]["result"]) == (reported, SECRET)
+    assert (row.result, row.parsed_settlements[0]["result"]) == (reported, SECRET)
     desk.service.settle(unknown.txn, row.effect_id, EffectState.FIRED)
     airline.hear("records", (row, news, EffectOutcome("e", Outcome.FIRED, "a", result=reported)))
 

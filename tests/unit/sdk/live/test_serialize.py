@@ -199,9 +199,9 @@ def test_no_lock_is_held_while_people_decide_or_staged_tools_run(desk: Desk) -> 
     """With live effects the claim is held until they are committed; without any it is given up before the question."""
     ((_x, put),) = memories(desk, "x")
     refund, claims, seen = refund_tool(desk), desk.runtime.journal.resource_locks, []
-    desk.before_fire = lambda _: seen.append(claims.standing({"x"}))
+    desk.before_fire = lambda _: seen.append(claims.first_held({"x"}))
     with desk.step("staged", isolation=Serialize(0.0)):
-        assert claims.standing({"x"}) is not None
+        assert claims.first_held({"x"}) is not None
         refund("o-1", 100)
     desk.run((put, "k"), (refund, "o-2", 100), key="live", isolation=Serialize(0.0))
     assert [None if one is None else one.run_key for one in seen] == [None, "live"]

@@ -81,7 +81,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert reported(resume(desk.runtime)) == reported([damaged]), (
         "it is kept up until somebody has looked at it"
     )
-    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
+    assert "could not be journaled" not in caplog.text, "nobody has tried to write one on top of it"
 
 
 @pytest.mark.tampers
