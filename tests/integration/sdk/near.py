@@ -58,7 +58,7 @@ class WorldClock:
 
 
 class Near:
-    """One agent with its tools, the service beside it, and those who answer and write rules."""
+    """One agent with its tools, its service, and the people who review and write policies."""
 
     def __init__(self, folder: Path, rules: Payments, world: World, agent: Agent, ask: Ask) -> None:
         self.folder, self.rules, self.world, self.agent, self.ask = folder, rules, world, agent, ask

@@ -175,7 +175,7 @@ def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reaso
 def test_scenario_35_a_rule_that_cannot_be_worked_out_denies_and_live_work_is_undone(
     near: Near, later: bool
 ) -> None:
-    """Also at the commit, W12: nothing is left standing, open or locked, and the next run is told the same."""
+    """Also at the commit, W12: nothing is kept, open or locked, and the next run gets the same error."""
     if later:
         near.vote(asked(near))
     near.change(plain_forbid("sum", ERRS), reported=not later)

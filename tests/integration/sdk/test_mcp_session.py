@@ -321,7 +321,7 @@ def agent_program(office: Office, folder: Path, *words: str, **environment: str)
 def test_scenario_65_a_wrong_setting_ends_the_program_with_an_error_and_the_server_hears_nothing(
     office: Office, tmp_path: Path, key: str, environment: dict[str, str], only: tuple[str, ...], says: str
 ) -> None:
-    """A client that calls itself by another's name, to the server or to the service, is nobody there."""
+    """A client that uses another's name, to the server or to the service, is refused."""
     code, reported = agent_program(office, tmp_path, key, *only, **environment)
     assert (code != 0) is bool(says) and says in reported, reported
     assert (tmp_path / "written").exists() is not bool(says)

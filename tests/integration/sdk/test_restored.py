@@ -1,4 +1,4 @@
-"""An agent whose service was restored tells what it redeemed before, and only then goes on."""
+"""An agent reports its earlier redemptions to a restored service before it continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICY = '@id("may") permit (principal, action, resource);\n'
 
 
 class Dead(BaseException):
-    """Nobody writes anything down any more."""
+    """Nothing is written to disk any more."""
 
 
 class Desk:

@@ -1,4 +1,4 @@
-"""What people settle in the web form comes back to the journal: the agent, its worker, and whoever waits.
+"""Settlements in the web form reach the journal: of the agent, its worker, and a waiting program.
 
 So does what a probe finds out later: it reaches the service as a late report, which ends the task.
 """
@@ -67,7 +67,7 @@ def step(office: Office, key: str, second: str = "notify") -> Transaction:
 
 
 def torn(office: Office, key: str) -> None:
-    """A charge that fired, and a notice of which nobody knows."""
+    """A charge that fired, and a notice with an unknown outcome."""
     office.tools.error = TimeoutError("no answer")
     with pytest.raises(OutcomeUnknown):
         step(office, key)
@@ -210,7 +210,7 @@ def test_a_waiting_program_is_notified_and_continues(office: Office, key: str) -
 
 
 def test_known_later_not_to_have_happened_what_fired_is_taken_back(office: Office, key: str) -> None:
-    """A charge that fired, and a payment of which nobody knows, though it has a probe."""
+    """A charge that fired, and a payment with an unknown outcome, though it has a probe."""
     before = office.person("maya").open_tasks()
     with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:
         office.tools.charge("o-1", 100)

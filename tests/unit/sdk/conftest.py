@@ -1,4 +1,4 @@
-"""One desk for each test; its connections are closed whatever the test does, and its journal is verified."""
+"""One desk for each test; its connections are always closed, and its journal is verified."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

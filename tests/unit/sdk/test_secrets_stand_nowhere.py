@@ -71,7 +71,7 @@ class Airline:
 
         @tool("release", resource=("Passport", "passport"), registry=desk.registry)
         def release(passport: str, locator: str) -> str:
-            """Give a seat back. Nobody called these secret: they are what the booking was made with."""
+            """Give a seat back. These are not declared secret: they are what the booking was made with."""
             desk.act("release", passport, locator)
             if locator.startswith("bad"):
                 raise RuntimeError(f"no seat of {passport}")

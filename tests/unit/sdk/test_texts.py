@@ -63,7 +63,7 @@ def budget_exceeded(measure: str, renews_at: datetime | None = None) -> BudgetEx
 
 
 def every_error() -> list[type[errors.CountersignError]]:
-    """The SDK's own, whatever module they stand in."""
+    """The SDK's own, from any module."""
     for module in pkgutil.walk_packages(countersign.__path__, "countersign."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

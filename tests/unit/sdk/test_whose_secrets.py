@@ -1,4 +1,4 @@
-"""Whoever calls an argument secret is heard: the code, the manifest beside it, the service; live calls and staged."""
+"""A secret may be declared by the code, the local manifest or the service, for live and staged calls."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def in_journal(desk: Desk) -> list[str]:
 
 @pytest.mark.parametrize(("ask", "secret"), [(None, True), ("live", True), (None, False)])
 def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: Any, secret: bool) -> None:
-    """And where nobody calls it secret the hunt finds it."""
+    """Without a declaration the search finds it."""
     remember = remember_tool(desk)
     desk.publish(remember, ask=ask, secret=("/text",) * secret)
     desk.run((remember, "here", SECRET))

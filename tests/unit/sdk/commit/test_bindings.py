@@ -25,7 +25,7 @@ def approved(desk: Desk, *calls: Any, key: str = "t-1") -> None:
 def test_a_file_changed_after_approval_is_not_used(
     desk: Desk, tmp_path: Path, anew: bool, reported: Any
 ) -> None:
-    """Nor is the approval one for its next content: the digest beside its name says which bytes were meant."""
+    """Nor does the approval cover its next content: the digest next to its name says which bytes were meant."""
     page = tmp_path / "page.html"
 
     @order_tool(desk, resource=("Page", "path"))
@@ -91,7 +91,7 @@ def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: De
 
 
 def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk, monkeypatch: Any) -> None:
-    """The reference is bound and shown; what it stands for is read by the tool and by nobody else."""
+    """The reference is bound and shown; only the tool reads its target."""
     used, sent, answer = list[str](), list[bytes](), desk.face.answer
     monkeypatch.setenv("BANK_KEY", "sk-canary-5f0c")
 

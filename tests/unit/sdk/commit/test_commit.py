@@ -1,4 +1,4 @@
-"""Staging and committing: what fires, what does not, what the caller is told, and what it answers to proposals."""
+"""Staging and committing: what fires, what does not, and what the caller and the reviewers get as answers."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.Lo
 def test_what_would_reach_the_tool_as_something_else_is_not_fired(
     desk: Desk, judge: bool, reported: Any
 ) -> None:
-    """I-2: not even by a program that takes every change; one that takes none is told of the change."""
+    """I-2: not even for a program that accepts every change; one that accepts none gets an error."""
     made, unfit = edits(desk, judge), UNFIT["text for a number"]
     if judge:
         made.require_agreed(listed(STAGED), listed(LESS), current(LESS))

@@ -1,4 +1,4 @@
-"""When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
+"""When firing fails: what is compensated, what is left alone, and which error is raised."""
 
 from typing import Any, NoReturn
 
@@ -158,7 +158,7 @@ def people_allow_void(desk: Desk) -> None:
 
 
 def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk) -> None:
-    """Whoever told the customer again would have told of a charge that is voided a minute later."""
+    """Notifying the customer again would announce a charge that is voided a minute later."""
     charge = charge_tools(desk)
     people_allow_void(desk)
     failed = undone(desk, (charge, "o-1", 100), (charge, "o-2", 200))

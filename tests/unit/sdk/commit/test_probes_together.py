@@ -1,4 +1,4 @@
-"""A probe changes nothing, and stands beside other effects, people and a service that is away."""
+"""A probe changes nothing; it works with other effects, reviews and an unavailable service."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A read that fired changed nothing: nothing of it stands, whatever becomes of the others."""
+"""A read that fired changed nothing, whatever the result of the others."""
 
 from __future__ import annotations
 

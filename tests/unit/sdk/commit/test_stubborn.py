@@ -66,7 +66,7 @@ async def test_after_its_timeout_the_outcome_is_unknown(desk: Desk) -> None:
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel it, and see that whoever waits for it hears of nothing else."""
+    """Cancel it, and check that the waiting task gets nothing else."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

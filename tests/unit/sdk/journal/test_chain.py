@@ -193,13 +193,13 @@ def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     ],
 )  # fmt: skip
 def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:
-    """W13 and scenario 62 together: whoever gives a budget room behind the SDK's back is found."""
+    """W13 and scenario 62 together: a budget raised behind the SDK's back is detected."""
     (found,) = verify(edited(journal, edit)).findings
     assert (found.damage, found.txn) == (kind, None)
     assert says in found.what
 
 
 def test_only_the_lease_and_the_head_are_unbound() -> None:
-    """Whoever adds a column here says why in chain.py."""
+    """A new unbound column needs a reason in chain.py."""
     lease = {"holder", "generation", "lease_until", "updated_at"}
     assert dict(UNBOUND) == {"transactions": lease | {"chain_n", "chain_id", "chain_hash"}}

@@ -176,7 +176,7 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: An
 
 
 def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
-    """Taken between the redemption and the fire: the copy has to ask for more time, and is told the outcome instead."""
+    """Taken between the redemption and the fire: the copy has to request more time, and gets the outcome instead."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     with pytest.raises(Exception, match="Nothing was fired"), desk.step():
         refund("o-1", 100)

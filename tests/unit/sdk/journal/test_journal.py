@@ -1,4 +1,4 @@
-"""The journal: durable, owned, honest about damage, and nobody else's business."""
+"""The journal: durable, owned, private, and explicit about damage."""
 
 import contextvars
 import multiprocessing

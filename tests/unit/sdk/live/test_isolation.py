@@ -140,7 +140,7 @@ def test_scenario_47_runs_are_counted(
 
 
 def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
-    """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
+    """Calls of runs that met a conflict were never submitted; each refund follows from what was read."""
     resource = MemoryValues()
     tools, refund, ran = Tools(desk, resource), refund_tool(desk), list[int]()
 

@@ -1,4 +1,4 @@
-"""The live lane: it runs at once, and it stands or falls with its transaction."""
+"""Live effects run at once, and are kept or undone with their transaction."""
 
 from __future__ import annotations
 

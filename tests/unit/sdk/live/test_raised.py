@@ -1,6 +1,4 @@
-"""A live call that raised is undone by its savepoint, whatever becomes of the others: it is no part of what its list
-keeps, loses, foresees or compares.
-"""
+"""A live call that raised is rolled back by its savepoint and is no part of the list, whatever the others do."""
 
 from __future__ import annotations
 

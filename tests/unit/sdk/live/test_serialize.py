@@ -49,7 +49,7 @@ def adding(registry: ToolRegistry, folder: Path, manifest: Path | None = None) -
 
 
 def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any) -> None:
-    """Another process: in the middle of one transaction it waits until it is told to leave it."""
+    """Another process, waiting in the middle of a transaction for the signal to leave it."""
     registry = ToolRegistry()
     add = adding(registry, folder, folder.parent / "add.json")
     with Runtime(settings, registry=registry) as runtime:
@@ -65,7 +65,7 @@ def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any)
 
 @contextmanager
 def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[Any, Connection]]:
-    """A process with the same journal and the same folder; and the pipe on which it is told, and tells."""
+    """A process with the same journal and folder, and the pipe for its commands and answers."""
     folder.mkdir()
     ours, theirs = SPAWN.Pipe()
     # Where really nobody answers: a developer's own service may.
@@ -157,7 +157,7 @@ def test_all_resources_are_locked_or_none_so_no_deadlock_occurs(desk: Desk) -> N
 
 @ON_BOTH
 def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
-    """Looking is no taking: whoever comes second is refused as a whole, and one who lost his lease takes nothing."""
+    """Reading takes no lock: the second transaction is refused as a whole, and one without its lease locks nothing."""
     journal, leases = desk.runtime.journal, []
     for txn in ("a", "b"):
         journal.transactions.open(txn=txn, agent="support", run_key=f"key-{txn}", independent=False)

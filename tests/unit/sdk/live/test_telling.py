@@ -1,4 +1,4 @@
-"""What leaves a block of live tools when an adapter raises: whatever it raises, the secrets it was given do not."""
+"""Errors of live adapters leave the block without the secrets that the adapter was given."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def told_by(error: BaseException) -> list[str]:
-    """Where the secret stands in what a program can print or look at."""
+    """Where the secret occurs in what a program can print or inspect."""
     places = {f"chain {number}": f"{one}{one!r}{vars(one)}" for number, one in enumerate(chain(error))}
     places["traceback"] = "".join(traceback.format_exception(error))
     return found_in({name: text.encode("utf-8", "backslashreplace") for name, text in places.items()})
 
 
 def raising(error: Exception) -> Callable[..., None]:
-    """As a database does: it quotes the value, and was told so by another."""
+    """As a database does: it quotes the value, and its cause does too."""
 
     def fails(*_: object) -> None:
         try:

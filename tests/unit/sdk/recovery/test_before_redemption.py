@@ -1,4 +1,4 @@
-"""What recovery says and does of a transaction that has not been redeemed: whom it waits for, and what ended it."""
+"""Recovery of a transaction that was not redeemed: whom it waits for, and what ends it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_the_service_ended_has_ended_here(desk: Desk, refund: Any, step: An
 
 
 def test_redeemed_elsewhere(desk: Desk, refund: Callable[..., object], step: Callable[..., Any]) -> None:
-    """What another journal of the same agent redeemed is told as that."""
+    """A redemption by another journal of the same agent is reported as such."""
     desk.service.approve(waits(step))
     settings = replace(desk.runtime.settings, journal_path=desk.folder / "other.db")
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere:

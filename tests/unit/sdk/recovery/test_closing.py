@@ -1,6 +1,4 @@
-"""Live work of which a part stands is closed by a person who has put it right, and by nobody else; it is never told as
-done.
-"""
+"""Partly kept live work is closed by a person who has resolved it, and never by the SDK."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What becomes of live work whose process died, stood still, or of which a part landed: what nobody can tell is written
-neither as kept nor as undone, and what fired beside it is taken back only where it is known to have fired.
+"""Live work whose process died or was suspended, or of which a part landed: a doubtful part is reported neither as
+kept nor as undone, and fired effects are compensated only if they certainly fired.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk:
 
 
 def test_earlier_effects_stay_until_the_outcome_is_known(desk: Desk, died: Die) -> None:
-    """Nothing is taken back while something beside it is in doubt."""
+    """Nothing is compensated while another outcome is in doubt."""
     charge, pay = charge_tools(desk), pay_tool(desk, taken_back=False)
     died((charge, "o-1", 100), (pay, "o-1"), begun=2)
     resume(desk.runtime)
@@ -195,7 +195,7 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
 
 
 def test_waiting_for_an_outcome_that_will_not_be_settled_raises(desk: Desk, both: tuple[Live, Live]) -> None:
-    """The service is in no doubt of what fired; that the live work is, nobody there hears."""
+    """The service knows what fired; it does not know about the live work."""
     refund, ran = refund_tool(desk), list[int]()
 
     def step(_: Transaction) -> None:
@@ -291,7 +291,7 @@ KINDS: dict[str, tuple[Any, type[Any]]] = {
 
 
 class Still:
-    """Who stands still, once, before a step of its session; what a worker finds meanwhile."""
+    """A process suspended once before a step of its session; what a worker finds meanwhile."""
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, session: type[Any], step: str) -> None:
         self.found: list[tuple[str, str]] = []
@@ -316,7 +316,7 @@ def settle(desk: Desk) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("staged", [True, False])
 def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, staged: bool) -> None:
-    """It had its lease when it looked last, and stands still at its commit."""
+    """It had its lease at the last check, and is suspended at its commit."""
     put, current = KINDS[kind][0](desk)
     charge = charge_tools(desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "commit")
@@ -331,7 +331,7 @@ def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind
 @pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_undone_is_not_committed(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """It stands still before it has prepared anything: nobody can see that it is about to."""
+    """It is suspended before it has prepared anything, so no other process can know of the commit."""
     put, current = KINDS[kind][0](desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
     desk.run((put, "a", "x"), raises=errors.LeaseLost)
@@ -359,7 +359,7 @@ def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: b
 
 @pytest.mark.usefixtures("unseen")
 def test_an_unavailable_journal_does_not_block_live_commits_after_firing(desk: Desk) -> None:
-    """What fired is whole with it, and the mark of the database tells whoever comes next."""
+    """The fired effect and the live work are complete, and the database's mark shows that to the next process."""
     put, current = sqlite_put(desk)
     charge, journal = charge_tools(desk), desk.runtime.journal
 

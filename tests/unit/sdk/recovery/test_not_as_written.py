@@ -1,4 +1,4 @@
-"""A record that is not as the SDK wrote it is gone on with by nobody; it keeps no other transaction up."""
+"""A damaged record is never continued, and blocks no other transaction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def step(desk: Desk) -> Step:
-    """A charge that can be taken back, and beside it what may be called again."""
+    """A charge with a compensation, and an idempotent call."""
     charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
     return lambda: desk.run((charge, "o-1", 100), (label, "o-1"))
 

@@ -122,7 +122,7 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
 
 
 def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing tells what it left where."""
+    """Its remains cannot be located."""
     save = save_tool(desk, files)
 
     def broken(*_: object) -> None:

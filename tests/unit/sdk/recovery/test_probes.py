@@ -145,7 +145,7 @@ def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> Non
 
 
 def test_a_firing_call_next_to_a_failure_is_unknown_and_not_compensated(desk: Desk) -> None:
-    """A retry is not for a list that did not go through: nobody knows, so nothing is compensated either."""
+    """A failed list is not retried: the outcome is unknown, so nothing is compensated either."""
     charge = charge_tools(desk)
     pay = answering_tool(desk, None, name="pay", probe="find_pay")
     probe("find_pay", registry=desk.registry)(lambda: DidNotHappen(final=True))

@@ -1,5 +1,5 @@
-"""A rerun of a list that was redeemed does live work, or other than the first run did: what stands is told as kept, in
-the list in force, what was lost as undone, and other work is refused and never told as done.
+"""A rerun of a redeemed list does live work, or other work than the first run: kept work joins the list in force,
+lost work is undone, and other work is refused and never reported as done.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
 
 
 def in_force(desk: Desk) -> list[tuple[str, str]]:
-    """What people are told."""
+    """What people see."""
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert find_damage(desk.runtime.journal.database, record.txn) is None
     return [(row.tool, row.state.value) for row in desk.runtime.journal.transactions.live(record)]
@@ -164,7 +164,7 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
 def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
-    """It was told as done: the block was left well, and nothing of it stood."""
+    """It was reported as done: the block ended normally although nothing was kept."""
     refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
     left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
@@ -188,7 +188,7 @@ def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, 
 
 
 def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash is mended whatever the rerun asks for; that nobody reads its own work as kept is another matter."""
+    """The crash is repaired whatever the rerun requests; reading its own work as kept is another matter."""
     refund = refund_tool(desk)
 
     def died(*_: object, **__: object) -> None:

@@ -1,6 +1,4 @@
-"""One transaction's trouble does not keep the others waiting, whatever an adapter raises; a journal that was there and
-is away does not end a worker.
-"""
+"""One transaction's error does not block the others, for any adapter error; an unavailable journal is retried."""
 
 from __future__ import annotations
 
@@ -96,7 +94,7 @@ def test_how_it_is_quoted(desk: Desk, files: FilesAdapter, monkeypatch: Any, err
 
 
 def test_secrets_of_another_transaction_are_hidden_too(desk: Desk, files: FilesAdapter) -> None:
-    """What an adapter finishes, whichever transaction it is asked about, may be another's."""
+    """An adapter may finish another transaction's session than the one it is asked about."""
     save = save_tool(desk, files)
 
     @tool("hide", lane="live", adapter=files, secret=["text"], registry=desk.registry)
@@ -125,7 +123,7 @@ def test_a_refusal_hides_secrets(desk: Desk, files: FilesAdapter, monkeypatch: A
 
 
 class Rounds:
-    """What a worker finds at the journal, round by round; after the last it is told to stop."""
+    """The results of a worker's rounds; after the last it is stopped."""
 
     def __init__(self, *rounds: Exception | None) -> None:
         self._left = list(rounds)

@@ -1,4 +1,4 @@
-"""The SDK reaches the address in its settings, whatever the environment says of proxies and authorities."""
+"""The SDK connects to the address in its settings, ignoring proxies and authorities of the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays: a step runs again beside what was recorded of it, and nothing of the world notices."""
+"""Replays: a step runs again and is compared with its recording, without side effects."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
 
 
 def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:
-    """What people changed is told as the arguments in force, and is no divergence of the step."""
+    """An accepted edit shows as the arguments in force, and is no divergence of the step."""
     commit(desk, lambda txn: refund("o-1", 100))
     written = document(desk.runtime.journal, "t-1")
     (effect,) = written["transactions"][0]["effects"]

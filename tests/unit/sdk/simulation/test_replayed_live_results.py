@@ -69,7 +69,7 @@ def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
 
 
 def kept(desk: Desk, key: str = "t-1") -> list[bytes | None]:
-    """What the journal holds of the live calls in force, as it stands there."""
+    """The stored results of the live calls in force."""
     (record,) = desk.runtime.journal.transactions.find(key)
     assert find_damage(desk.runtime.journal.database, record.txn) is None
     found = desk.runtime.journal.database.rows(
@@ -272,7 +272,7 @@ def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(des
 
 @pytest.mark.parametrize("engine", BOTH)
 def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) -> None:
-    """The first run's live work was undone, so what it had returned is of nothing that stands."""
+    """The first run's live work was undone, so its results refer to nothing that was kept."""
     pay = answering_tool(desk, ConnectionError("the line was cut"), None, name="pay")
     world = World(1)
     look = look_tool(desk, world, int)
@@ -302,7 +302,7 @@ def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk
 
 
 def test_what_was_undone_since_is_replayed_with_what_it_returned(desk: Desk) -> None:
-    """A staged call failed, so the live work beside it was undone; what it had answered is still what it had."""
+    """A staged call failed, so the live work was undone; its recorded results are unchanged."""
     world = World(5)
     look, full = look_tool(desk, world, int), failing_tool(desk, NotDone("mailbox full"), acts=False)
 

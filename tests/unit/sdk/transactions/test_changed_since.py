@@ -42,7 +42,7 @@ def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Any, calls: Any, change: Any) -> None:
-    """And live work beside it is not done twice."""
+    """And its live work is not done twice."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "first"
     run(desk, note, *calls())
     desk.publish(refund, **change)

@@ -202,7 +202,7 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 
 @pytest.fixture
 def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Called, the journal cannot be read from the moment that the placeholders are to be told."""
+    """Called, the journal cannot be read from the moment the placeholders are set."""
     settle = CallList.settle
 
     def settled(listing: CallList, results: dict[str, object], *, submitted: bool) -> None:
@@ -215,7 +215,7 @@ def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
 
 @on_both
 def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any, caplog: Any) -> None:
-    """Whoever reads that it is only staged does it once more."""
+    """A reader of "staged" would do it again."""
     left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
     back = left.placed[0]
     assert (back.outcome, back.result, len(desk.done)) == ("fired", {"refund_id": "r-o-1-100"}, 1)
@@ -269,7 +269,7 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
 
 @on_both
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
-    """A server that forgot what it was told last has no owner either: only what is known is said."""
+    """A server that lost its last write has no owner either: only known facts are reported."""
     gone = pytest.raises(errors.LeaseLost, match=r"no longer belongs to this run.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:

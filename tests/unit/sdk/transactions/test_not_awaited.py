@@ -241,7 +241,7 @@ def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: D
 
 
 def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: Any) -> None:
-    """What runs where the transaction was opened stands in the order of the program, whatever context it has."""
+    """Calls on the opening task keep the program's order, in any context."""
     with desk.step() as txn:
         with txn.parallel():
             kept = contextvars.copy_context()

@@ -1,4 +1,4 @@
-"""Who waits outlasts a service that is away, a quota and a worker that looks, and not longer than it was told to."""
+"""A waiting run outlasts an unavailable service, a quota and a busy worker, and not longer than `wait`."""
 
 import itertools
 from dataclasses import replace
@@ -32,7 +32,7 @@ def notify(desk: Desk) -> Any:
 
 @pytest.fixture
 def slept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of whoever waits, in seconds: the clock is moved on by them, and nobody waits."""
+    """The pauses of a waiting run, in seconds: the clock advances by them, without real waiting."""
     return sleeping(desk, monkeypatch)
 
 

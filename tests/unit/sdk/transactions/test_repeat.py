@@ -1,6 +1,4 @@
-"""What one key stands for: equal calls are one but inside `txn.repeat()`, several runs share one result, and a block
-that asks for nothing spends no key.
-"""
+"""One key: equal calls are one except inside `txn.repeat()`, and several runs share one result."""
 
 from __future__ import annotations
 

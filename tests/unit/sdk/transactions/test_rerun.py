@@ -141,7 +141,7 @@ def test_independent_effects_go_through_each_for_itself(desk: Desk, refund: Any)
 
 
 def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: Desk, refund: Any) -> None:
-    """It said "nothing stands, use another key" of the block: who did that paid twice."""
+    """The error said "use another key" for the whole block, which would have paid twice."""
     label = refusing_tool(desk, "no printer", name="label")
     post = failing_tool(desk, ConnectionError("cut"), name="post")
     failing = [(label, "o-2"), (post, "o-2"), (refund, "o-2", 900_000)]
@@ -197,7 +197,7 @@ def test_who_waits_for_people_reads_it(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("_asked")
 def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
-    """A live effect cannot wait, and is not told less of whom it would have waited for."""
+    """A live effect cannot wait, but its error names the reviewers as well."""
 
     @order_tool(desk, lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live")
     def note(order_id: str) -> None: ...
