@@ -1,4 +1,4 @@
-"""The calls of one run, in the journal and in order.
+"""The calls of one run, in the journal and in order, and what an earlier run under the same key left.
 
 A list in the journal only grows. If a nested transaction is rolled back, or calls of several tasks are sorted, the run
 begins another list with the remaining calls. A live call that raised is included as undone. A step without staged calls
@@ -8,11 +8,12 @@ is neither reviewed nor redeemed; without live work either, it does not use up i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from countersign.commit.plan import Plan, StagedCall
+from countersign.commit.plan import Plan, StagedCall, plan_from_journal
+from countersign.commit.reconciliation import adopt_redemption, fetch_transaction
 from countersign.contract import names
 from countersign.errors import (
     AlreadyRedeemed,
@@ -25,9 +26,13 @@ from countersign.errors import (
 )
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow, TransactionRecord
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine
+from countersign.texts import add_note
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder, settle
 
@@ -56,7 +61,7 @@ class CallList:
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
         self._returned_bytes = 0
-        self._placeholders: dict[str, Placeholder[Any]] = {}
+        self.placeholders: dict[str, Placeholder[Any]] = {}
         self.staging = journal.transactions.begin_staging(lease)
         self.is_first = self.staging == 1  # no earlier run of this key
 
@@ -93,7 +98,7 @@ class CallList:
         self._journal.transactions.stage(self._lease, self.staging, _staged_row(call, len(self._calls) + 1))
         self._calls.append(call)
         placeholder: Placeholder[Any] = Placeholder(call.tool.name, call.effect_id, call.call_key)
-        self._placeholders[call.effect_id] = placeholder
+        self.placeholders[call.effect_id] = placeholder
         return placeholder
 
     def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> StagedRow:
@@ -162,17 +167,12 @@ class CallList:
         self._dropped_secrets = self._dropped_secrets or _may_hold_secrets(rows)
         self._begin_again(kept, rows, why)
         for call in dropped:
-            settle(self._placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
+            settle(self.placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
 
     def order(self, start: int, calls: Sequence[StagedCall]) -> None:
         """Put the calls from `start` on into this order."""
         if self._calls[start:] != list(calls):
             self._begin_again([*self._calls[:start], *calls])
-
-    @property
-    def placeholders(self) -> Mapping[str, Placeholder[Any]]:
-        """The placeholder of each staged call, by effect id."""
-        return MappingProxyType(self._placeholders)
 
     def settle(self, results: Mapping[str, object], *, submitted: bool) -> None:
         """Set every placeholder to the journal's state of its effect. If the journal cannot be read, effects in
@@ -197,7 +197,7 @@ class CallList:
             self._settle(row.effect_id, row.state.value, result, row.error)
 
     def _settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
-        placeholder = self._placeholders.get(effect_id)
+        placeholder = self.placeholders.get(effect_id)
         if placeholder is not None:
             settle(placeholder, outcome, result, error)
 
@@ -208,10 +208,9 @@ class CallList:
         transactions = self._journal.transactions
         # an effect that raised and was repeated has its later row
         stand = {row.effect_id for row in self._ran}
+        rows += self._ran
         with self._journal.database.unit(durable=False):
-            staging = transactions.relist(
-                self._lease, self.staging, [*rows, *self._ran], dropped=dropped, why=why
-            )
+            staging = transactions.relist(self._lease, self.staging, rows, dropped=dropped, why=why)
             for row, why in self._raised:
                 if row.effect_id not in stand:
                     transactions.stage(self._lease, staging, row)
@@ -311,3 +310,90 @@ def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan,
         raise LiveCommitFailed(
             plan.run_key, plan.txn, failed.adapter, str(failed), {}, committed=failed.committed
         ) from failed.__cause__
+
+
+_HOW_ON: Final = {
+    LocalTxn.STOPPED: "nothing more of it is begun until the same block runs again under this key; "
+    "`countersign resume --tools MODULE` takes back what fired",
+    LocalTxn.UNSETTLED: "`countersign resume --tools MODULE`, or the same block under this key, looks again",
+}
+_GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under this key, goes on with it"
+
+
+def add_state_notes(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
+    """Add a note with the transaction's state to the exception that interrupted a commit. Without a readable journal
+    no note is added.
+    """
+    for txn in txns:
+        try:
+            record = journal.transactions.require(txn)
+            add_note(interrupt, f"transaction {key!r}: {_state_note(journal, record)}")
+        except JournalError:
+            continue
+
+
+def _state_note(journal: Journal, record: TransactionRecord) -> str:
+    rows = journal.transactions.effects(record)
+    calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
+    state = record.display_state
+    text = f"{state}{f' ({calls})' if calls else ''}"
+    return f"{text}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else text
+
+
+@contextmanager
+def log_cleanup_errors(txn: str) -> Iterator[None]:
+    """Log a journal error during cleanup: it must not hide the transaction's own result."""
+    try:
+        yield
+    except JournalError as error:
+        log.warning("transaction %s could not be cleaned up in the journal: %s", txn[:12], error)
+
+
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
+
+
+async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
+    """The record of earlier runs. A redemption whose answer was lost is detected now, before its list is replaced."""
+    record = engine.journal.transactions.require(lease.txn)
+    if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
+        return record
+    view = await fetch_transaction(engine, lease.txn)
+    before = plan_from_journal(record, engine.journal, engine.registry)
+    if view is not None:
+        await adopt_redemption(engine, lease, before, view)
+    elif before.live and not before.calls:
+        settle_live_only(engine, lease, before)
+    return engine.journal.transactions.require(lease.txn)
+
+
+async def finish_prior_run(
+    engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
+) -> Plan:
+    """The key was redeemed before: finish that transaction and return its list. A changed manifest does not make it
+    another step of the same calls; unfinished effects use the manifest people agreed to, and the service evaluates
+    the current one whenever it extends the fire window. `live` is this run's.
+
+    Raises:
+        AlreadyRedeemed: other calls were committed.
+        CountersignError: it did not succeed, as `RollForward` reports.
+    """
+    before = plan_from_journal(earlier, engine.journal, engine.registry)
+    unfinished = earlier.state in OPEN_TXN
+    if before.call_keys != plan.call_keys:
+        why = "another list of calls was committed"
+        if plan.live:
+            why += "; live tools ran again on that run's results, so their answers are current"
+        raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
+    if not unfinished:
+        live.undo()
+        return before
+    for name in before.tools_changed_in(plan):
+        log.warning(
+            "the manifest of %s has changed since transaction %r was committed; it continues with the former one",
+            *(name, plan.run_key),
+        )
+    live.rerun = plan.staging
+    engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
+    engine.journal.transactions.continue_stopped(lease)  # running it again under its key continues it
+    await RollForward(engine, lease, before, live).run()
+    return before

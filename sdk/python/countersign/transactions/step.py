@@ -39,11 +39,13 @@ from countersign.tools.placeholder import Placeholder
 from countersign.transactions.call_list import (
     CallList,
     commit_live_only,
+    finish_prior_run,
+    load_prior_record,
+    log_cleanup_errors,
     require_live_work_kept,
     require_same_live_calls,
     withdraw_earlier,
 )
-from countersign.transactions.prior_run import finish_prior_run, load_prior_record, log_cleanup_errors
 
 log: Final = logging.getLogger("countersign")
 

@@ -34,8 +34,8 @@ from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
+from countersign.transactions.call_list import add_state_notes
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.prior_run import add_state_notes
 from countersign.transactions.step import Step
 
 if TYPE_CHECKING:
