@@ -169,11 +169,11 @@ def _watched_call(
 
 def watch_agent(passing: Passing) -> None:
     """Put the points of the SDK into this process."""
+    from countersign.concurrency import AsyncExecutor, SyncExecutor
     from countersign.journal.database import Database
     from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork
     from countersign.service.client import Service
-    from countersign.waiting import AsyncExecutor, SyncExecutor
 
     sites = _by_file(points.agent_sites())
     unit = Database.unit

@@ -99,7 +99,7 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
         return
     for answer in (charged, told):
         assert "notify did not happen: " in answer.text
-        assert "charge#1 was not taken back: void is denied" in answer.text
+        assert "charge#1 was not compensated: void is denied" in answer.text
 
 
 # ------------------------------------------------------------------------------------------------------------ ends
