@@ -1,13 +1,13 @@
-"""The exam of every live adapter, ours and yours: inherit from `AdapterContract` in a test module and run pytest.
+"""The adapter contract suite: tests that every live adapter must pass. Inherit from `AdapterContract` in a test module.
 
     class TestMine(AdapterContract):
-        def resource(self, folder: Path) -> Resource:
+        def resource(self, folder: Path) -> ContractResource:
             return MyResource(folder)
 
-A `Resource` tells the exam how to write, read and look from outside; its flags say what the adapter promises
-beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. Where a flag is off, the
-opposite is examined: a resource that does not notice a change has to keep others out, one whose prepared work
-does not outlive its process has to leave nothing of it. POSIX: processes are really forked and really die.
+A `ContractResource` tells the suite how to read, write and look from outside; its flags declare what the adapter
+guarantees beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. If a flag is off, the
+opposite is tested: a resource that does not detect a change must lock others out, and one whose prepared work does not
+survive its process must leave nothing of it. POSIX only: processes are really forked and killed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["AdapterContract", "ContractResource"]
 
 
 class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
-    """Everything the SDK relies on. One method for each fact."""
+    """Everything the SDK relies on, one test method for each requirement."""
 
-    # ------------------------------------------------------------------------------------ what it does
+    # ---------------------------------------------------------------------------------- effects, commit, undo
 
     def test_a_session_reads_its_own_writes_and_nobody_else_does(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -56,7 +56,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         session.prepare(A)
         assert_equal(
             resource.adapter().landed(A) is True, False, "landed, before the commit"
-        )  # None: it is open
+        )  # None: it is still open
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
         assert_equal(seen, ["new", "new", None], "outside, after the commit")
@@ -145,7 +145,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(resource.outside("k"), "old", "outside")
         session.undo()
 
-    # --------------------------------------------------------------------------------- what it refuses
+    # ---------------------------------------------------------------------------------- refusals
 
     def test_what_was_read_and_has_moved_is_refused_with_both_versions(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "k"), read=True)
@@ -205,7 +205,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             second.prepare("a-2")
         second.undo()
         first.close()
-        assert_equal(resource.outside("k"), "first", "once it is closed")
+        assert_equal(resource.outside("k"), "first", "after it was closed")
         self.assert_another_commits(resource)
 
     def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         try:
             with session.effect(CALL):
                 ended = resource.end(adapter)
-            assert_equal(ended, False, "it is told to whoever swallowed it")
+            assert_equal(ended, False, "an effect that swallows the error still raises it")
             session.undo()
             return
         except SessionLost:
@@ -262,19 +262,19 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(adapter.landed("another"), False, "landed")
         away = resource.away()
         if away is not None:
-            assert_equal(away.landed(A), None, "landed, with the resource away")
+            assert_equal(away.landed(A), None, "landed, with the resource unreachable")
 
-    # ----------------------------------------------------------------------- after a process has died
+    # ---------------------------------------------------------------------------------- after a process has died
 
     def test_recovering_what_nobody_left_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
-        assert_equal(adapter.recover("never", None), None, "recover, of a transaction that never was")
+        assert_equal(adapter.recover("never", None), None, "recover, of an unknown transaction")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
         session.prepare(A)
         commit(session)
         for attempt_id in (A, None, A):
-            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of one that is finished")
+            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of a finished one")
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
 
     def test_of_a_process_that_died_before_it_prepared_nothing_is_left(self, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             self.nothing_stands(resource)
 
     def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
-        """It may stand still for as long as it likes, and commit when it wakes."""
+        """A suspended process may resume and commit at any time."""
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -303,9 +303,9 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         resource = self._died(tmp_path, lambda session: session.prepare(A))
         if resource is None:
             return
-        for _ in range(2):  # whoever recovers may die as well, having done nothing yet
+        for _ in range(2):  # the recovering process may die as well, before it has done anything
             session = resource.adapter().recover(TXN, A)
-            assert_equal(session is not None, resource.survives_process, "recover answers a session")
+            assert_equal(session is not None, resource.survives_process, "recover returns a session")
         assert_equal(resource.adapter().landed(A), False, "landed, before that")
         if session is None:
             self.nothing_stands(resource)
@@ -343,7 +343,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
             assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "after it")
 
-    # ------------------------------------------------------------------------------------------ inside
+    # ---------------------------------------------------------------------------------- helpers
 
     def _moved(
         self,
@@ -358,10 +358,10 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             with session.effect(CALL):
                 act(resource, adapter)
             if not resource.change_outside(key, "theirs"):
-                assert_equal(resource.detects_conflicts, False, "others are kept out")
+                assert_equal(resource.detects_conflicts, False, "others are locked out")
                 session.undo()
                 continue
-            assert_equal(resource.detects_conflicts, True, "a change by others is noticed")
+            assert_equal(resource.detects_conflicts, True, "a change by others is detected")
             with assert_raises(IsolationConflict) as caught:
                 session.verify_isolation() if refuses == "verify_isolation" else session.prepare(A)
             (moved,) = caught
@@ -377,13 +377,13 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(
                 isinstance(moved, IsolationConflict) and moved.expected,
                 seen.version,
-                "the version that was seen",
+                "the version that was read",
             )
             session.undo()
             assert_equal(resource.outside(key), "theirs", "outside")
 
     def _died(self, folder: Path, until: Callable[[LiveSession], None]) -> ContractResource | None:
-        """A process wrote, went on until there, and died."""
+        """A child process wrote, continued up to `until`, and died."""
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
         if resource.in_process_only:

@@ -1,9 +1,9 @@
-"""The adapter contract suite's tests of nesting, refusals and what an effect leaves behind.
+"""Contract suite: nested effects, refusals, and calls that outlive their effect.
 
-`Nesting`: effects inside effects (a live tool may call another), and blocks of effects. `Refusing`: a resource that is
-not there, one that others keep locked, and what cannot be snapshotted; the error says what the program may do: `Moved`
-is run again by `Retry`, `NotStageable` is not. `Stragglers`: a thread or a task that goes on after its live effect, in
-its context.
+`NestedEffectTests`: effects inside effects (a live tool may call another), and blocks of effects. `RefusalTests`: a
+missing resource, a locked one, and what cannot be snapshotted. The error type matters: `Retry` runs again after
+`IsolationConflict`, never after `NotStageable`. `LateCallTests`: a thread or a task that continues after its live
+effect, in its context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from countersign.errors import IsolationConflict, NotStageable, OutsideTransacti
 
 
 class NestedEffectTests(ContractBase):
-    """What raises is taken back alone, and what goes on is still inside."""
+    """An effect that raises is undone alone; later work is still part of the session."""
 
     def test_an_effect_inside_another_leaves_the_outer_one_as_it_was_and_inside(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
@@ -123,7 +123,7 @@ class NestedEffectTests(ContractBase):
 
 
 class RefusalTests(ContractBase):
-    """Refused before anything is kept of it."""
+    """Refused before anything is kept."""
 
     def test_a_resource_that_is_not_there_is_refused_and_not_made(self, tmp_path: Path) -> None:
         away = self.resource(tmp_path).away()
@@ -132,7 +132,7 @@ class RefusalTests(ContractBase):
         for _ in range(2):
             with assert_raises(NotStageable):
                 away.begin("t-1")
-            assert_equal(away.landed(A), None, "landed: it is away as before")
+            assert_equal(away.landed(A), None, "landed: it is still unreachable")
 
     def test_whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
@@ -160,7 +160,11 @@ class RefusalTests(ContractBase):
         try:
             with session.effect(CALL):
                 resource.write(adapter, "k", "half")
-                assert_equal(resource.change_irreversibly(adapter), False, "it is told to whoever touches it")
+                assert_equal(
+                    resource.change_irreversibly(adapter),
+                    False,
+                    ("an effect that swallows the error still raises it"),
+                )
         except NotStageable:
             pass
         else:
@@ -175,7 +179,7 @@ Late = Callable[[], None]
 
 
 class LateCallTests(ContractBase):
-    """What comes late is refused, whatever became of the effect and whatever runs by then."""
+    """Late calls are refused, however the effect ended and whatever runs by then."""
 
     def test_what_an_effect_that_raised_has_started_does_nothing_after_it(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
@@ -235,7 +239,7 @@ class LateCallTests(ContractBase):
             assert_equal(
                 _run_late_call(lambda: resource.write(adapter, "k", "new"))(),
                 "nothing",
-                "what a thread hears",
+                "the error in the thread",
             )
             assert_equal(resource.read(adapter, "k"), "new", "inside")
         session.prepare(A)
@@ -244,7 +248,7 @@ class LateCallTests(ContractBase):
 
 
 def _start_late_calls(resource: ContractResource, adapter: LiveAdapter) -> list[Late]:
-    """What threads that are started now try when they are let go."""
+    """Start threads that each try one late call when they are released."""
     return [
         _assert_refused(lambda: resource.write(adapter, "more", "late")),
         _assert_refused(lambda: resource.write(adapter, "k", "late")),
@@ -256,12 +260,12 @@ def _start_late_calls(resource: ContractResource, adapter: LiveAdapter) -> list[
 def _assert_refused(act: Callable[[], object]) -> Late:
     heard = _run_late_call(act)
     return lambda: assert_equal(
-        heard(), "OutsideTransaction", "what a thread hears that goes on after its effect"
+        heard(), "OutsideTransaction", "the error in a thread that outlives its effect"
     )
 
 
 def _run_late_call(act: Callable[[], object]) -> Callable[[], str]:
-    """What a thread hears once it is let go. It has the context of now, as `asyncio.to_thread` gives it."""
+    """A thread that makes the call when released, in a copy of the current context like `asyncio.to_thread`."""
     answers: list[str] = []
 
     def tries() -> None:

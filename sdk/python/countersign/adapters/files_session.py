@@ -1,7 +1,7 @@
-"""One transaction's changes to files: new contents lie beside, and reading sees through to what is below.
+"""One transaction's changes to files: new contents are stored separately, and reads fall through to the files below.
 
-Rules: nothing below the root changes before `commit`; an effect that raises takes its writes with it, while
-what it read stays read; the version seen first is the one that must not have moved.
+Nothing below the root changes before `commit`. An effect that raises loses its writes, while its reads stay in the read
+set. The first version seen is the one that must not have changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOLDER_VERSION: Final = "folder"
 
 
 class FilesSession(LiveSession):
-    """What one transaction has changed below the folder; on disk beside it until the commit."""
+    """The changes of one transaction below the folder, kept in the adapter's own folder until the commit."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FilesSession(LiveSession):
         unfinished: tuple[UnfinishedSession, ...] = (),
     ) -> None:
         self._name, self._txn, self._work, self._inside = name, txn, work, inside
-        self._unfinished = unfinished  # of other processes; what they touch is in doubt
+        self._unfinished = unfinished  # of dead processes; the state of their files is unknown
         self._jail: ConfinedFolder = work.store.jail
         self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
         self._seen: dict[str, ObservedVersion] = {}
@@ -58,7 +58,7 @@ class FilesSession(LiveSession):
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
+        """Run one effect. If it raises, its writes are dropped and its reads are kept."""
         before = dict(self._over)
         try:
             with self._inside.effect(self):
@@ -68,14 +68,14 @@ class FilesSession(LiveSession):
             raise
 
     def savepoint(self) -> Savepoint:
-        """What was written until now."""
+        """A savepoint of the writes so far."""
         before = dict(self._over)
         return Savepoint(lambda: None, lambda: self._compensate_all(before))
 
     def _compensate_all(self, before: dict[Parts, str | None]) -> None:
         self._over = before
 
-    # -------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------- reads
 
     def read(self, parts: Parts) -> bytes | None:
         """The content of a file; None if there is none."""
@@ -88,7 +88,7 @@ class FilesSession(LiveSession):
         return content
 
     def exists(self, parts: Parts) -> bool:
-        """Whether a file is there, or a folder."""
+        """Whether a file or folder exists."""
         if parts in self._over:
             return self._over[parts] is not None
         if any(one[: len(parts)] == parts for one in self._written()):
@@ -98,7 +98,7 @@ class FilesSession(LiveSession):
         return version is not None
 
     def names(self, parts: Parts) -> tuple[str, ...]:
-        """What is in a folder."""
+        """The names in a folder."""
         found = self._jail.names(parts)
         below = {one[len(parts)] for one in self._written() if one[: len(parts)] == parts}
         if found is None and not below:
@@ -109,10 +109,10 @@ class FilesSession(LiveSession):
         gone = {one[-1] for one, number in self._over.items() if number is None and one[:-1] == parts}
         return tuple(sorted({*(found or ())} - gone | below))
 
-    # ------------------------------------------------------------------------------------- changing
+    # ------------------------------------------------------------------------------------- writes
 
     def write(self, parts: Parts, content: bytes, *, like: Parts | None = None) -> None:
-        """Put a new content beside, to be put in place by the commit."""
+        """Store a new content for the commit to put in place."""
         mode = self._require_room(parts)
         if like is not None:
             old = self._jail.stat(like)
@@ -131,25 +131,25 @@ class FilesSession(LiveSession):
         self._note(parts, self._version("/".join(parts)), written=True)
         self._over[parts] = None
 
-    # ---------------------------------------------------------------------------- what the live lane calls
+    # ---------------------------------------------------------------------------- called by the SDK
 
     def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every file and listing that was looked at or replaced."""
+        """Every file and listing that was read or replaced, with its version."""
         return tuple(self._seen.values())
 
     def changes(self) -> tuple[Change, ...]:
-        """Every file that the commit would make, replace or remove, with its content before and after."""
+        """Every file that the commit would create, replace or remove, with its content before and after."""
         found = (
             Change("/".join(parts), self._jail.read(parts), self.read(parts)) for parts in sorted(self._over)
         )
         return tuple(one for one in found if one.before != one.after)
 
     def verify_isolation(self) -> None:
-        """Compare every version with what is there now.
+        """Compare every version with the current one.
 
         Raises:
-            Moved: one is another.
-            JournalError: it is of a session that could not be finished.
+            IsolationConflict: one differs.
+            JournalError: it belongs to a session that could not be finished.
         """
         self._require_none_in_doubt()
         for seen in self._seen.values():
@@ -158,11 +158,11 @@ class FilesSession(LiveSession):
                 raise IsolationConflict(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
 
     def prepare(self, attempt_id: str) -> None:
-        """Make the new contents and the record durable. From here on nobody else may prepare what we touch."""
+        """Make new contents and record durable. No other transaction may prepare the same files from here on."""
         with self._work.store.locked():
             done = self._work.record()
             if done is not None and done.attempt_id == attempt_id:
-                return  # at an earlier round, or by the process that died
+                return  # prepared before, or by the process that died
             self._unfinished = self._work.store.tidy()
             self.verify_isolation()
             self._put_away_earlier()
@@ -175,8 +175,8 @@ class FilesSession(LiveSession):
             self._work.write(self._record(attempt_id))
 
     def commit(self, attempt_id: str) -> None:
-        """Put everything in place. What fails half way is taken back before the error is shown; after an interrupt it
-        is done again from where it was, by this session or by whoever recovers it.
+        """Put everything in place. A failure part-way is rolled back before the error is raised; after an interrupt,
+        this session or a recovery continues from there.
         """
         with self._work.store.locked():
             self._work.hold()
@@ -191,10 +191,10 @@ class FilesSession(LiveSession):
                 raise
 
     def undo(self) -> None:
-        """Take back what was committed, and put everything away.
+        """Undo what was committed, and discard the session.
 
         Raises:
-            JournalError: somebody else has changed some of it since, so it is not undone.
+            JournalError: some of it was changed by others since, so it is not undone.
         """
         if self._ended:
             return
@@ -207,7 +207,7 @@ class FilesSession(LiveSession):
             self._ended = True
 
     def let_go(self) -> None:
-        """What is prepared stays on disk, and whoever recovers may take it."""
+        """Keep what is prepared on disk for `recover`."""
         self._ended = True
         self._work.let_go()
 
@@ -218,16 +218,16 @@ class FilesSession(LiveSession):
             with self._work.store.locked():
                 self._work.discard_files()
 
-    # --------------------------------------------------------------------------------------- inside
+    # --------------------------------------------------------------------------------------- internal
 
     def _take_back(self, record: RedoRecord) -> None:
         try:
             self._work.restore(self._work.write(replace(record, state=UNDOING)))
         finally:
-            self._work.let_go()  # what could not be taken back now, the next to come here takes back
+            self._work.let_go()  # the next recovery undoes what could not be undone now
 
     def _put_away_earlier(self) -> None:
-        """A dead run of this transaction had prepared, and was not redeemed: its list is replaced by ours."""
+        """A dead run of this transaction had prepared and was not redeemed: ours replaces it."""
         store = self._work.store
         for folder in store.folders(self._txn):
             earlier = store.take(folder) if folder != self._work.folder else None
@@ -235,8 +235,8 @@ class FilesSession(LiveSession):
                 earlier.discard_files()
 
     def _require_none_in_doubt(self) -> None:
-        """What a session that could not be finished touches is half done; and of our own transaction nothing may be
-        replaced before it is.
+        """Files of a session that could not be finished are half written. A session of our own transaction must be
+        finished before it is replaced.
         """
         for one in self._unfinished:
             if one.record.txn == self._txn or _conflict(self._record(""), one.record):
@@ -259,7 +259,7 @@ class FilesSession(LiveSession):
         for parts, number in sorted(self._over.items()):
             there = self._jail.stat(parts) is not None
             if number is None and not there:
-                continue  # made and removed within the transaction
+                continue  # created and removed within the transaction
             new = None if number is None else (self._work.new / number).stat()
             written_as = (0, 0) if new is None else (new.st_ino, new.st_mtime_ns)
             ops.append(FileOperation("/".join(parts), number, *written_as))
@@ -273,17 +273,17 @@ class FilesSession(LiveSession):
         return RedoRecord(self._txn, attempt_id, PREPARED, tuple(ops), made, read, tuple(written))
 
     def _require_room(self, parts: Parts) -> int | None:
-        """Look at what is replaced; the mode it has.
+        """Check what would be replaced; returns its mode.
 
         Raises:
-            NotStageable: a file cannot be put there, or what is there cannot be snapshotted.
+            NotStageable: a file cannot be put there, or the current content cannot be snapshotted.
         """
         path = "/".join(parts)
         self._require_no_file_above(parts)
         there = self._jail.stat(parts)
         if (there is not None and stat.S_ISDIR(there.st_mode)) or self._is_folder_of_ours(parts):
             raise NotStageable(f"{path!r} is a folder")
-        for depth in reversed(range(len(parts))):  # the innermost folder that is there
+        for depth in reversed(range(len(parts))):  # the innermost existing folder
             with self._jail.folder(parts[:depth]) as held:
                 if held is not None:
                     self._require_writable(held, path)
@@ -309,7 +309,7 @@ class FilesSession(LiveSession):
         return (one for one, number in self._over.items() if number is not None)
 
     def _version(self, key: str) -> str | None:
-        """What is there now, under the key of a file or of a listing."""
+        """The current version of a file or of a listing."""
         if key.endswith("/"):
             return _names_version(self._jail.names(tuple(key.split("/")[:-1]) if key != "/" else ()))
         parts = split_path(key)
@@ -320,14 +320,16 @@ class FilesSession(LiveSession):
         return None if content is None else content_version(content)
 
     def _note(self, parts: Parts, version: str | None, *, read: bool = False, written: bool = False) -> None:
-        """The version that was seen first is the one that must not have moved."""
+        """Record a version; the first one seen is the one that must not have changed."""
         key = "/".join(parts)
         seen = self._seen.get(key) or ObservedVersion(key, version)
         self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
 
 
 def _conflict(one: RedoRecord, other: RedoRecord) -> set[str]:
-    """What both write, or one reads and the other writes. Two may each put a file of their own into a folder."""
+    """Whether both write the same, or one reads what the other writes. Two may each add a file of their own to a
+    folder.
+    """
     both = {key for key in {*one.written} & {*other.written} if not key.endswith("/")}
     return both | {*one.written} & {*other.read} | {*one.read} & {*other.written}
 

@@ -1,9 +1,8 @@
 """The memory adapter: live effects on values in this process, isolated until the commit.
 
-A live tool works through the adapter as through a dict: it reads and writes copies, sees its own writes, and
-nobody else sees them before the commit. What was read or overwritten is known by a number that grows with each
-commit; a commit is refused (`Moved`) when it has grown since. What is kept here dies with the process: after a
-crash nothing of it has landed.
+A live tool uses the adapter like a dict: it reads and writes copies and sees its own writes; others see them after the
+commit. Versions are commit counters per key: a commit is refused (`IsolationConflict`) if a counter has grown since it
+was read. The values die with the process: after a crash no attempt has landed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
-_NOT_FINAL: Final = "may still be taken back"
+_NOT_FINAL: Final = "may still be undone"
 
 
 class MemoryAdapter(LiveAdapter):
@@ -44,7 +43,7 @@ class MemoryAdapter(LiveAdapter):
         self.values_now: dict[str, Any] = copy.deepcopy(values or {})
         self.numbers: dict[str, int] = {}
         self.prepared: list[MemorySession] = []
-        # not closed yet; weak, so that one that nobody can end any more keeps nobody out
+        # weak references, so that a session nobody can end any more locks nobody out
         self.committed: weakref.WeakSet[MemorySession] = weakref.WeakSet()
         self.marks: set[str] = set()
         self._inside: EffectContext[MemorySession] = EffectContext(name)
@@ -55,14 +54,14 @@ class MemoryAdapter(LiveAdapter):
         return self._name
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of everything that is committed."""
+        """A copy of all committed values."""
         with self.lock:
             return copy.deepcopy(self.values_now)
 
-    # ---------------------------------------------------------------------------- what live tools call
+    # ---------------------------------------------------------------------------- called by live tools
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A copy of the value, as this transaction sees it; that it is missing counts as read."""
+        """A copy of the value, as this transaction sees it; its absence counts as read."""
         with self._session() as session:
             found = session.get(key)
         return default if found is _GONE else copy.deepcopy(found)
@@ -104,30 +103,30 @@ class MemoryAdapter(LiveAdapter):
             f"{self.name} was used outside a live tool; there `snapshot()` reads what is committed"
         )
 
-    # --------------------------------------------------------------------------- what the live lane calls
+    # --------------------------------------------------------------------------- called by the SDK
 
     def begin(self, txn: str) -> MemorySession:
-        """Open a session; nobody is kept out."""
+        """Open a session; it locks nobody out."""
         return MemorySession(self, txn, self._inside)
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether this process has committed it: of another process nothing is left."""
+        """Whether this process has committed it; values of other processes are gone."""
         return attempt_id in self.marks
 
 
 class MemorySession(LiveSession):
-    """What one transaction has changed."""
+    """The changes of one transaction."""
 
     def __init__(self, memory: MemoryAdapter, txn: str, inside: EffectContext[MemorySession]) -> None:
         self._memory, self._txn, self._inside = memory, txn, inside
         self._over: dict[str, Any] = {}
         self._seen: dict[str, ObservedVersion] = {}
-        self._before: dict[str, Any] | None = None  # once it is committed
+        self._before: dict[str, Any] | None = None  # set when it is committed
         self._attempt_id: str | None = None
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
+        """Run one effect. If it raises, its writes are dropped and its reads are kept."""
         before = dict(self._over)
         try:
             with self._inside.effect(self):
@@ -137,7 +136,7 @@ class MemorySession(LiveSession):
             raise
 
     def savepoint(self) -> Savepoint:
-        """What was written until now."""
+        """A savepoint of the writes so far."""
         before = dict(self._over)
         return Savepoint(lambda: None, lambda: self._compensate_all(before))
 
@@ -165,10 +164,10 @@ class MemorySession(LiveSession):
             found = dict.fromkeys(self._memory.values_now)
         return tuple(key for key in found | self._over if self._over.get(key) is not _GONE)
 
-    # ---------------------------------------------------------------------------- what the live lane calls
+    # ---------------------------------------------------------------------------- called by the SDK
 
     def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every key that was read or set."""
+        """Every key that was read or set, with its version."""
         return tuple(self._seen.values())
 
     def changes(self) -> tuple[Change, ...]:
@@ -179,12 +178,12 @@ class MemorySession(LiveSession):
         return tuple(one for one in found if one.before != one.after)
 
     def verify_isolation(self) -> None:
-        """Compare every number with the one it has now."""
+        """Compare every version with the current one."""
         with self._memory.lock:
             self._verify()
 
     def prepare(self, attempt_id: str) -> None:
-        """From here on nobody else may prepare what we touch."""
+        """From here on no other transaction may prepare the same keys."""
         with self._memory.lock:
             if self in self._memory.prepared:
                 return
@@ -195,19 +194,19 @@ class MemorySession(LiveSession):
             self._attempt_id = attempt_id
 
     def commit(self, attempt_id: str) -> None:
-        """Make it visible, all at once."""
+        """Make the writes visible, all at once."""
         with self._memory.lock:
             if self._attempt_id != attempt_id or self not in self._memory.prepared:
                 raise MisuseError(f"{self._memory.name!r} was not prepared for this attempt")
             now = self._memory.values_now
             self._before = {key: now.get(key, _GONE) for key in self._over}
             self._memory.prepared.remove(self)
-            self._memory.committed.add(self)  # until `close` it may be taken back, and under nobody's feet
+            self._memory.committed.add(self)  # may be undone until `close`, so others must not build on it
             self._put(self._over)
             self._memory.marks.add(attempt_id)
 
     def undo(self) -> None:
-        """Take back what was committed, and let others go on."""
+        """Undo a commit, and unlock the keys."""
         with self._memory.lock:
             self._let_others()
             if self._before is not None:
@@ -216,12 +215,12 @@ class MemorySession(LiveSession):
             self._before, self._over = None, {}
 
     def close(self) -> None:
-        """Drop what was there before, and let others go on."""
+        """Drop the before-values, and unlock the keys."""
         with self._memory.lock:
             self._let_others()
             self._before = None
 
-    # ----------------------------------------------------------------------------- inside; the lock is held
+    # ----------------------------------------------------------------------------- internal; the lock is held
 
     def _let_others(self) -> None:
         if self in self._memory.prepared:
@@ -264,7 +263,7 @@ class MemorySession(LiveSession):
         return {key for key, seen in self._seen.items() if seen.read}
 
     def _written(self) -> set[str]:
-        """With the set of all keys, where it gains or loses one."""
+        """The written keys, with the set of all keys if it gains or loses one."""
         there = self._memory.values_now if self._before is None else self._before
         changed = any(
             (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._over.items()
@@ -292,4 +291,4 @@ def _none(value: Any) -> Any:
 
 def _require_key(key: object, name: str) -> None:
     if not isinstance(key, str) or key == _NAMES:
-        raise NotStageable(f"{key!r} is no key of {name!r}: keys are text, and '/' stands for all of them")
+        raise NotStageable(f"{key!r} is not a key of {name!r}: keys are text, and '/' means all of them")

@@ -1,1 +1,1 @@
-"""Ready manifests of common services, and the acts that deliberately have no compensation: data with its reader."""
+"""Ready manifests of common services, acts that have no compensation, and their loader."""

@@ -1,8 +1,8 @@
-"""Reading the catalogue: `manifests/` as any bundle holds them, `entries.json` with what a manifest has no member for,
-`no_compensation.json` with the acts nothing takes back, why, and what to do instead.
+"""Loads the catalogue: `manifests/` as in any bundle, `entries.json` with further information on them, and
+`no_compensation.json` with the acts that have no compensation, why, and what to do instead.
 
-Rules: every manifest has a compensation of this catalogue, or is undone by its adapter (`lane: live`), or is among the
-acts without one; a manifest is taken together with those that take it back, for a bundle without them does not load.
+Every manifest has a compensation in this catalogue, or is undone by its adapter (`lane: live`), or is among the acts
+without one. A manifest is taken together with its compensations, because a bundle without them does not load.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import MisuseError
 
 Instead = Literal["backup", "delay", "narrow", "preview", "review"]
-"""Hold it back for a while; let it reach less; show it before; ask people; keep what it destroys."""
+"""Back up what it destroys; delay it; limit its reach; show a preview; require a review."""
 
 _FOLDER: Final = files("countersign") / "catalogue"
 
 
 @dataclass(frozen=True, slots=True)
 class Uncompensated:
-    """One act that nothing takes back."""
+    """One act without a compensation."""
 
     act: str
     why: str
     instead: tuple[Instead, ...]
     do: str
-    tool: str | None = None  # the catalogue's manifest of it, where there is one
+    tool: str | None = None  # the catalogue's manifest of it, if there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One manifest of the catalogue, and what people who review it want to know beside it."""
+    """One manifest of the catalogue, with further information for reviewers."""
 
     manifest: ToolManifest
     like: tuple[str, ...]
@@ -48,18 +48,17 @@ class Entry:
 
     @property
     def tool(self) -> str:
-        """Its name."""
         return self.manifest.tool
 
     @property
     def compensated_by(self) -> str:
-        """What takes it back, in a word or two."""
+        """Its compensation, in a word or two."""
         if self.manifest.compensation is not None:
             return self.manifest.compensation.tool
         return "nothing" if self.uncompensated is not None else "its adapter"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The entry as JSON values."""
         return {
             "tool": self.tool,
             "manifest": self.manifest.to_json(),
@@ -72,7 +71,7 @@ class Entry:
 
 
 def uncompensated_acts() -> tuple[Uncompensated, ...]:
-    """Every such act, those of the catalogue's manifests first."""
+    """Every act without a compensation, those of the catalogue's manifests first."""
     return tuple(
         Uncompensated(one["act"], one["why"], tuple(one["instead"]), one["do"], one.get("tool"))
         for one in _json("no_compensation.json")
@@ -100,7 +99,7 @@ def catalogue() -> Mapping[str, Entry]:
 
 
 def search_entries(word: str) -> list[Entry]:
-    """The entries in whose name, title, groups or examples the word stands."""
+    """The entries with this word in name, title, groups or examples."""
     wanted = word.casefold()
     return [
         one
@@ -110,7 +109,7 @@ def search_entries(word: str) -> list[Entry]:
 
 
 def with_compensations(names: Iterable[str]) -> list[ToolManifest]:
-    """The manifests of these names, and of all that take them back.
+    """The manifests with these names, and all their compensations.
 
     Raises:
         MisuseError: the catalogue has no such manifest.
@@ -130,7 +129,7 @@ def entry(name: str) -> Entry:
     """One entry.
 
     Raises:
-        MisuseError: there is none of that name; saying which come near.
+        MisuseError: there is none with that name; similar names are listed.
     """
     found = catalogue().get(name)
     if found is None:

@@ -1,7 +1,7 @@
-"""The contract of Countersign: strict bytes, names, tokens, states, and how each is verified.
+"""The published contract: strict JSON admission, digests, tokens, states, and their verification.
 
-Both sides use it and a second implementation can be written from it. Nothing here does IO, reads a clock or
-knows a framework; `now` is a parameter. Wire models are in `countersign.contract.wire`.
+Both sides use this package, and a second implementation can be written from it. It does no IO, reads no clock and
+depends on no framework: `now` is a parameter. Wire models are in `countersign.contract.wire`.
 """
 
 from .admission import ARGS_LIMITS, JSON, RESERVED_KEYS, Limits, admit, load

@@ -1,8 +1,8 @@
 """Validation of args by JSON Schema 2020-12, with the package `jsonschema`.
 
-The service brings that package, and so does the extra `mcp` of the SDK; it is imported on first use, so that the SDK
-works without it. Rules: a reference out of the document is an error and never a request; patterns run in bounded time
-(patterns.py); `multipleOf` counts in decimal digits; `uniqueItems` compares canonical bytes.
+The service depends on that package, and so does the SDK extra `mcp`. It is imported on first use, so that the SDK works
+without it. A reference out of the document is an error and never a request; patterns run in bounded time (patterns.py);
+`multipleOf` counts in decimal digits; `uniqueItems` compares canonical bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .errors import ManifestError
 from .patterns import pattern_keywords, require_patterns
 from .pointers import pointer_to
 
-_MAX_QUOTED: Final = 200  # characters of a message, which quotes what it is about
-_DIGITS: Final = 700  # the largest float over the smallest has a quotient of 633 digits
+_MAX_QUOTED: Final = 200  # characters of a message, which quotes the offending value
+_DIGITS: Final = 700  # the largest float divided by the smallest has 633 digits
 
 
 def require_json_schema(schema: Mapping[str, Any], place: str = "args") -> None:
-    """Refuse args that are no JSON Schema 2020-12, or that no call could be held against.
+    """Refuse an args schema that is not valid JSON Schema 2020-12, or that no call could be validated against.
 
     Raises:
-        ManifestError: `bad_schema`, naming the place.
+        ManifestError: `bad_schema`, naming the location.
         ContractError: `bad_pattern`, as `require_patterns`.
     """
     jsonschema = import_module("jsonschema")
@@ -47,8 +47,8 @@ def require_json_schema(schema: Mapping[str, Any], place: str = "args") -> None:
 
 
 def validator_of(schema: Mapping[str, Any]) -> Any:
-    """A `jsonschema` validator that holds args against a schema by the rules above."""
-    # An empty registry: a reference out of the document is an error here, never a request to somewhere.
+    """A `jsonschema` validator that applies the rules above."""
+    # An empty registry: a reference out of the document is an error, never a network request.
     return _validator_class()(schema, registry=import_module("referencing").Registry())
 
 
@@ -58,12 +58,12 @@ def _validator_class() -> Any:
     refused = jsonschema.ValidationError
 
     def multiple_of(validator: Any, divisor: float, instance: Any, schema: Any) -> Iterator[Exception]:
-        """`multipleOf` on decimal digits: in binary floating point 0.07 is no multiple of 0.01."""
+        """`multipleOf` on decimal digits: in binary floating point 0.07 is not a multiple of 0.01."""
         if validator.is_type(instance, "number") and not _divides(divisor, instance):
             yield refused(f"{instance!r} is not a multiple of {divisor!r}")
 
     def unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[Exception]:
-        """By canonical bytes: linear, where comparing each with each would let a list stop the service."""
+        """Compare canonical bytes: linear time. Comparing every pair would let a long list block the service."""
         if not wanted or not validator.is_type(instance, "array"):
             return
         if len({canonicalize(item) for item in instance}) != len(instance):

@@ -1,10 +1,9 @@
-"""Regular expressions of other people, run in time that grows with the text and no faster.
+"""Regular expressions from manifests and MCP servers, run in linear time.
 
-A pattern in a manifest was written by a stranger or comes from an MCP server, and what it is held against comes from a
-model. Python's `re` takes back steps, and a pattern like `^(a+)+$` stops a process for years. Rule: nothing but the
-engine here (pydantic's, which never takes back a step) runs such a pattern; what it cannot compute (lookaround,
-references to a group, too large a repetition) is refused when the schema is read, by its place, and never tried another
-way.
+Patterns and the texts they match are untrusted. Python's `re` backtracks, and a pattern like `^(a+)+$` blocks a process
+for years. Such a pattern therefore runs only in the engine used here (pydantic's, which never backtracks). What it
+cannot run (lookaround, backreferences, a repetition that is too large) is refused when the schema is loaded, with its
+location, and never tried another way.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from .errors import ContractError
 from .schema_rules import schema_nodes
 
-_KEPT: Final = 128  # compiled patterns of one process; the engine bounds each to 10 MiB
-_MAX_QUOTED: Final = 100  # characters of a pattern, and of the engine's words
+_KEPT: Final = 128  # compiled patterns per process; the engine bounds each to 10 MiB
+_MAX_QUOTED: Final = 100  # characters of a pattern, and of the engine's message
 
 
 @lru_cache(maxsize=_KEPT)
 def pattern_searcher(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether the pattern is found anywhere in a text, as JSON Schema means it.
+    """A function that searches a text for the pattern, unanchored, as JSON Schema requires.
 
     Raises:
-        ContractError: `bad_pattern`, in the engine's words.
+        ContractError: `bad_pattern`, with the engine's message.
     """
     try:
         return SchemaValidator(
@@ -43,10 +42,10 @@ def pattern_searcher(pattern: str) -> Callable[[str], bool]:
 
 
 def require_patterns(schema: Mapping[str, Any], place: str = "args") -> None:
-    """Refuse a schema that holds a pattern this engine cannot compute.
+    """Refuse a schema that contains a pattern this engine cannot run.
 
     Raises:
-        ContractError: `bad_pattern`, naming the place.
+        ContractError: `bad_pattern`, naming the location.
     """
     for where, node in schema_nodes(schema, place):
         named = node.get("patternProperties")
@@ -59,9 +58,7 @@ def require_patterns(schema: Mapping[str, Any], place: str = "args") -> None:
 
 
 def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:
-    """What the package jsonschema calls for each keyword that runs a pattern, in place of its own; `refused` makes its
-    error.
-    """
+    """Replacements for the `jsonschema` keywords that run a pattern; `refused` creates the error."""
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[Exception]:
         if validator.is_type(instance, "string") and not pattern_searcher(wanted)(instance):
@@ -84,7 +81,9 @@ def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:
                 yield refused(f"Additional properties are not allowed ({name!r} was unexpected)")
 
     def unevaluated(validator: Any, more: Any, instance: Any, schema: Any) -> Iterator[Exception]:
-        """A belt: such a schema is refused where it is read, and the package's own would run patterns with `re`."""
+        """Defence in depth: such a schema is refused when it is loaded, and the package's own keyword would run
+        patterns with `re`.
+        """
         yield refused("what other keywords left over is not run here; write the schema out")
 
     return {
@@ -97,7 +96,7 @@ def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:
 
 
 def _unnamed_properties(instance: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """The properties that a schema names neither whole nor by a pattern."""
+    """The properties that a schema names neither literally nor by a pattern."""
     named, tests = (
         schema.get("properties", {}),
         [pattern_searcher(one) for one in schema.get("patternProperties", {})],

@@ -1,7 +1,7 @@
-"""JSON pointers (RFC 6901): how a manifest points into the args of a call.
+"""JSON pointers (RFC 6901): how a manifest refers to the args of a call.
 
-Also the three places a compensation takes its arguments from: `args:/pointer`, `result:/pointer`,
-`const:<json>`. A pointer that leads nowhere is an error, never a silent null.
+Also the three sources of a compensation's arguments: `args:/pointer`, `result:/pointer` and `const:<json>`. A pointer
+that matches nothing is an error, never a silent null.
 """
 
 import re
@@ -43,7 +43,7 @@ def pointer_to(name: str) -> str:
 
 
 def resolve_pointer(value: JSON, pointer: str) -> JSON:
-    """Return what the pointer names in the value.
+    """Return the value at the pointer.
 
     Raises:
         PointerError: `bad_pointer`; `pointer_missing` if nothing is there.
@@ -68,7 +68,7 @@ def require_source(source: str) -> str:
 
 
 def reads_result(mapping: Mapping[str, str]) -> bool:
-    """Whether a compensation takes any argument from what the forward call is reported to have returned."""
+    """Whether a compensation takes any argument from the reported result of the forward call."""
     return any(_split_source(source)[0] == "result" for source in mapping.values())
 
 

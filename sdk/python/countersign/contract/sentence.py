@@ -1,7 +1,6 @@
-"""The sentence template of a manifest: literal text and `{arg}` or `{/pointer}` in braces, `{{` and `}}` for
-braces.
+"""The sentence template of a manifest: literal text and `{arg}` or `{/pointer}`; `{{` and `}}` are literal braces.
 
-Only cut here, never filled in: how a value is shown is up to the surface, which must escape it.
+Templates are only parsed here, never filled in: each surface escapes the values it shows.
 """
 
 import re
@@ -23,10 +22,10 @@ class SentencePart:
 
 
 def split_sentence(template: str) -> tuple[SentencePart, ...]:
-    """Cut a sentence template into parts.
+    """Parse a sentence template into parts.
 
     Raises:
-        ManifestError: `bad_sentence` for a brace that is alone.
+        ManifestError: `bad_sentence` for an unmatched brace.
         PointerError: `bad_pointer`.
     """
     parts: list[SentencePart] = []

@@ -1,8 +1,7 @@
-"""A verification is a numbered list of steps, run in order; the first that refuses ends it.
+"""Numbered verification steps, run in order; the first refusal ends the verification.
 
-A step looks at the state and answers None, or the code of its refusal. It may leave what it has proved on the
-state for the next one. The tables are data: documents, vectors and the suite that takes each step out read
-the same ones.
+A step inspects the state and returns None, or the code of its refusal. It may store what it has established for the
+next steps. The tables are data: documents, test vectors and the suite that removes each step read the same ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[State_contra]):
-    """One numbered check: what it is called, why it is there, and the function that makes it."""
+    """One numbered check: its name, its purpose, and the function that performs it."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""The most one call can take, as its program says before it is made."""
+"""Upper bounds of a call, declared before it is made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from countersign.errors import MisuseError
 from countersign.llm.usage import MAX_TOKENS
 
 _MAX_SECONDS: Final = 10**6  # of one call
-_TEMPLATE_TOKENS: Final = 64  # what a vendor's chat template puts around a text
+_TEMPLATE_TOKENS: Final = 64  # what a vendor's chat template adds to a text
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """None is what it does not say."""
+    """None means not declared."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -33,7 +33,7 @@ class Bounds:
 
     @property
     def milliseconds(self) -> int | None:
-        """The time, rounded up."""
+        """The time in milliseconds, rounded up."""
         return None if self.seconds is None else math.ceil(Decimal(self.seconds) * 1000)
 
 
@@ -46,7 +46,7 @@ def _is_time(value: float | str | Decimal) -> bool:
 
 
 def input_bound(tokens: int | None, prompt: object) -> int | None:
-    """The most tokens that are sent: what the program says, or the bytes of what it sends."""
+    """The most tokens that are sent: as declared, or the number of bytes of the prompt."""
     if prompt is None:
         return tokens
     if tokens is not None:
@@ -61,7 +61,7 @@ def input_bound(tokens: int | None, prompt: object) -> int | None:
 
 
 def _as_json(message: object) -> object:
-    """A message that a client's own class made."""
+    """A message of a client's own class as JSON."""
     dump = getattr(message, "model_dump", None)
     if callable(dump):
         return dump(mode="json")

@@ -4,12 +4,12 @@
     name = "a-day"
     measure = "money"              # money, tokens, calls or seconds
     limit = "20.00"
-    currency = "USD"               # of money only
+    currency = "USD"               # only for money
     per = "day"                    # day or run
     models = ["example-*"]         # without it, every model
 
-Inside, every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is its name: two
-programs that name the same one on the same journal share it, each with the limit it declares.
+Internally every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is identified by its
+name: two programs that use the same name on the same journal share it, each with the limit it declares.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class Budget:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def period(self, now: float, run: str | None) -> str:
-        """The name of what is being filled now: a UTC day, or a run.
+        """The current period: a UTC day, or a run.
 
         Raises:
-            SettingsError: it counts for each run, and nobody says which run this is.
+            SettingsError: the budget is per run, and the call belongs to no run.
         """
         if self.per == "day":
             return day_of(now).isoformat()
@@ -93,7 +93,7 @@ class Budget:
 
 
 def format_amount(measure: str, units: int) -> Decimal:
-    """An amount as people read it: currency units, tokens, calls, seconds."""
+    """An amount in units for people: currency units, tokens, calls, seconds."""
     return Decimal(units) / _SCALE[measure]
 
 
@@ -103,7 +103,7 @@ def day_of(now: float) -> date:
 
 
 def renews_at(per: str, now: float) -> datetime | None:
-    """When a day's budget is whole again; a run's never is."""
+    """When a budget per day is renewed; a budget per run never is."""
     if per != "day":
         return None
     midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -114,17 +114,17 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
     """Read a file of budgets.
 
     Raises:
-        SettingsError: something in it cannot be taken; nothing of it is.
+        SettingsError: an entry is invalid; then none is used.
     """
     rows = load_tables(path, "budget", _KNOWN)
     return require_unique_names(_budget(row, f"{str(path)!r}: [[budget]]") for row in rows)
 
 
 def require_unique_names(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
-    """These budgets, each name once; the same budget twice is one.
+    """These budgets without duplicates.
 
     Raises:
-        SettingsError: two of them differ under one name.
+        SettingsError: two different budgets have the same name.
     """
     found: dict[str, Budget] = {}
     for one in budgets:

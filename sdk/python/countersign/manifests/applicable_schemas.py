@@ -1,6 +1,4 @@
-"""Which schemas apply to one value (JSON Schema 2020-12 core, section 10.2), and what they say together of its
-properties and items.
-"""
+"""Which schemas apply to one value (JSON Schema 2020-12 core, section 10.2), with their properties and items."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ _HOW: Final = ("always", "branch", "test")
 
 @dataclass(frozen=True, slots=True)
 class ApplicableSchema:
-    """A schema that applies to the values of a place: `always`, in a `branch` that a value may choose, or as a `test`
-    (`not`, `if`) that admits nothing by itself.
+    """A schema that applies to the values at one location: `always`, in a `branch` that a value may choose, or as a
+    `test` (`not`, `if`) that admits nothing by itself.
     """
 
     schema: Any
@@ -31,23 +29,23 @@ class ApplicableSchema:
     def part(
         self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always"
     ) -> ApplicableSchema:
-        """A subschema, which applies no more often than this one."""
+        """A subschema, which applies at most as often as this one."""
         return ApplicableSchema(schema, self.at + at, max(self.how, how, key=_HOW.index))
 
 
 def is_object(node: Mapping[str, Any]) -> bool:
-    """Whether a schema is one of objects, by its type or its properties, as the contract has it."""
+    """Whether it is a schema of objects, by its type or its properties, as in the contract."""
     kind = node.get("type")
     return kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node
 
 
 def is_open(more: Any) -> bool:
-    """Whether free keys may hold anything."""
+    """Whether free keys may hold any value."""
     return more is True or (isinstance(more, dict) and more.keys() <= ANNOTATION_KEYWORDS)
 
 
 def is_free(here: list[ApplicableSchema]) -> bool:
-    """Whether a branch takes any keys: it describes the values of those it does not list, or lists none at all."""
+    """Whether a branch accepts any keys: it has a schema for unlisted ones, or lists none at all."""
     listed = any(_OF_NAMES & one.schema.keys() for one in here if one.how == "always")
     for one in here:
         more = one.schema.get("additionalProperties", True)
@@ -62,7 +60,7 @@ def is_free(here: list[ApplicableSchema]) -> bool:
 
 
 def same_value_schemas(one: ApplicableSchema) -> Iterator[ApplicableSchema]:
-    """What a schema applies to the same value, but what it refers to."""
+    """The subschemas that apply to the same value, except references."""
     for key in BRANCHES:
         for index, child in enumerate(one.schema.get(key, ())):
             yield one.part(child, f"/{key}/{index}", "always" if key == "allOf" else "branch")
@@ -74,7 +72,7 @@ def same_value_schemas(one: ApplicableSchema) -> Iterator[ApplicableSchema]:
 
 
 def property_names(here: list[ApplicableSchema]) -> list[str]:
-    """Every name that one of these schemas knows, in their order."""
+    """Every property name in these schemas, in order."""
     names: dict[str, None] = {}
     for one in here:
         names |= dict.fromkeys(one.schema.get("properties", ()))
@@ -89,12 +87,12 @@ def property_names(here: list[ApplicableSchema]) -> list[str]:
 
 
 def property_patterns(here: list[ApplicableSchema]) -> list[str]:
-    """Every pattern of names that one of these schemas has."""
+    """Every property name pattern in these schemas."""
     return list(dict.fromkeys(pattern for one in here for pattern in one.schema.get("patternProperties", ())))
 
 
 def schemas_for_property(name: str, here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
-    """The schemas that apply to the value of one name."""
+    """The schemas that apply to the property of this name."""
     for one in here:
         listed, patterns = one.schema.get("properties", {}), one.schema.get("patternProperties", {})
         named = [pattern for pattern in patterns if pattern_searcher(pattern)(name)]
@@ -107,7 +105,7 @@ def schemas_for_property(name: str, here: list[ApplicableSchema]) -> Iterator[Ap
 
 
 def schemas_for_other_properties(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
-    """The schemas that may apply to the value of a name that is not listed."""
+    """The schemas that may apply to a property that is not listed."""
     for one in here:
         for key in ("properties", "patternProperties"):
             for name, child in one.schema.get(key, {}).items():

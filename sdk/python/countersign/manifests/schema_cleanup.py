@@ -1,4 +1,4 @@
-"""A listed schema without what no value is held against: decoration, and definitions that nothing refers to."""
+"""Removes from a listed schema what does not affect validation: annotations and unused definitions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SCHEMAS: Final = frozenset(
 
 
 def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A listed schema without what says nothing of a value, and with those definitions only that it reaches.
+    """The schema without annotations and unused definitions.
 
-    `dependencies` becomes the two keywords that took its place (2020-12 validation, appendix A): validators of today
-    ignore it.
+    `dependencies` becomes the two keywords that replaced it (2020-12 validation, appendix A), because current
+    validators ignore it.
     """
     named = schema.get("$defs")
     definitions: Mapping[str, Any] = named if isinstance(named, dict) else {}

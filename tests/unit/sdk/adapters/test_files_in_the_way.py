@@ -92,7 +92,7 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
     recover = FilesAdapter(root).recover
     # Who asks again is not told that it is undone.
     for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
-        with pytest.raises(JournalError, match="was not taken back"):
+        with pytest.raises(JournalError, match="was not undone completely"):
             undo()
     assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")
     (folder,) = sessions(root)
@@ -104,7 +104,7 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
 def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
     session = committed(files, ACTS[act])
     way(root)
-    with pytest.raises(JournalError, match="was not taken back"):
+    with pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
     (folder,) = sessions(root)
     assert (folder / "before" / "0").read_text() == "old b"
@@ -127,7 +127,7 @@ def test_later_changes_are_left(
 ) -> None:
     session = committed(files, act)
     change(root / name)
-    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not taken back"):
+    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
     assert ((root / name).read_text(), sessions(root) == []) == (then, is_undone)
 
@@ -248,9 +248,9 @@ def _disk_full(*_: object) -> None:
 
 def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
-    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
         done(files, lambda files: files.write("other", "mine"))
-    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
         FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
 
@@ -288,12 +288,12 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not taken back"), desk.step():
+    with pytest.raises(JournalError, match="was not undone completely"), desk.step():
         save("a")
         also()
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
-    assert (found.needs_attention, "was not taken back" in found.note) == (True, True)
+    assert (found.needs_attention, "was not undone completely" in found.note) == (True, True)
     assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it

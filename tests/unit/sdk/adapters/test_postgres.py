@@ -116,7 +116,7 @@ ENDS: dict[str, tuple[End, bool]] = {
 
 @pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
 def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: End, may_stand: bool) -> None:
-    stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
+    stands = "may be permanent and cannot be undone" if may_stand else "Nothing of it is kept"
     block = begun.session.savepoint()
     with pytest.raises(SessionLost, match=stands), begun.effect():
         begun.write("k", "until then")
@@ -144,7 +144,7 @@ def test_a_session_that_lost_its_transaction_between_effects_does_not_commit(beg
     begun.is_terminated()
     with pytest.raises(psycopg.OperationalError):
         begun.session.prepare("a-1")
-    with pytest.raises(SessionLost, match="Nothing of it stands"):
+    with pytest.raises(SessionLost, match="Nothing of it is kept"):
         begun.session.prepare("a-1")
     begun.session.undo()
     assert (begun.outside("k"), begun.adapter.landed("a-1")) == (None, False)

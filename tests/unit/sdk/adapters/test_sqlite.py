@@ -41,7 +41,7 @@ def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, en
     block = bank.session.savepoint()
     with bank.effect():
         credit(bank.connection)
-    with pytest.raises(SessionLost, match="Nothing of it stands"), bank.effect():
+    with pytest.raises(SessionLost, match="Nothing of it is kept"), bank.effect():
         end(bank.connection)
     for refused in (
         bank.effect().__enter__, bank.session.savepoint, bank.session.verify_isolation, bank.session.changes,

@@ -122,7 +122,7 @@ def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: p
     lines = told.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(EVERY)]] == list(EVERY)
     assert len(lines) == len(EVERY) + len(ACTS)
-    assert "nothing takes back: to send a mail. What was delivered stays" in told.stdout
+    assert "no compensation: to send a mail. What was delivered stays" in told.stdout
     lines = terminal("catalogue", "refund").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["payments.refund", "nothing"]
     assert "none of them has the word 'zzz'" in terminal("catalogue", "zzz").output
@@ -143,7 +143,7 @@ def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
     assert load_manifest(told.stdout.encode()) == EVERY["payments.charge"].manifest
     assert "take payments.refund as well, or the bundle does not load" in told.stderr
     assert "it says `idempotent`: the tool sends the call key" in told.stderr
-    assert "taken back, there stays: a line on the customer's statement" in told.stderr
+    assert "after compensation, this remains: a line on the customer's statement" in told.stderr
     assert "count for nothing yet" in told.stderr
 
 
@@ -151,10 +151,10 @@ def test_a_name_given_twice_is_told_of_once_and_the_others_as_they_are(terminal:
     told = terminal("take", "mail.send", "mail.send", "payments.charge", "--out", "drafts")
     assert told.exit_code == 0, told.output
     mail, charge = told.stderr.split("the function to write: ")[1:]
-    assert '@tool("mail.send")' in mail and "nothing takes it back. What was delivered stays in" in mail
+    assert '@tool("mail.send")' in mail and "no compensation. What was delivered stays in" in mail
     assert "Instead: Show" in mail and "as well" not in mail
-    assert '@tool("payments.charge")' in charge and "taken back, there stays: " in charge
-    assert "nothing takes it back" not in charge
+    assert '@tool("payments.charge")' in charge and "after compensation, this remains: " in charge
+    assert "no compensation" not in charge
 
 
 def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_p
     (tmp_path / "drafts/mail.send.json").write_text("mine")
     place = terminal("take", "mail.send", "--out", "policies/tools")
     assert (place.exit_code, place.stderr.startswith("misuse: ")) == (1, True)
-    assert "the place of a reviewed manifest" in place.stderr and not (tmp_path / "policies").exists()
+    assert "reserved for a reviewed manifest" in place.stderr and not (tmp_path / "policies").exists()
     again = terminal("take", "mail.send", "--out", "drafts")
     assert "kept as it was, --force replaces it" in again.stderr
     assert (tmp_path / "drafts/mail.send.json").read_text() == "mine"

@@ -55,7 +55,7 @@ def keys(path: Path | JournalUrl, *args: str) -> set[str]:
 
 def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
     result = run(whole, "verify")
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 93 lines\n")
+    assert (result.exit_code, result.output) == (0, "intact: 7 transactions, 93 lines\n")
     told = json.loads(run(whole, "verify", "fired", "--json").output)
     assert (told["sound"], told["findings"], [one["key"] for one in told["chains"]]) == (True, [], ["fired"])
 
@@ -192,7 +192,7 @@ def test_stats_count_what_happened(whole: Path) -> None:
     fired = {one["tool"]: one["fired"] for one in told["tools"]}
     assert fired == {"charge": 1, "note": 1, "notify": 0, "refund": 2, "slow": 1}
     shown = run(whole, "stats", "--state", "parked").output
-    assert "people were asked about 1 calls and decided 0" in shown
+    assert "1 calls needed a review and 0 were decided" in shown
 
 
 def test_stats_know_how_long_people_took(desk: Desk) -> None:
@@ -208,7 +208,7 @@ def test_stats_know_how_long_people_took(desk: Desk) -> None:
             resume(desk.runtime)
     people = json.loads(run(path, "stats", "--json").output)["people"]
     assert people == {"asked": 3, "answered": 3, "median_seconds": 120.0, "longest_seconds": 540.0}
-    assert "decided 3 after 120 s (median)" in run(path, "stats").output
+    assert "3 were decided after 120 s (median)" in run(path, "stats").output
 
 
 # ------------------------------------------------------------------------------------- the same on PostgreSQL
@@ -219,7 +219,7 @@ def test_every_verb_reads_postgresql(
     whole: Path, at_postgres: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SystemClock, "wall", TickingClock().wall)  # today is the journal's day
-    assert run(at_postgres, "verify").output == "sound: 7 transactions, 93 lines\n"
+    assert run(at_postgres, "verify").output == "intact: 7 transactions, 93 lines\n"
     assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output
     there, here = (json.loads(run(one, "show", "fired", "--json").output)[0] for one in (at_postgres, whole))
     told = [(one["tool"], one["args"]) for one in there["effects"]]
@@ -249,7 +249,7 @@ def test_a_database_without_a_journal_or_away_is_told_without_its_password(
     ("words", "says"),
     [
         ("journal list", "the journal is empty"),
-        ("journal filter --tool nothing", "no transaction is like that"),
+        ("journal filter --tool nothing", "no transaction matches"),
         ("budget list", "no budget was asked"),
         ("budget calls", "no call to a language model"),
     ],

@@ -94,7 +94,7 @@ def test_an_argument_that_may_hold_anything_is_refused() -> None:
         """Send."""
 
     for definitions in (openai_tools, anthropic_tools):
-        with pytest.raises(RegistrationError, match="does not say what 'to' may hold"):
+        with pytest.raises(RegistrationError, match="does not declare what 'to' may hold"):
             definitions([send])
 
 

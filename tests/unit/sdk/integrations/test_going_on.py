@@ -199,7 +199,9 @@ def test_a_failure_that_a_worker_met_is_told(desk: Desk, talk: Talk) -> None:
     assert [one[0] for one in desk.done] == ["refund"]
     told = talk.run([talk.says("I see.")], tools, messages=end.messages)
     refunded, notified = told.steps[0].answers
-    assert refunded.done and refunded.text.startswith("this one was done and stands: notify did not happen")
+    assert refunded.done and refunded.text.startswith(
+        "this one was done and is in effect: notify did not happen"
+    )
     assert not notified.done and "no address" in notified.text and len(desk.done) == 1
 
 
@@ -215,7 +217,7 @@ def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Tal
     (answer,) = talk.run([talk.says("I see.")], [charge], messages=kept).steps[0].answers
     assert not answer.done and desk.done == []
     assert "charge did not happen: the service did not extend the time to fire" in answer.text
-    assert "Nothing of this transaction stands" in answer.text
+    assert "Nothing of this transaction remains in effect" in answer.text
 
 
 def test_live_work_beside_a_failure_stays_undone_and_is_told_so(desk: Desk, talk: Talk) -> None:
@@ -322,7 +324,7 @@ def test_answers_in_part_are_completed_from_the_journal_or_refused(desk: Desk, t
     talk.run([talk.says("Done.")], [refund], messages=kept, on_message=heard.append)
     missing, _ = heard
     assert "r-o-2" in json.dumps(missing) and "r-o-1" not in json.dumps(missing)
-    with pytest.raises(MisuseError, match=r"'refund' has no answer.*this journal knows of neither"):
+    with pytest.raises(MisuseError, match=r"'refund' has no answer.*this journal has a record of neither"):
         talk.run([], [refund], messages=kept, key="another")
     assert len(desk.done) == 2 and talk.vendor.sent == []
 

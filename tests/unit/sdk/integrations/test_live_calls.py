@@ -64,7 +64,7 @@ def test_a_database_that_rolls_all_back_is_told_as_a_refusal(desk: Desk, talk: T
     desk.publish(jot)
     end = talk.turn([("jot", {"order_id": "o-4", "text": "hello"})], [jot])
     told = end.steps[0].answers[0].text
-    assert told.startswith("not done") and ("Nothing of it stands" in told) is not secret
+    assert told.startswith("not done") and ("Nothing of it is kept" in told) is not secret
     assert (end.text, notes_in(path)) == ("Done.", [])
 
 
@@ -91,7 +91,7 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
+    ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
 )
 def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, told: str) -> None:
     path = notes_database(desk.folder)

@@ -53,8 +53,8 @@ def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk,
 
 
 MISUSE: dict[str, tuple[dict[str, Any], str]] = {
-    "a stream": ({"stream": True}, "stream=... is the loop's own"),
-    "several choices": ({"n": 2}, "n=... is the loop's own"),
+    "a stream": ({"stream": True}, "stream=... is set by the loop"),
+    "several choices": ({"n": 2}, "n=... is set by the loop"),
     "a key that is too long": ({"key": "k" * 181}, "1 to 180 characters"),
     "a key that is no text": ({"key": 7}, "write key='7'"),
     "an empty key": ({"key": ""}, "1 to 180 characters"),

@@ -102,7 +102,7 @@ def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> No
     end = talk.run([talk.says("I see.")], tools, messages=kept)
     looked, charged, notified = (one.text for one in end.steps[0].answers)
     assert looked.startswith("this one was undone again: notify did not happen")
-    assert charged.startswith("this one was done and has been taken back: notify did not happen")
+    assert charged.startswith("this one was done and has been compensated: notify did not happen")
     assert "no address" in charged
     assert notified.startswith("this one was not done")
     assert [one[0] for one in desk.done] == ["charge", "void"]
@@ -134,7 +134,7 @@ def test_what_may_fail_and_did_leaves_what_stands_beside_it(beside: str, desk: D
     talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools)
     with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools)
-    assert "Still standing" not in str(spent.value) and "Nothing of this" not in str(spent.value)
+    assert "Still in effect" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
 
 # ------------------------------------------------------------------------------------------------------ nobody knows

@@ -94,7 +94,7 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
     charged, told = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
     if void is Verdict.RELEASE:
         assert [one[0] for one in desk.done] == ["charge", "void"]
-        assert charged.text.startswith("this one was done and has been taken back") and not charged.done
+        assert charged.text.startswith("this one was done and has been compensated") and not charged.done
         assert told.text.startswith("this one was not done")
         return
     for answer in (charged, told):
@@ -108,7 +108,7 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
 def test_a_model_that_never_ends_is_stopped_with_everything_answered(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
-    with pytest.raises(TurnLimit, match="asked 3 times") as caught:
+    with pytest.raises(TurnLimit, match="called 3 times") as caught:
         talk.run(script, [refund], max_turns=3)
     assert len(desk.done) == 3
     end = talk.run([talk.says("Enough.")], [refund], messages=caught.value.messages)

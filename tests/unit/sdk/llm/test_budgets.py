@@ -159,7 +159,7 @@ def test_time_is_counted_as_it_passed(make: Make) -> None:
         ask(desk, Vendor(), timeout=40)
 
 
-NEITHER = r"at most: input_tokens \(or prompt\)=... and max_tokens=...$"
+NEITHER = r"may take: input_tokens \(or prompt\)=... and max_tokens=...$"
 LEFT_OPEN = {
     "no answer": (TOKENS, {"max_tokens": None}, "max_tokens"),
     "no prompt": (TOKENS, {"input_tokens": None}, "input_tokens"),

@@ -89,7 +89,7 @@ def test_calls_are_listed_newest_first_with_what_became_of_them(told: Desk) -> N
         ("done", "r-1", None, True),
         ("done", "old\x1b[2J", None, False),
     ]
-    assert rows[0]["note"] == "nobody knows whether it was made: TimeoutError"
+    assert rows[0]["note"] == "it is not known whether it was made: TimeoutError"
     assert rows[0]["input_tokens"] is None
     assert [row["state"] for row in said("calls", "--limit", "1")] == ["unknown"]
 
@@ -150,7 +150,7 @@ def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(t
         with told.restarted() as later:
             assert later.runtime.journal.spending.reserve(name, "r-9", MODEL, [hold]) is None
     told.clock.time = now
-    assert "may be under way" in refused("settle", "aaaaaaaa", "--not-made")
+    assert "may be running" in refused("settle", "aaaaaaaa", "--not-made")
     assert said("settle", "bbbbbbbb", "--not-made")[0]["state"] == "released"
     assert said("list")[0]["reserved"] == "170"  # the young one's, and the one nobody knows of
 

@@ -290,7 +290,7 @@ REFUSED = {
     "a day as text": (WHOLE.replace("2026-01-01", '"2026-01-01"'), "must be a day"),
     "a moment": (WHOLE.replace("2026-01-01", "2026-01-01T00:00:00Z"), "must be a day"),
     "no models": (WHOLE.replace('"m"', '""'), "pattern"),
-    "the same twice": (2 * WHOLE, "stands there twice"),
+    "the same twice": (2 * WHOLE, "is listed twice"),
 }
 
 

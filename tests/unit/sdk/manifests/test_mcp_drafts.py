@@ -156,7 +156,7 @@ def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
     assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
     assert InputCodec(draft.manifest).possible_unseen == {"x"}
     (told,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
-    assert "asks the group `unseen`" in told
+    assert "requires the group `unseen`" in told
 
 
 NOTHING = {

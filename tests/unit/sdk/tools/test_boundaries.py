@@ -180,7 +180,7 @@ def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: 
     run(desk, (where, "o-2"), key="t-2")
     assert desk.done[0][1] is not left  # it keeps its thread, and the next one has another
     hang.ends()
-    assert hang.said[0] == "hang" and "nobody waits for it any more" in hang.said[1]
+    assert hang.said[0] == "hang" and "its caller stopped waiting" in hang.said[1]
     assert len(desk.done) == 1
 
 

@@ -146,7 +146,7 @@ class RaisesItself:
 NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nobody"), ("Order", "/")]
 REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
     (NoExecute, {}, RegistrationError, "without a method `execute`"),
-    (NeedsMore, {}, RegistrationError, "cannot be made without arguments"),
+    (NeedsMore, {}, RegistrationError, "cannot be created without arguments"),
     (TakesFromNowhere, {}, RegistrationError, "takes 'reason'"),
     (Sound, {"compensate": "void"}, RegistrationError, "keep one of them"),
     (Sound, {"lane": "live", "adapter": MemoryAdapter()}, RegistrationError, "its adapter undoes it"),

@@ -68,7 +68,7 @@ def test_where_the_program_says_that_accepted_is_done_it_is(desk: Desk, bank: Ba
 
 def test_scenario_21_a_server_that_hangs_up_is_unknown(desk: Desk, bank: Bank, charge: Any) -> None:
     bank.hang_up = True
-    fails(desk, errors.OutcomeUnknown, (charge, *CALL), match="not answered")
+    fails(desk, errors.OutcomeUnknown, (charge, *CALL), match="got no response")
     assert len(bank.asked) == 1
 
 
@@ -173,7 +173,7 @@ def test_a_refusal_and_a_doubt_that_break_off_are_that_as_well(status: int, mean
 
 def test_a_status_that_breaks_off_is_unknown(desk: Desk) -> None:
     with speaking(b"HTTP/1.1 201 Crea") as (url, _), RestApi(url) as api:
-        fails(desk, errors.OutcomeUnknown, (charge_tool(desk, api), *CALL), match="not answered")
+        fails(desk, errors.OutcomeUnknown, (charge_tool(desk, api), *CALL), match="got no response")
 
 
 def test_a_body_that_drips_without_end_is_left_in_time(desk: Desk) -> None:

@@ -354,8 +354,8 @@ def test_after_it_every_outcome_has_words_and_nobody_is_told_to_wait(outcome: Lo
         ("staged", "it was never submitted"),
         ("unknown", "it is not known whether it happened"),
         ("firing", "it is not known whether it happened"),
-        ("compensated", "it happened and was taken back"),
-        ("compensation_failed", "it happened, and could not be taken back"),
+        ("compensated", "it happened and was compensated"),
+        ("compensation_failed", "it happened, and could not be compensated"),
         ("not recorded", "it is not recorded"),
     ],
 )
