@@ -37,7 +37,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
 
     # ---------------------------------------------------------------------------------- effects, commit, undo
 
-    def test_a_session_reads_its_own_writes_and_nobody_else_does(self, tmp_path: Path) -> None:
+    def test_a_session_reads_its_own_writes_and_others_do_not(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -47,7 +47,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(resource.outside("k"), None, "outside, before the commit")
         session.undo()
 
-    def test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it(self, tmp_path: Path) -> None:
+    def test_a_commit_is_permanent_and_marked(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -62,7 +62,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(seen, ["new", "new", None], "outside, after the commit")
         assert_equal(resource.adapter().landed(A), True, "landed, after it")
 
-    def test_undo_leaves_nothing_and_may_be_said_twice(self, tmp_path: Path) -> None:
+    def test_undo_leaves_nothing_and_is_idempotent(self, tmp_path: Path) -> None:
         for prepared in (False, True):
             resource, adapter, session = self.begun(tmp_path / str(prepared), k="old")
             with session.effect(CALL):
@@ -76,9 +76,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(adapter.landed(A), False, "landed")
             self.assert_another_commits(resource)
 
-    def test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others(
-        self, tmp_path: Path
-    ) -> None:
+    def test_an_effect_that_raises_is_undone_alone(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "kept", "new")
@@ -96,7 +94,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         seen = [resource.outside(key) for key in ("k", "more", "kept")]
         assert_equal(seen, ["old", None, "new"], "after the commit")
 
-    def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
+    def test_prepare_is_idempotent(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -111,9 +109,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(session)
         assert_equal(adapter.landed(A), True, "landed")
 
-    def test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_commit_can_be_undone_until_it_is_closed_if_declared(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
         if not adapter.commits_last:
             session.undo()
@@ -130,7 +126,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(adapter.landed(A), False, "landed, once it is taken back")
         self.assert_another_commits(resource)
 
-    def test_the_state_diff_says_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
+    def test_the_state_diff_has_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old", same="old")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -139,27 +135,27 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "made", "new")
             resource.remove(adapter, "made")
         changes = session.changes()
-        told = None if changes is None else {key: both for key, *both in map(resource.told, changes)}
+        found = None if changes is None else {key: both for key, *both in map(resource.normalize, changes)}
         expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.reports_changes else None
-        assert_equal(told, expected, "changes()")
+        assert_equal(found, expected, "changes()")
         assert_equal(resource.outside("k"), "old", "outside")
         session.undo()
 
     # ---------------------------------------------------------------------------------- refusals
 
-    def test_what_was_read_and_has_moved_is_refused_with_both_versions(self, tmp_path: Path) -> None:
+    def test_a_changed_read_is_refused_with_both_versions(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "k"), read=True)
 
-    def test_what_was_overwritten_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+    def test_a_changed_overwritten_value_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.write(adapter, "k", "mine"), read=False)
 
-    def test_what_was_removed_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+    def test_a_changed_removed_value_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.remove(adapter, "k"), read=None)
 
-    def test_that_something_was_missing_is_watched_as_well(self, tmp_path: Path) -> None:
+    def test_a_key_that_was_missing_and_appears_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "none"), key="none", read=True)
 
-    def test_what_was_not_touched_may_move(self, tmp_path: Path) -> None:
+    def test_untouched_keys_may_change(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", other="old")
         if not resource.detects_conflicts:
             session.undo()
@@ -172,7 +168,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(session)
         assert_equal((resource.outside("k"), resource.outside("other")), ("new", "theirs"), "outside")
 
-    def test_two_that_change_the_same_cannot_both_prepare(self, tmp_path: Path) -> None:
+    def test_two_sessions_cannot_both_prepare_the_same_key(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
         if not resource.detects_conflicts:
             first.undo()
@@ -188,7 +184,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(first)
         assert_equal(resource.outside("k"), "mine", "outside")
 
-    def test_nobody_builds_on_a_commit_that_may_still_be_taken_back(self, tmp_path: Path) -> None:
+    def test_no_session_depends_on_a_commit_that_may_be_undone(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
         if not (resource.detects_conflicts and adapter.commits_last):
             first.undo()
@@ -208,7 +204,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(resource.outside("k"), "first", "after it was closed")
         self.assert_another_commits(resource)
 
-    def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
+    def test_the_resource_is_only_usable_inside_an_effect(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.read(adapter, "k")
@@ -221,9 +217,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "k", "new")
         assert_equal(resource.outside("k"), None, "outside")
 
-    def test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_session_whose_transaction_was_ended_keeps_nothing_and_raises(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "more", "new")
@@ -254,7 +248,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             session.commit(A)
         assert_equal((resource.outside("k"), adapter.landed(A)), (None, False), "after it")
 
-    def test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known(
+    def test_an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none(
         self, tmp_path: Path
     ) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -266,7 +260,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
 
     # ---------------------------------------------------------------------------------- after a process has died
 
-    def test_recovering_what_nobody_left_changes_nothing(self, tmp_path: Path) -> None:
+    def test_recovering_nothing_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         assert_equal(adapter.recover("never", None), None, "recover, of an unknown transaction")
         with session.effect(CALL):
@@ -277,13 +271,13 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of a finished one")
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
 
-    def test_of_a_process_that_died_before_it_prepared_nothing_is_left(self, tmp_path: Path) -> None:
+    def test_a_process_that_died_before_prepare_leaves_nothing(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: None)
         if resource is not None:
             assert_equal(resource.adapter().recover(TXN, A), None, "recover")
             self.nothing_stands(resource)
 
-    def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
+    def test_work_prepared_by_a_living_process_is_never_reported_lost(self, tmp_path: Path) -> None:
         """A suspended process may resume and commit at any time."""
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
@@ -299,7 +293,9 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(session)
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
 
-    def test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another(self, tmp_path: Path) -> None:
+    def test_work_prepared_for_a_redeemed_attempt_is_finished_by_another_process(
+        self, tmp_path: Path
+    ) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
         if resource is None:
             return
@@ -317,7 +313,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         )
         assert_equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
 
-    def test_what_it_prepared_is_undone_by_another_as_well(self, tmp_path: Path) -> None:
+    def test_prepared_work_can_be_undone_by_another_process(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
         if resource is not None:
             session = resource.adapter().recover(TXN, A)
@@ -325,14 +321,14 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 session.undo()
             self.nothing_stands(resource)
 
-    def test_what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone(self, tmp_path: Path) -> None:
+    def test_work_prepared_for_an_unredeemed_attempt_is_undone(self, tmp_path: Path) -> None:
         for number, attempt_id in enumerate((None, "another")):
             resource = self._died(tmp_path / str(number), lambda session: session.prepare(A))
             if resource is not None:
                 assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
                 self.nothing_stands(resource)
 
-    def test_what_it_committed_stays(self, tmp_path: Path) -> None:
+    def test_committed_work_of_a_dead_process_stays(self, tmp_path: Path) -> None:
         def until_committed(session: LiveSession) -> None:
             session.prepare(A)
             session.commit(A)

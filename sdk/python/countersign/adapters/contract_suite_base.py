@@ -67,7 +67,7 @@ class ContractResource(ABC):
         """
         return False
 
-    def told(self, change: Change) -> tuple[str, object, object]:
+    def normalize(self, change: Change) -> tuple[str, object, object]:
         """A change as (key, value before, value after), for resources that report whole rows."""
         return change.key, text_of(change.before), text_of(change.after)
 

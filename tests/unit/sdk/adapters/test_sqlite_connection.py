@@ -1,4 +1,4 @@
-"""The connection that live tools on SQLite get, in the hands of whoever keeps it, and of whoever goes around it."""
+"""The connection that live tools on SQLite get: kept too long, or bypassed it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
         try:
             act()
             answers.append("done")
-        except Exception as error:  # noqa: BLE001 - a thread raises to nobody
+        except Exception as error:  # noqa: BLE001 - an exception in a thread is lost
             answers.append(type(error).__name__)
 
     run = contextvars.copy_context().run if with_context else contextvars.Context().run
@@ -101,7 +101,7 @@ CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], Any]) -> None:
     with bank.effect():
         for say in (
             lambda it: it.execute(PUT, ("bare",)),
