@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from countersign.contract import ContractError
-from countersign.contract.patterns import pattern_keywords, pattern_searcher, require_patterns
+from countersign.contract.json_schema import pattern_keywords, pattern_searcher, require_patterns
 from countersign.contract.schema_rules import require_closed_schema
 
 LONG = "a" * 50_000 + "!"

@@ -6,7 +6,7 @@ from typing import Any
 from countersign.contract import KeySet, body_digest
 
 from .faults import gate_faults
-from .tests.vectors.make import world
+from . import world
 from .world import AGENT_KEY, JTI, NOW, header, token
 
 TYP = "agent-proof+jwt"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .faults import gate_faults
-from .tests.vectors.make import world
+from . import world
 from .world import NOW, header, receipt, token
 
 TYP = "effect-receipt+jwt"

@@ -8,7 +8,7 @@ from typing import Any
 from countersign.contract import Effect, Mode, Resource, txn_digest
 
 from .faults import gate_faults
-from .tests.vectors.make import world
+from . import world
 from .world import NOW, header, release, token
 
 TYP = "effect-release+jwt"

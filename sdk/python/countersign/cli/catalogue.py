@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from countersign.catalogue.loader import entry, search_entries, uncompensated_acts, with_compensations
+from countersign.catalogue import entry, search_entries, uncompensated_acts, with_compensations
 from countersign.cli.terminal import JsonOption, print_json, report_errors
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError

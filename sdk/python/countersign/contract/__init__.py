@@ -18,7 +18,7 @@ from .errors import (
     VerificationError,
     WireError,
 )
-from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, open_token, sign
+from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, Step, open_token, sign
 from .keys import KeySet, PrivateKey, PublicKey, thumbprint
 from .manifest import (
     BUILT_IN_TYPES,
@@ -45,11 +45,18 @@ from .names import (
     txn_digest,
     txn_id,
 )
-from .pointers import compensation_args, pointer_to, pointer_tokens, reads_result, resolve_pointer
+from .pointers import (
+    SentencePart,
+    compensation_args,
+    pointer_to,
+    pointer_tokens,
+    reads_result,
+    resolve_pointer,
+    split_sentence,
+)
 from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof, verify_proof_before_body
 from .receipt import RECEIPT_STEPS, ReceiptClaims, ReceiptEffect, verify_receipt
 from .release import DecisionClaims, EffectDetail, ReleaseClaims
-from .sentence import SentencePart, split_sentence
 from .states import (
     EFFECT_TRANSITIONS,
     ENDED_UNREDEEMED,
@@ -65,7 +72,6 @@ from .states import (
     can_transition,
     require_transition,
 )
-from .steps import Step
 from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_transaction
 
 __all__ = [

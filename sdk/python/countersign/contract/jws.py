@@ -1,24 +1,58 @@
-"""JWS compact serialisation (RFC 7515), restricted to one form.
+"""JWS compact serialisation (RFC 7515), restricted to one form, and the numbered steps of every verification.
 
 There is one algorithm (`Ed25519`, RFC 9864; never the polymorphic `EdDSA`), one header (exactly alg, typ, kid) and one
 encoding of every token. A key is never taken from a header: `kid` selects a key the verifier already pinned. Each kind
 of token has its own `typ`, so none can be mistaken for another (RFC 8725 section 3.11, 3.12).
 
-`JWS_STEPS` are the first nine numbered steps of every verification.
+Verification runs numbered steps in order; the first refusal ends it. A step inspects the state and returns None, or the
+code of its refusal. It may store what it has established for the next steps. The tables are data: documents, test
+vectors and the suite that removes each step read the same ones. `JWS_STEPS` are the first nine steps of every table.
+
 """
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .admission import ARGS_LIMITS, JSON, Limits, admit, load
 from .canonical import canonicalize
-from .errors import ContractError
+from .errors import ContractError, VerificationError
 from .keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
-from .steps import Step, run_steps
+
+State_contra = TypeVar("State_contra", contravariant=True)
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[State_contra]):
+    """One numbered check: its name, its purpose, and the function that performs it."""
+
+    number: int
+    name: str
+    why: str
+    check: Callable[[State_contra], str | None]
+
+
+def run_steps(steps: Sequence[Step[State]], state: State) -> None:
+    """Run every step in order.
+
+    Raises:
+        VerificationError: with the number of the step that refused and its code.
+    """
+    try:
+        for step in steps:
+            code = step.check(state)
+            if code is not None:
+                break
+        else:
+            return
+    except ContractError as error:
+        raise VerificationError(step.number, error.code, str(error)) from error
+    raise VerificationError(step.number, code)
+
 
 TYP_RELEASE: Final = "effect-release+jwt"
 TYP_RECEIPT: Final = "effect-receipt+jwt"

@@ -30,9 +30,15 @@ from . import names
 from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError
-from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
+from .pointers import (
+    SentencePart,
+    pointer_tokens,
+    require_pointer,
+    require_source,
+    resolve_pointer,
+    split_sentence,
+)
 from .schema_rules import require_closed_schema
-from .sentence import SentencePart, split_sentence
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: a longer job is started by one tool and checked by a probe
 _MANIFEST_LIMITS: Final = Limits(max_depth=48)

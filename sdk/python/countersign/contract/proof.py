@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import claim_rules
-from .jws import JWS_STEPS, TYP_PROOF, KeyFor, TokenState, sign
+from .jws import JWS_STEPS, TYP_PROOF, KeyFor, Step, TokenState, run_steps, sign
 from .keys import PrivateKey
 from .names import body_digest
-from .steps import Step, run_steps
 
 MAX_AGE_SECONDS: Final = 60  # the life of a nonce
 LEEWAY_SECONDS: Final = 5  # clocks of honest hosts differ by less

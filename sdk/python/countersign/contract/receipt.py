@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 from . import claim_rules
-from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
+from .jws import JWS_STEPS, TYP_RECEIPT, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import Kind
-from .steps import Step, run_steps
 from .verify import LEEWAY_SECONDS
 
 MAX_EFFECTS: Final = 100  # the most effects a transaction may contain

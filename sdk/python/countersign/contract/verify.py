@@ -14,10 +14,9 @@ from typing import Final
 from . import names
 from .effect import Effect
 from .errors import ContractError, VerificationError
-from .jws import JWS_STEPS, TYP_RELEASE, TokenState
+from .jws import JWS_STEPS, TYP_RELEASE, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import MAX_LIFETIME_SECONDS, Kind, ReleaseClaims
-from .steps import Step, run_steps
 
 LEEWAY_SECONDS: Final = 5  # for iat and nbf: clocks of honest hosts differ by less
 MAX_LEEWAY_SECONDS: Final = 30  # a larger difference means the clock needs repair

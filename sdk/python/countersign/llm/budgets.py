@@ -10,20 +10,26 @@
 
 Internally every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is identified by its
 name: two programs that use the same name on the same journal share it, each with the limit it declares.
+
+`Bounds` are the upper bounds of one call, declared before it is made.
+
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from countersign.errors import SettingsError
+from countersign.errors import MisuseError, SettingsError
 from countersign.llm.prices import PICOS, currency_code, exact_decimal, is_name, load_tables, require
+from countersign.llm.usage import MAX_TOKENS
 
 Measure = Literal["money", "tokens", "calls", "seconds"]
 Per = Literal["day", "run"]
@@ -143,3 +149,60 @@ def _budget(row: dict[str, Any], place: str) -> Budget:
         currency=row.get("currency", ""),
         models=tuple(models),
     )
+
+
+_MAX_SECONDS: Final = 10**6  # of one call
+_TEMPLATE_TOKENS: Final = 64  # what a vendor's chat template adds to a text
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """None means not declared."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    seconds: float | str | Decimal | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "output_tokens"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 0 <= value <= MAX_TOKENS):
+                raise MisuseError(f"{name} of a call is a whole number up to {MAX_TOKENS}, not {value!r}")
+        if self.seconds is not None and not _is_time(self.seconds):
+            raise MisuseError(f"the time of a call is in seconds, 0 to {_MAX_SECONDS}, not {self.seconds!r}")
+
+    @property
+    def milliseconds(self) -> int | None:
+        """The time in milliseconds, rounded up."""
+        return None if self.seconds is None else math.ceil(Decimal(self.seconds) * 1000)
+
+
+def _is_time(value: float | str | Decimal) -> bool:
+    try:
+        seconds = Decimal(value)
+    except (InvalidOperation, TypeError, ValueError):
+        return False
+    return seconds.is_finite() and 0 <= seconds <= _MAX_SECONDS
+
+
+def input_bound(tokens: int | None, prompt: object) -> int | None:
+    """The most tokens that are sent: as declared, or the number of bytes of the prompt."""
+    if prompt is None:
+        return tokens
+    if tokens is not None:
+        raise MisuseError("say either input_tokens or prompt: one bounds what is sent")
+    try:
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=_as_json)
+        return len(text.encode("utf-8", "surrogatepass")) + _TEMPLATE_TOKENS
+    except (TypeError, ValueError) as error:
+        raise MisuseError(
+            f"prompt is text or JSON, as it is sent ({error}); say input_tokens=... instead"
+        ) from error
+
+
+def _as_json(message: object) -> object:
+    """A message of a client's own class as JSON."""
+    dump = getattr(message, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(message).__name__} is no JSON")

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from countersign import tracing
 from countersign.errors import MisuseError, NotDone
-from countersign.llm.bounds import Bounds, input_bound
-from countersign.llm.budgets import Budget
+from countersign.llm.budgets import Bounds, Budget, input_bound
 from countersign.llm.errors import CallNotRecorded, UsageUnknown
 from countersign.llm.ledger import Ledger, LlmRecord
 from countersign.llm.prices import is_name

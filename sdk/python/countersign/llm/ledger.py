@@ -17,8 +17,8 @@ from countersign.clock import Clock
 from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
 from countersign.journal.spending import BudgetHold, Shortage
-from countersign.llm.bounds import Bounds
 from countersign.llm.budgets import (
+    Bounds,
     Budget,
     day_of,
     format_amount,

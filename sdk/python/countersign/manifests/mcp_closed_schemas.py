@@ -18,9 +18,13 @@ from typing import Any, Final
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_to
 from countersign.contract.schema_rules import is_definition_reference, require_bounded
-from countersign.manifests.applicable_schemas import (
+from countersign.manifests.drafts import ANNOTATION_KEYWORDS
+from countersign.manifests.listed_schemas import (
     BRANCHES,
     IN_PLACE,
+    LISTS,
+    MAPS,
+    SCHEMAS,
     ApplicableSchema,
     is_free,
     is_object,
@@ -32,8 +36,6 @@ from countersign.manifests.applicable_schemas import (
     schemas_for_other_properties,
     schemas_for_property,
 )
-from countersign.manifests.drafts import ANNOTATION_KEYWORDS
-from countersign.manifests.schema_cleanup import LISTS, MAPS, SCHEMAS
 
 ANY_VALUE: Final = {"description": "any JSON value"}
 """The schema of free keys. The contract requires one for an object with free keys, which policy then cannot see."""
@@ -70,7 +72,7 @@ class Findings:
 
 
 def close_schema(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any]:
-    """The args of a draft, from a well-formed schema that `clean_schema` (schema_cleanup.py) has prepared."""
+    """The args of a draft, from a well-formed schema that `clean_schema` (listed_schemas.py) has prepared."""
     try:
         args: dict[str, Any] = _SchemaCloser(schema, at, found).args()
         if not found.problems:

@@ -27,8 +27,8 @@ from countersign.contract.manifest import (
 )
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
+from countersign.manifests.listed_schemas import clean_schema
 from countersign.manifests.mcp_closed_schemas import Findings, close_schema, is_hidden
-from countersign.manifests.schema_cleanup import clean_schema
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000

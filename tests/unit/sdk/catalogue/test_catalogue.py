@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.loader import (
+from countersign.catalogue import (
     Entry,
     Instead,
     catalogue,

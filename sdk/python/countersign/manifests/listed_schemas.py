@@ -1,4 +1,8 @@
-"""Which schemas apply to one value (JSON Schema 2020-12 core, section 10.2), with their properties and items."""
+"""Schemas of MCP tools: which apply to one value, and a copy without what does not affect validation.
+
+Which schemas apply follows JSON Schema 2020-12 core, section 10.2. The copy drops annotations and unused definitions.
+
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from countersign.contract.patterns import pattern_searcher
+from countersign.contract.json_schema import pattern_searcher
 from countersign.contract.pointers import pointer_to
 from countersign.manifests.drafts import ANNOTATION_KEYWORDS
 
@@ -123,3 +127,70 @@ def schemas_for_items(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema
             yield one.part(child, "/prefixItems", "branch")
         if "contains" in one.schema:
             yield one.part(one.schema["contains"], "/contains", "test")
+
+
+_NOISE: Final = ANNOTATION_KEYWORDS - {"description"}
+MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SCHEMAS: Final = frozenset(
+    {"items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames"}
+)
+
+
+def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without annotations and unused definitions.
+
+    `dependencies` becomes the two keywords that replaced it (2020-12 validation, appendix A), because current
+    validators ignore it.
+    """
+    named = schema.get("$defs")
+    definitions: Mapping[str, Any] = named if isinstance(named, dict) else {}
+    kept: dict[str, Any] = _cleaned(schema)
+    reached: dict[str, Any] = {}
+    wanted = list(_references(kept))
+    while wanted:
+        name = wanted.pop().removeprefix("#/$defs/")
+        if name in definitions and name not in reached:
+            reached[name] = _cleaned(definitions[name])
+            wanted += _references(reached[name])
+    if reached:
+        kept["$defs"] = {name: reached[name] for name in definitions if name in reached}
+    return kept
+
+
+def _cleaned(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    kept: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _NOISE or key in {"$defs", "definitions"}:
+            continue
+        if key in MAPS and isinstance(value, dict):
+            kept[key] = {name: _cleaned(child) for name, child in value.items()}
+        elif key in LISTS and isinstance(value, list):
+            kept[key] = [_cleaned(child) for child in value]
+        else:
+            kept[key] = _cleaned(value) if key in SCHEMAS else value
+    return _without_dependencies(kept) if isinstance(kept.get("dependencies"), dict) else kept
+
+
+def _without_dependencies(node: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in node.items() if key != "dependencies"}
+    for name, then in node["dependencies"].items():
+        if isinstance(then, list):
+            required = kept.setdefault("dependentRequired", {})
+            required[name] = list(dict.fromkeys([*required.get(name, ()), *then]))
+        else:
+            schemas = kept.setdefault("dependentSchemas", {})
+            then = _cleaned(then)
+            schemas[name] = {"allOf": [schemas[name], then]} if name in schemas else then
+    return kept
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from _references(child)
