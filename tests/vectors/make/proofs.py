@@ -5,8 +5,8 @@ from typing import Any
 
 from countersign.contract import KeySet, body_digest
 
-from .faults import gate_faults
 from . import world
+from .faults import gate_faults
 from .world import AGENT_KEY, JTI, NOW, header, token
 
 TYP = "agent-proof+jwt"

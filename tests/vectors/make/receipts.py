@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .faults import gate_faults
 from . import world
+from .faults import gate_faults
 from .world import NOW, header, receipt, token
 
 TYP = "effect-receipt+jwt"

@@ -7,8 +7,8 @@ from typing import Any
 
 from countersign.contract import Effect, Mode, Resource, txn_digest
 
-from .faults import gate_faults
 from . import world
+from .faults import gate_faults
 from .world import NOW, header, release, token
 
 TYP = "effect-release+jwt"

@@ -4,7 +4,7 @@
         def resource(self, folder: Path) -> ContractResource:
             return MyResource(folder)
 
-A `ContractResource` tells the suite how to read, write and look from outside; its flags declare what the adapter
+A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter
 guarantees beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. If a flag is off, the
 opposite is tested: a resource that does not detect a change must lock others out, and one whose prepared work does not
 survive its process must leave nothing of it. POSIX only: processes are really forked and killed.
@@ -275,7 +275,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         resource = self._died(tmp_path, lambda session: None)
         if resource is not None:
             assert_equal(resource.adapter().recover(TXN, A), None, "recover")
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
 
     def test_work_prepared_by_a_living_process_is_never_reported_lost(self, tmp_path: Path) -> None:
         """A suspended process may resume and commit at any time."""
@@ -286,10 +286,10 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         if not resource.in_process_only:
             for looks in (resource.adapter(), adapter):
                 try:
-                    told = looks.recover(TXN, A), looks.landed(A)
+                    answers = looks.recover(TXN, A), looks.landed(A)
                 except TransactionBusy:
                     continue
-                assert_equal(told, (None, None), "recover and landed, while it may still commit")
+                assert_equal(answers, (None, None), "recover and landed, while it may still commit")
         commit(session)
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
 
@@ -304,7 +304,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(session is not None, resource.survives_process, "recover returns a session")
         assert_equal(resource.adapter().landed(A), False, "landed, before that")
         if session is None:
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
             return
         session.prepare(A)
         commit(session)
@@ -319,14 +319,14 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             session = resource.adapter().recover(TXN, A)
             if session is not None:
                 session.undo()
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
 
     def test_work_prepared_for_an_unredeemed_attempt_is_undone(self, tmp_path: Path) -> None:
         for number, attempt_id in enumerate((None, "another")):
             resource = self._died(tmp_path / str(number), lambda session: session.prepare(A))
             if resource is not None:
                 assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
-                self.nothing_stands(resource)
+                self.assert_nothing_kept(resource)
 
     def test_committed_work_of_a_dead_process_stays(self, tmp_path: Path) -> None:
         def until_committed(session: LiveSession) -> None:

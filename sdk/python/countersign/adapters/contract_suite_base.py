@@ -83,10 +83,10 @@ class ContractBase(ABC):
     def resource(self, folder: Path) -> ContractResource:
         """A fresh, empty resource in this folder."""
 
-    def begun(self, folder: Path, **standing: str) -> tuple[ContractResource, LiveAdapter, LiveSession]:
+    def begun(self, folder: Path, **existing: str) -> tuple[ContractResource, LiveAdapter, LiveSession]:
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
-        for key, value in standing.items():
+        for key, value in existing.items():
             assert_equal(
                 resource.change_outside(key, value), True, "a write from outside before the session began"
             )
@@ -101,8 +101,8 @@ class ContractBase(ABC):
             return False
         return True
 
-    def nothing_stands(self, resource: ContractResource) -> None:
-        assert_equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
+    def assert_nothing_kept(self, resource: ContractResource) -> None:
+        assert_equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing is kept")
         self.assert_another_commits(resource)
 
     def assert_another_commits(self, resource: ContractResource) -> None:

@@ -175,7 +175,7 @@ Late = Callable[[], None]
 
 
 class LateCallTests(ContractBase):
-    """Late calls are refused, however the effect ended and whatever runs by then."""
+    """Late calls are refused, however the effect ended and whichever effect runs by then."""
 
     def test_late_calls_of_a_failed_effect_do_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
@@ -270,7 +270,7 @@ def _run_late_call(act: Callable[[], object]) -> Callable[[], str]:
             answers.append("nothing")
         except OutsideTransaction:
             answers.append("OutsideTransaction")
-        except BaseException as error:  # noqa: BLE001 - a thread raises to nobody
+        except BaseException as error:  # noqa: BLE001 - an exception in a thread is lost
             answers.append(repr(error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(tries,))

@@ -113,7 +113,7 @@ class FilesSession(LiveSession):
 
     def write(self, parts: Parts, content: bytes, *, like: Parts | None = None) -> None:
         """Store a new content for the commit to put in place."""
-        mode = self._require_room(parts)
+        mode = self._require_replaceable(parts)
         if like is not None:
             old = self._jail.stat(like)
             mode = mode if old is None else stat.S_IMODE(old.st_mode)
@@ -272,7 +272,7 @@ class FilesSession(LiveSession):
         made = tuple(folder for folder in folders if folder)
         return RedoRecord(self._txn, attempt_id, PREPARED, tuple(ops), made, read, tuple(written))
 
-    def _require_room(self, parts: Parts) -> int | None:
+    def _require_replaceable(self, parts: Parts) -> int | None:
         """Check what would be replaced; returns its mode.
 
         Raises:

@@ -43,7 +43,7 @@ class MemoryAdapter(LiveAdapter):
         self.values_now: dict[str, Any] = copy.deepcopy(values or {})
         self.numbers: dict[str, int] = {}
         self.prepared: list[MemorySession] = []
-        # weak references, so that a session nobody can end any more locks nobody out
+        # weak references, so that a session that can no longer be ended blocks no other
         self.committed: weakref.WeakSet[MemorySession] = weakref.WeakSet()
         self.marks: set[str] = set()
         self._inside: EffectContext[MemorySession] = EffectContext(name)
@@ -106,7 +106,7 @@ class MemoryAdapter(LiveAdapter):
     # --------------------------------------------------------------------------- called by the SDK
 
     def begin(self, txn: str) -> MemorySession:
-        """Open a session; it locks nobody out."""
+        """Open a session; it takes no lock."""
         return MemorySession(self, txn, self._inside)
 
     def landed(self, attempt_id: str) -> bool | None:

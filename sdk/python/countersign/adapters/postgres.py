@@ -289,10 +289,10 @@ class PostgresSession(LiveSession):
             done = self._connection.execute("COMMIT")
         except driver.Error as error:
             self._end()
-            stands = self._adapter.landed(attempt_id)
-            if stands is None:  # the server may be unreachable after receiving the COMMIT
+            landed = self._adapter.landed(attempt_id)
+            if landed is None:  # the server may be unreachable after receiving the COMMIT
                 raise CommitUnknown(self._adapter.name, type(error).__name__) from error
-            if stands:
+            if landed:
                 return
             raise
         self._connection.close()

@@ -141,11 +141,11 @@ class _Table:
         ours, theirs = dict(after), dict(before)
         before |= self._named(others, [ours[key] for key in ours.keys() - theirs.keys()])
         after |= self._named(mine, [theirs[key] for key in theirs.keys() - ours.keys()])
-        told = changed_rows(self._shown, before, after)
-        grown = sum(one.before is None for one in told) - sum(one.after is None for one in told)
+        found = changed_rows(self._shown, before, after)
+        grown = sum(one.before is None for one in found) - sum(one.after is None for one in found)
         if self._count(mine) - self._count(others) != grown:
             raise DiffUnavailable
-        return told
+        return found
 
     def _named(self, side: _BoundedReader, rows: Sequence[Row]) -> dict[str, Row]:
         """The rows with the same keys on this side."""

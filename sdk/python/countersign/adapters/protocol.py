@@ -204,7 +204,7 @@ class EffectContext(Generic[T]):
 
     @contextmanager
     def effect(self, subject: T) -> Iterator[None]:
-        """Run a block in which tools work on the subject. Whatever ends the effect comes after this block."""
+        """Run a block in which tools work on the subject. Code that ends the effect comes after this block."""
         turn = _ActiveEffect(subject)
         token = self._turn.set(turn)
         try:

@@ -93,9 +93,9 @@ class _Table:
         shapes = [shape for shape in columns.values() if shape]
         if not shapes or any(shape != shapes[0] for shape in shapes):
             raise DiffUnavailable
-        self._stands_in = [schema for schema, shape in columns.items() if shape]
+        self._schemas = [schema for schema, shape in columns.items() if shape]
         self._names, self._key = shapes[0]
-        if any(_has_nulls(connection, schema, name, self._key) for schema in self._stands_in):
+        if any(_has_nulls(connection, schema, name, self._key) for schema in self._schemas):
             self._key = _rowid_alias(self._names)  # SQLite allows NULL in most keys, any number of times
 
     def changes(self) -> Iterator[Change]:
@@ -108,10 +108,10 @@ class _Table:
             yield Change(row_label(self._name, key), None, after)
 
     def _only_in(self, schema: str, other: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        if schema not in self._stands_in:
+        if schema not in self._schemas:
             return
         asked = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
-        if other in self._stands_in:
+        if other in self._schemas:
             nothing = f"b.{_quoted(self._key[0])} IS NULL"
             asked += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
         for key, values in self._asked(asked):
@@ -119,7 +119,7 @@ class _Table:
 
     def _in_both(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]:
         """Rows with the same key and other values."""
-        if len(self._stands_in) < len(_SCHEMAS):
+        if len(self._schemas) < len(_SCHEMAS):
             return
         asked = (
             f"{_listed('a', self._key)}, {_listed('a', self._names)}, {_listed('b', self._names)}"

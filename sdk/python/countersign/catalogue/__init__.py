@@ -145,5 +145,5 @@ def _manifests() -> Iterable[ToolManifest]:
 
 
 def _json(name: str) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = json.loads((_FOLDER / name).read_text("utf-8"))
-    return told
+    rows: list[dict[str, Any]] = json.loads((_FOLDER / name).read_text("utf-8"))
+    return rows

@@ -185,7 +185,7 @@ def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
         if refused.problem_code != ErrorCode.NOT_FOUND:
             raise
         raise MisuseError(
-            f"nobody was ever asked about {key!r}; `countersign journal list` shows the keys there are"
+            f"{key!r} never had a review; `countersign journal list` shows the keys there are"
         ) from None
 
 
@@ -213,7 +213,7 @@ def export(
     tools: OptionalToolsOption = None,
     mcp: McpOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
+        Path | None, typer.Option(help="Folder to write to; else drafts/ next to each module.")
     ] = None,
     prefix: Annotated[
         str, typer.Option(help="With --mcp: goes before each tool's name, as in gate_mcp(..., prefix=...).")
@@ -256,16 +256,16 @@ def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_
     drafts, notes = mcp_drafts(_listing(mcp), prefix)
     made = [one.manifest for one in drafts if one.manifest is not None]
     exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
-    told: list[dict[str, Any]] = [
+    drafts: list[dict[str, Any]] = [
         {"tool": one.tool, "path": None, "written": False}
         | ({} if one.manifest is None else exported[one.manifest.tool])
         | {"notes": list(one.notes), "problems": list(one.problems)}
         for one in drafts
     ]
     if as_json:
-        print_json({"tools": told, "notes": list(notes)})
+        print_json({"tools": drafts, "notes": list(notes)})
     else:
-        for line in _listing_lines(told, notes):
+        for line in _listing_lines(drafts, notes):
             typer.echo(escape_unprintable(line))
     if any(one.problems for one in drafts):
         raise typer.Exit(1)
@@ -282,9 +282,9 @@ def _listing(mcp: str) -> bytes:
         raise MisuseError(f"{mcp!r} cannot be read: {error.strerror}") from error
 
 
-def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
+def _listing_lines(drafts: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
     yield from notes
-    for one in told:
+    for one in drafts:
         kept = "" if one["written"] or one["problems"] else "kept as it was, --force replaces it: "
         yield f"{one['tool']}: {kept}{one['path'] or 'no draft'}"
         yield from (f"  cannot be taken: {problem}" for problem in one["problems"])
@@ -297,12 +297,12 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """List every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with report_errors():
         registry = load_tools(tools, connected=True)
-        told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
+        listed = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
-        beside = modules_in_folder(Path(tools).resolve().parent)
-        print_json({"tools": told, "files": [str(path) for path in beside]})
+        files = modules_in_folder(Path(tools).resolve().parent)
+        print_json({"tools": listed, "files": [str(path) for path in files]})
         return
-    rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in told]
+    rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in listed]
     print_table(("tool", "lane", "kind", "resource", "problem"), rows)
 
 

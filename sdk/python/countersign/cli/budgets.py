@@ -93,8 +93,8 @@ def settle(
             opened.spending.assume(row["call_id"], "made, a person says; its usage is not known")
         else:
             opened.spending.release(row["call_id"], "not made, a person says")
-        told = _call(dict(opened.spending.calls_named(row["call_id"])[0]))
-    _print_calls([told], as_json)
+        settled = _call(dict(opened.spending.calls_named(row["call_id"])[0]))
+    _print_calls([settled], as_json)
 
 
 def _open_call(opened: Journal, beginning: str, now: float) -> Row:

@@ -120,8 +120,8 @@ def _report_ends() -> Iterator[None]:
         typer.echo(f"{ended.code}: {escape_unprintable(text_of(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
-        told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({error_location(raised)})"
-        typer.echo(escape_unprintable(told), err=True)
+        message = f"the step raised {type(raised).__name__}: {text_of(raised)} ({error_location(raised)})"
+        typer.echo(escape_unprintable(message), err=True)
         raise typer.Exit(NOT_RUN) from raised
 
 
@@ -190,6 +190,6 @@ def _print_replayed(found: ReplayResult) -> None:
     )  # fmt: skip
     for divergence in found.divergences:
         typer.echo(f"differs: {divergence}")
-    for told in found.unchecked:
-        typer.echo(escape_unprintable(f"unchecked: {told}"))
+    for unchecked in found.unchecked:
+        typer.echo(escape_unprintable(f"unchecked: {unchecked}"))
     typer.echo(f"{found.status}; nothing fired")

@@ -326,8 +326,8 @@ def close_journal(
         load_tools(*tools)
         with Runtime.from_env() as runtime:
             record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
-            told = summary_of(runtime.journal, record.txn)
+            summary = summary_of(runtime.journal, record.txn)
     if as_json:
-        print_json(told)
+        print_json(summary)
     else:
-        print_members(told)
+        print_members(summary)

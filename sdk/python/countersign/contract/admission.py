@@ -38,7 +38,7 @@ class Limits:
     depth 1.
     """
 
-    max_bytes: int = 262_144  # 256 KiB: a page of text is 4 KiB; nobody can review more
+    max_bytes: int = 262_144  # 256 KiB: a page of text is 4 KiB; people cannot review more
     max_depth: int = 64  # half of what the weakest parser in the chain survives
     max_nodes: int = 10_000  # keeps the worst admission under a few milliseconds
     floats: bool = True  # tokens hold no floats: 1.7e9 is not a time

@@ -54,7 +54,7 @@ class WireError(ContractError):
 class VerificationError(ContractError):
     """A token was refused.
 
-    The text is constant on purpose, so that whoever presented the token learns nothing from it. `step` is the number of
+    The text is constant on purpose, so that the presenter of the token learns nothing from it. `step` is the number of
     the step that refused, `code` its exact reason and `detail` further information. They belong in the verifier's own
     log, never in a response.
     """

@@ -221,4 +221,4 @@ JWS_STEPS: Final[tuple[Step[TokenState], ...]] = (
     Step(8, "key", "the key is one the verifier pinned", _key),
     Step(9, "signature", "the holder of that key signed exactly these bytes", _signature),
 )
-"""The steps every token passes first, whatever its `typ`."""
+"""The steps every token passes first, for every `typ`."""

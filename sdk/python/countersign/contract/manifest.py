@@ -395,5 +395,5 @@ def load_manifest(raw: bytes) -> ToolManifest:
             (item["loc"], _validation_message(item["type"], item["loc"], item["msg"]))
             for item in error.errors()
         ]
-        told = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
-        raise ManifestError("invalid_manifest", f"not a tool manifest: {told}") from error
+        listed = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
+        raise ManifestError("invalid_manifest", f"not a tool manifest: {listed}") from error

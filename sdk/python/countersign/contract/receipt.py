@@ -16,7 +16,7 @@ from .release import Kind
 from .verify import LEEWAY_SECONDS
 
 MAX_EFFECTS: Final = 100  # the most effects a transaction may contain
-MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer window would be a standing permission
+MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer window would be a lasting permission
 
 _KINDS: Final = frozenset({"effect", "compensate"})
 _RECEIPT: Final = frozenset(

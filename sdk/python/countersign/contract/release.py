@@ -16,7 +16,7 @@ from .states import Mode
 DETAIL_TYPE: Final = "urn:countersign:effect:1"
 MAX_VOTES: Final = 20  # `more` counts the rest, so that a token stays within its size limit
 MAX_POLICIES: Final = 50
-MAX_LIFETIME_SECONDS: Final = 300  # design: 120 s; a longer-lived token would be a standing permission
+MAX_LIFETIME_SECONDS: Final = 300  # design: 120 s; a longer-lived token would be a lasting permission
 
 Kind = Literal["effect", "compensate"]
 Assurance = Literal["oidc", "dev", "none"]

@@ -268,8 +268,8 @@ def _assurance(state: ReleaseState) -> str | None:
 
 def _people(state: ReleaseState) -> str | None:
     decision = state.claims.decision
-    nobody = not decision.votes or decision.assurance == "none"
-    return "nobody_voted" if decision.mode in _PEOPLE_MODES and nobody else None
+    unvoted = not decision.votes or decision.assurance == "none"
+    return "nobody_voted" if decision.mode in _PEOPLE_MODES and unvoted else None
 
 
 STEP_TXN_DIGEST: Final = 20

@@ -61,7 +61,7 @@ def describe_outcomes(
     effect whose compensation is pending. `reviews`: the open reviews about compensations; `kept`: the live effects were
     committed.
     """
-    standing = [
+    in_effect = [
         name
         for name, outcome in outcomes.items()
         if outcome in IN_EFFECT - {_COMPENSATING, COMPENSATION_UNKNOWN}
@@ -69,25 +69,25 @@ def describe_outcomes(
     compensating = _compensating_names(outcomes)
     doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
     unknown = [name for name, outcome in outcomes.items() if outcome in _UNKNOWN]
-    told = ["Its live effects are kept."] if kept else []
-    if standing:
-        told.append(
-            f"Still in effect and not undone: {', '.join(standing)}; `countersign resume --tools MODULE` "
+    sentences = ["Its live effects are kept."] if kept else []
+    if in_effect:
+        sentences.append(
+            f"Still in effect and not undone: {', '.join(in_effect)}; `countersign resume --tools MODULE` "
             "compensates what it can, a person settles the rest."
         )
     if compensating:
         asked = f": waiting for approval ({'; '.join(map(str, reviews))})" if reviews else ""
-        told.append(
+        sentences.append(
             f"Compensation pending: {', '.join(compensating)}{asked}; `countersign resume --tools MODULE`, a "
             "worker or the next run of this key continues it."
         )
     if doubtful:
-        told.append(
+        sentences.append(
             f"It is not known whether this was compensated: {', '.join(doubtful)}; a person settles it."
         )
     if unknown:
-        told.append(f"It is not known whether this happened: {', '.join(unknown)}; a person settles it.")
-    return " ".join(told) or NOTHING_IN_EFFECT
+        sentences.append(f"It is not known whether this happened: {', '.join(unknown)}; a person settles it.")
+    return " ".join(sentences) or NOTHING_IN_EFFECT
 
 
 def describe_retry(outcomes: dict[str, str], *, kept: bool = False) -> str:
@@ -114,10 +114,10 @@ def redeemed_by_other_journal(states: Collection[str]) -> tuple[bool, str]:
     """Whether what another journal's run redeemed is complete, judging by the service's effect states, with advice,
     since this journal cannot continue it.
     """
-    told = set(states)
-    if not told or told - _DONE - _NOT_DONE:
+    known = set(states)
+    if not known or known - _DONE - _NOT_DONE:
         return False, f"{_OTHER_JOURNAL} It is not finished: {_CONTINUE_THERE}"
-    if told & _DONE:
+    if known & _DONE:
         return True, f"{_OTHER_JOURNAL} {_DONE_THERE}"
     return True, f"{_OTHER_JOURNAL} {NOTHING_IN_EFFECT} {USE_ANOTHER_KEY}"
 
@@ -198,8 +198,8 @@ class EffectFailed(FireError):
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
         writes = without_reads(outcomes, reads)
-        told = f"{tool} did not happen: {why}. {describe_outcomes(writes, reviews)} {describe_retry(writes)}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
+        text = f"{tool} did not happen: {why}. {describe_outcomes(writes, reviews)} {describe_retry(writes)}"
+        super().__init__(text, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
 class PartlyFired(FireError):
@@ -219,8 +219,8 @@ class PartlyFired(FireError):
     ) -> None:
         writes = without_reads(outcomes, reads)
         rest = f"{describe_outcomes(writes, reviews)} {describe_retry(writes)}"
-        told = f"permission to act ran out before everything was done: {why}. {rest}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
+        text = f"permission to act ran out before everything was done: {why}. {rest}"
+        super().__init__(text, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
 _HINT_FOR_AUTHOR: Final = (
@@ -261,9 +261,9 @@ class OutcomeUnknown(FireError):
         if self.effects:
             what, later = f"{', '.join(self.effects)} happened", who
             then = f"{who}; {next_run} takes that over.{'' if reported_not_done else _HINT_FOR_AUTHOR}"
-        told = f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it:"
-        self.briefly = f"{told} {later}."
-        super().__init__(f"{told} {then}", key=key, txn=txn, outcomes=outcomes)
+        text = f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it:"
+        self.briefly = f"{text} {later}."
+        super().__init__(f"{text} {then}", key=key, txn=txn, outcomes=outcomes)
 
 
 class LiveCommitFailed(FireError):

@@ -14,7 +14,7 @@ from countersign.contract.wire import DecisionView, EffectView, Need, Transactio
 
 _STOPPED_TEXT: Final = {
     EffectState.DENIED: "it was denied",
-    EffectState.EXPIRED: "nobody answered in time, or the release was not used in time",
+    EffectState.EXPIRED: "there was no vote in time, or the release was not used in time",
     EffectState.WITHDRAWN: "it was withdrawn before anything fired",
     EffectState.REVOKED: "its release was revoked",
 }
@@ -223,9 +223,9 @@ def stop_reasons(view: TransactionView) -> list[DenyReason]:
 def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
     if one.state not in _STOPPED_TEXT:
         return []
-    told = list(DenyReason.of(one.tool, one.effect_id, one.decision))
-    if told:
-        return told
+    own = list(DenyReason.of(one.tool, one.effect_id, one.decision))
+    if own:
+        return own
     if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):
         return [
             DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER, advice=_INDEPENDENT)

@@ -148,7 +148,7 @@ class AlreadyRedeemed(Stopped):
     @classmethod
     def elsewhere(cls, key: str, txn: str, states: Collection[str], detail: str = "") -> AlreadyRedeemed:
         """Redeemed by a run unknown to this journal; `states` are those of its effects on the service."""
-        outcome = ", ".join(sorted(set(states))) or "not told"
+        outcome = ", ".join(sorted(set(states))) or "unknown"
         finished, advice = redeemed_by_other_journal(states)
         return cls(key, txn, outcome, detail, finished=finished, advice=advice)
 
@@ -171,9 +171,9 @@ class ReleaseRefused(Stopped):
     def __init__(self, txn: str, reason: str, *, step: int | None = None, advice: str = "") -> None:
         self.txn, self.reason, self.step = txn, reason, step
         at = f" at verification step {step}" if step is not None else ""
-        told = advice or _REFUSALS.get(reason, _MISFIT)
+        next_step = advice or _REFUSALS.get(reason, _MISFIT)
         super().__init__(
-            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {told}"
+            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {next_step}"
         )
 
 
@@ -196,14 +196,14 @@ class ReleaseLapsed(Stopped):
 
     def __init__(self, key: str, txn: str, detail: str, *, may_fire: bool = False) -> None:
         self.key, self.txn, self.may_fire = key, txn, may_fire
-        stands = (
+        result = (
             "Nothing has fired, but it is not withdrawn: a worker, `countersign resume --tools MODULE` or the "
             f"same calls under this key ({key!r}) may still fire it, once. Do not repeat it under another key: "
             "it might happen twice."
             if may_fire
             else f"{NOTHING_IN_EFFECT} {USE_ANOTHER_KEY}"
         )
-        super().__init__(f"the fire window expired before everything was done: {detail}. {stands}")
+        super().__init__(f"the fire window expired before everything was done: {detail}. {result}")
 
 
 class IsolationConflict(Stopped):
@@ -273,13 +273,13 @@ class SessionLost(Stopped):
 
     def __init__(self, adapter: str, why: str, *, may_stand: bool = False) -> None:
         self.adapter, self.may_stand = adapter, may_stand
-        stands = (
+        result = (
             "What it had written until then may be permanent and cannot be undone from here: check it before "
             "you run it again."
             if may_stand
             else "Nothing of it is kept: run it again."
         )
-        super().__init__(f"the live work in {adapter!r} is lost: {why}. {stands} Nothing was fired.")
+        super().__init__(f"the live work in {adapter!r} is lost: {why}. {result} Nothing was fired.")
 
 
 class Edited(Stopped):
@@ -289,9 +289,9 @@ class Edited(Stopped):
 
     def __init__(self, key: str, txn: str, edits: Sequence[Proposal]) -> None:
         self.key, self.txn, self.edits = key, txn, tuple(edits)
-        told = "; ".join(str(edit) for edit in self.edits)
+        listed = "; ".join(str(edit) for edit in self.edits)
         super().__init__(
-            f"nothing was fired: other arguments are in force than this agent staged ({told}). To continue with "
+            f"nothing was fired: other arguments are in force than this agent staged ({listed}). To continue with "
             f"them, run the same block with transaction(key={key!r}, accept_edits=True), or with a function that "
             "checks each; to request what was staged, use another key."
         )

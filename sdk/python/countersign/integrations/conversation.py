@@ -171,9 +171,9 @@ class TurnNumbering:
         if not named:
             return None
         answers = self._answers(caller, after)
-        told = frozenset() if answers is None else named & turns(answers)
-        without_health = {turn for turn in named if not turns(_answered_mark(turn))}
-        return told | without_health if told else named
+        matching = frozenset() if answers is None else named & turns(answers)
+        unanswered = {turn for turn in named if not turns(_answered_mark(turn))}
+        return matching | unanswered if matching else named
 
     def _turns(self, mark: str) -> frozenset[int]:
         return self._kept.turns(self._run, mark)

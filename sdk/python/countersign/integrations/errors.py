@@ -55,10 +55,10 @@ class TurnLimit(CountersignError):
 
 
 _ASK = "ask again with other messages, or tell the user"
-_ROOM = "allow a longer answer (a larger limit of tokens), or use a shorter conversation"
+_LONGER = "allow a longer answer (a larger limit of tokens), or use a shorter conversation"
 _ADVICE = {
-    "length": _ROOM,
-    "max_tokens": _ROOM,
+    "length": _LONGER,
+    "max_tokens": _LONGER,
     "model_context_window_exceeded": "make the conversation shorter",
 }
 

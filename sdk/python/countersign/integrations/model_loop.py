@@ -57,11 +57,11 @@ def request_text(
     """The whole request as JSON; None if it contains more than text."""
     try:
         said = [_plain(message) for message in messages]
-        told = {key: _plain(value) for key, value in options.items() if _is_sent(key, value)}
+        sent = {key: _plain(value) for key, value in options.items() if _is_sent(key, value)}
     except _NotTextError:
         return None
-    text = all(map(_is_text, said)) and all(_is_option(key, value) for key, value in told.items())
-    return [said, tools, told] if text else None
+    text = all(map(_is_text, said)) and all(_is_option(key, value) for key, value in sent.items())
+    return [said, tools, sent] if text else None
 
 
 def _is_sent(key: str, value: object) -> bool:
@@ -218,7 +218,7 @@ class Loop:
         if turn.stopped is not None:
             raise ModelStopped(turn.stopped, turn.said, self.messages)
         self.messages.append(turn.message)
-        self._tell([turn.message])
+        self._notify([turn.message])
         return turn
 
     async def _take(self, turn: OpenTurn) -> ReviewPending | None:
@@ -233,11 +233,11 @@ class Loop:
         except ReviewPending as pending:
             return pending
         self._steps.append(ExecutedStep(key, turn.calls, answers))
-        told = self.dialect.answered([answers[place] for place in turn.missing])
+        new = self.dialect.answered([answers[place] for place in turn.missing])
         after = self.messages[turn.at + 1 : turn.end]
-        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.answers_first([*after, *told])
+        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.answers_first([*after, *new])
         self.numbering.answered(message, answered, number)
-        self._tell(told)
+        self._notify(new)
         return None
 
     def _number(self, turn: OpenTurn, message: Message) -> int:
@@ -261,7 +261,7 @@ class Loop:
     def _key(self, number: int) -> str:
         return f"{self.key}/turn-{number}"
 
-    def _tell(self, messages: Iterable[Message]) -> None:
+    def _notify(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if self.on_message is not None:
                 self.on_message(message)

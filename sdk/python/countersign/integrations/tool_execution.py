@@ -88,7 +88,7 @@ class StepExecutor:
     def __post_init__(self) -> None:
         if isinstance(self.isolation, Retry):
             raise MisuseError(
-                "a model's calls are not run again automatically: the model is told of the conflict, and may "
+                "a model's calls are not run again automatically: the answer names the conflict, and the model may "
                 "call again; write isolation=Abort() or Serialize(timeout_seconds=30)"
             )
         require_isolation(self.isolation, reruns=False)
@@ -119,7 +119,7 @@ class StepExecutor:
             return await self._not_done(key, (), answers)
         runtime = self.runtime or default_runtime()
         if is_superseded(runtime.journal, runtime.settings.agent, key, later):
-            return await self._not_done(key, meant, await self._told_then(key, meant))
+            return await self._not_done(key, meant, await self._earlier_answers(key, meant))
         taken, step = ReturnedValues(), self._step(key, said)
         try:
             await self._run(step, meant, taken)
@@ -139,8 +139,8 @@ class StepExecutor:
         except (IsolationConflict, ReleaseLapsed) as stopped:
             if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
                 raise  # otherwise a model would call it once more, in another turn
-            told = {one.call.call_id: f"not done: {stopped}" for one in meant}
-            return await self._not_done(key, meant, refusal_answers(meant, told))
+            reasons = {one.call.call_id: f"not done: {stopped}" for one in meant}
+            return await self._not_done(key, meant, refusal_answers(meant, reasons))
         if step.replayed:
             # live results now reflect a state that already includes the earlier run's work
             record = runtime.journal.transactions.require(step.txn)
@@ -148,7 +148,7 @@ class StepExecutor:
             taken = taken if then is None else ReturnedValues(then)
         return success_answers(meant, taken)
 
-    async def _told_then(self, key: str, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
+    async def _earlier_answers(self, key: str, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
         """The answers for a step that is not carried out any more: the earlier denial if there was one."""
         runtime = self.runtime or default_runtime()
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
@@ -226,7 +226,7 @@ class StepExecutor:
             # Its text may repeat the arguments.
             kind, hidden = type(error).__name__, step.live_call_has_secrets(one.tool)
             log.warning(
-                "live tool %s raised %s; its step is undone and the model is told",
+                "live tool %s raised %s; its step is undone and the call is answered",
                 *(one.tool.name, kind),
                 exc_info=not hidden,
             )

@@ -67,10 +67,10 @@ def superseded_answer(call: ModelCall) -> ToolAnswer:
     return ToolAnswer(call.call_id, _SUPERSEDED, done=False)
 
 
-def refusal_answers(meant: Sequence[ResolvedCall], told: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
+def refusal_answers(meant: Sequence[ResolvedCall], reasons: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
     """Answers for a step that was refused: these calls get their reason, the others are withheld."""
     return tuple(
-        ToolAnswer(one.call.call_id, told.get(one.call.call_id, _WITHHELD), done=False) for one in meant
+        ToolAnswer(one.call.call_id, reasons.get(one.call.call_id, _WITHHELD), done=False) for one in meant
     )
 
 
@@ -78,12 +78,12 @@ def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedV
     """The denial reasons by call."""
     refused = {reason.effect_id for reason in denied.reasons if reason.is_refusal}
     staged = zip(meant, taken.returned, strict=True)
-    told = {
+    reasons = {
         one.call.call_id: str(denied)
         for one, back in staged
         if isinstance(back, Placeholder) and back.effect_id in refused
     }
-    return told or {one.call.call_id: str(denied) for one in meant}
+    return reasons or {one.call.call_id: str(denied) for one in meant}
 
 
 def failure_answers(
@@ -97,8 +97,8 @@ def _outcome_of(failed: EffectFailed, one: ResolvedCall, back: Any) -> ToolAnswe
     if not isinstance(back, Placeholder):
         return ToolAnswer(one.call.call_id, f"this one was undone again: {failed}", done=False)
     outcome = back.outcome or "unused"
-    stands = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
-    return ToolAnswer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
+    text = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
+    return ToolAnswer(one.call.call_id, f"{text}: {failed}", done=outcome == "fired")
 
 
 def recorded_failure(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
@@ -197,8 +197,8 @@ def success_answers(meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tup
     for one, back in zip(meant, taken.returned, strict=True):
         staged = isinstance(back, Placeholder)
         if staged and back.outcome == "failed":
-            told = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
-            answers.append(ToolAnswer(one.call.call_id, told, done=False))
+            text = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
+            answers.append(ToolAnswer(one.call.call_id, text, done=False))
             continue
         text = _result_text(one.tool, back.result if staged else back)
         if staged and back.effect_id in seen:

@@ -89,7 +89,7 @@ class LlmCall:
             MisuseError: this call was recorded or released before.
         """
         milliseconds = -int(-(self._ledger.clock.monotonic() - self._since) * 1000 // 1)
-        self.ended = True  # the call was made, whatever its response contains
+        self.ended = True  # the call was made, regardless of its response
         allow = self._asking.unknown_tokens if unknown_tokens is None else unknown_tokens
         try:
             usage = read_usage(response, unknown_tokens=allow, reasoning=self._asking.reasoning)

@@ -47,8 +47,8 @@ class BudgetExceeded(Stopped):
 def _what_to_do(measure: str, renews_at: datetime | None) -> str:
     less = "" if measure == "calls" else "ask for less (max_tokens, a shorter prompt), "
     wait = "" if renews_at is None else "wait, "
-    told = f"{less}{wait}{'or ' if less or wait else ''}tell the user that the budget is used up."
-    return told[0].upper() + told[1:]
+    advice = f"{less}{wait}{'or ' if less or wait else ''}tell the user that the budget is used up."
+    return advice[0].upper() + advice[1:]
 
 
 class PriceUnknown(MisuseError):

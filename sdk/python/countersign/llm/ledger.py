@@ -115,7 +115,7 @@ class Ledger:
         price, cost = self._cost(reserved.model, usage, reserved.began_at)
         charges = {one.name: _amount_used(one, usage, price, cost, milliseconds) for one in reserved.budgets}
         outcome = _outcome(usage, price, cost, milliseconds)
-        over = _written(lambda told: self._spending.settle(reserved.call_id, told, charges), outcome)
+        over = _written(lambda row: self._spending.settle(reserved.call_id, row, charges), outcome)
         return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
 
     def record(
@@ -134,7 +134,7 @@ class Ledger:
         holds = [_budget_hold(one, took[one.name] or 0, run, now) for one in counting]
         call_id = secrets.token_hex(_ID_BYTES)
         outcome = _outcome(usage, price, cost, milliseconds)
-        over = _written(lambda told: self._spending.record(call_id, run, model, told, holds), outcome)
+        over = _written(lambda row: self._spending.record(call_id, run, model, row, holds), outcome)
         uncounted = tuple(one.name for one in applying if one not in counting)
         return _record(call_id, run, model, usage, price, cost, milliseconds, over, uncounted)
 

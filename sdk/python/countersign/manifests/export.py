@@ -1,7 +1,7 @@
 """`countersign tools export`: writes draft manifests to files, separate from reviewed ones.
 
-A draft goes into `drafts/` beside its module, which the SDK never reads. Nothing is ever written into a folder called
-`tools` (it holds reviewed manifests, in a bundle and beside code) nor over the file a tool declares as its manifest,
+A draft goes into `drafts/` next to its module, which the SDK never reads. Nothing is ever written into a folder called
+`tools` (it holds reviewed manifests, in a bundle and next to code) nor over the file a tool declares as its manifest,
 even with `force`. An existing draft, perhaps half edited, is kept without `force`. Nothing is written at all if any
 draft cannot be.
 """
@@ -35,7 +35,7 @@ class ExportedDraft:
 def export_drafts(
     tools: Iterable[Tool], out: Path | None = None, *, force: bool = False
 ) -> list[ExportedDraft]:
-    """Write the draft of every tool to `out`, else to `drafts/` beside the module that defines it.
+    """Write the draft of every tool to `out`, else to `drafts/` next to the module that defines it.
 
     Raises:
         MisuseError: the file would replace a reviewed manifest, or no folder is known.

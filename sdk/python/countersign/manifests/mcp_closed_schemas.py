@@ -78,8 +78,10 @@ def close_schema(schema: Mapping[str, Any], at: str, found: Findings) -> dict[st
         if not found.problems:
             require_bounded(args)
     except (ContractError, RecursionError) as error:
-        told = error if isinstance(error, ContractError) else "refers too deep into itself; write it flatter"
-        found.problems.append(f"{at}: {told}")
+        problem = (
+            error if isinstance(error, ContractError) else "refers too deep into itself; write it flatter"
+        )
+        found.problems.append(f"{at}: {problem}")
         return {"properties": {}}
     return args
 
@@ -136,9 +138,9 @@ class _SchemaCloser:
             wraps = [key for key in BRANCHES if len(node.get(key, ())) == 1]
             if wraps and node.keys() <= ANNOTATION_KEYWORDS | {wraps[0]}:
                 (only,) = node[wraps[0]]
-                told = {key: value for key, value in node.items() if key in ANNOTATION_KEYWORDS}
+                annotations = {key: value for key, value in node.items() if key in ANNOTATION_KEYWORDS}
                 inner = self._closed(only, f"{at}/{wraps[0]}/0", ())
-                return {**told, **inner} if isinstance(inner, dict) else inner
+                return {**annotations, **inner} if isinstance(inner, dict) else inner
             if (apart := self._apart(node)) is not None:
                 closed_ones = [
                     self._closed(one, f"{at}/{apart}/{i}", ()) for i, one in enumerate(node[apart])
@@ -208,7 +210,7 @@ class _SchemaCloser:
         kept["additionalProperties"] = self._described(more, at, here) if described else False
         if not described and more is not False:
             self._found.notes.append(
-                f'{at}: "additionalProperties": false was added, so arguments nobody reviewed are refused'
+                f'{at}: "additionalProperties": false was added, so unreviewed arguments are refused'
             )
         if root and patterns:
             self._found.notes.append(f"{at}: arguments named by a pattern are refused; each needs a name")

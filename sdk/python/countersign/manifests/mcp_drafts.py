@@ -2,7 +2,7 @@
 
 The server is not trusted. Nothing it says makes a draft less careful: the risk is high, and no hint adds a tool to the
 group of reads or makes it idempotent; the hints are reported as notes. Its schema is used as far as ours allows and
-closed where it is open. Whatever cannot be used is reported by pointer with advice, and such a tool gets no draft. An
+closed where it is open. What cannot be used is reported by pointer with advice, and such a tool gets no draft. An
 ambiguous listing (two tools with one name) is refused as a whole.
 """
 
@@ -198,8 +198,8 @@ def _title_and_description(name: str, tool: Mapping[str, Any], found: Findings) 
             found.problems.append(
                 f"{pointer}: contains the invisible character U+{ord(hidden):04X}; take it out of the listing"
             )
-    room = _MAX_DESCRIPTION - len(_CLAIMED)
-    return title.strip()[:_MAX_TITLE], f"{_CLAIMED}{description[:room]}" if description else ""
+    limit = _MAX_DESCRIPTION - len(_CLAIMED)
+    return title.strip()[:_MAX_TITLE], f"{_CLAIMED}{description[:limit]}" if description else ""
 
 
 def _args(tool: Mapping[str, Any], found: Findings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds the reviewed manifest of a tool: the file beside the code, else the service, else the draft.
+"""Finds the reviewed manifest of a tool: the file next to the code, else the service, else the draft.
 
 Every manifest that was read is kept in the journal by digest, so that a parked transaction can be compared with the
 tool that would fire it. The draft is the last resort: the service denies unreviewed tools and says how to change that.
@@ -55,7 +55,7 @@ class Manifests:
         """The manifest if it is known locally: used for early refusals while staging.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
         if tool.name not in self._settled:
             read = _read_file(tool)
@@ -88,26 +88,26 @@ class Manifests:
             RegistrationError: it does not fit the code.
             ServiceUnavailable: it is not known whether the policy must be evaluated.
         """
-        beside = self.local_manifest(tool)
-        if beside is not None and beside.evaluates_live:
-            return beside
+        local = self.local_manifest(tool)
+        if local is not None and local.evaluates_live:
+            return local
         known = self._live.get(tool.name)
         if known is None or clock.monotonic() - known.at >= _LIVE_FRESH_SECONDS:
             try:
                 reviewed = await self._reviewed(tool, service)
             except ServiceUnavailable:
-                if known is None and beside is None:
+                if known is None and local is None:
                     raise
-                reviewed = beside if known is None else known.manifest
+                reviewed = local if known is None else known.manifest
             known = self._live[tool.name] = _LiveLookup(reviewed, clock.monotonic())
             self._secret_live[tool.name] = () if reviewed is None else reviewed.secret
-        found = known.manifest or beside
+        found = known.manifest or local
         if tool.draft.ask == "live":
             return found or draft_manifest(tool)
         return found if found is not None and found.evaluates_live else None
 
     def reviewed_live_manifest(self, tool: Tool) -> ToolManifest | None:
-        """The reviewed manifest of a live tool after a lookup: the service's, or the file beside the code."""
+        """The reviewed manifest of a live tool after a lookup: the service's, or the file next to the code."""
         looked = self._live.get(tool.name)
         return (None if looked is None else looked.manifest) or self.local_manifest(tool)
 
@@ -115,22 +115,22 @@ class Manifests:
         """Pointers to the secret args of a staged call, if its reviewed manifest is known locally; else None.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
         known = self.local_manifest(tool)
         return None if known is None else secret_pointers(tool, known)
 
     def live_secret_pointers(self, tool: Tool) -> tuple[str, ...]:
-        """Pointers to the secret args of a live call: those of its code, of the file beside it, and of the service's
+        """Pointers to the secret args of a live call: those of its code, of the file next to it, and of the service's
         manifest at the last lookup, which is just before each call runs.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
-        beside = self.local_manifest(tool)
+        local = self.local_manifest(tool)
         said = (
             *tool.secret,
-            *(() if beside is None else beside.secret),
+            *(() if local is None else local.secret),
             *self._secret_live.get(tool.name, ()),
         )
         return tuple(dict.fromkeys(said))
@@ -168,7 +168,7 @@ class Manifests:
 
 
 def manifest_path(tool: Tool) -> Path | None:
-    """The path of a tool's reviewed manifest: as declared, else `tools/<name>.json` beside its module."""
+    """The path of a tool's reviewed manifest: as declared, else `tools/<name>.json` next to its module."""
     if tool.manifest_path is not None:
         return tool.manifest_path
     source = inspect.getsourcefile(inspect.unwrap(tool.fn))

@@ -226,7 +226,7 @@ def _require_installed() -> None:
     if find_spec(_SERVICE) is None:
         raise MisuseError(
             "the policy service is not installed in this environment, and the test needs it to decide; install the "
-            "distribution countersign-service beside the SDK"
+            "distribution countersign-service in addition to the SDK"
         )
 
 

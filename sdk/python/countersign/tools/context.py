@@ -104,10 +104,10 @@ class RequestTracker:
 
     def _begin(self, request: str, what: str) -> int:
         with self._lock:
-            for other, told in self._under_way:
+            for other, running in self._under_way:
                 if other != request:
                     raise MisuseError(
-                        f"{what} was not sent: {told} of the same call is in flight, and requests must keep "
+                        f"{what} was not sent: {running} of the same call is in flight, and requests must keep "
                         "their order in every try; send them one after the other, or make each a tool of its "
                         "own"
                     )

@@ -19,7 +19,7 @@ _WHY_NONE: Final = {
     "review": "its review is open, and it has not fired",
     "released": "it was released, and has not fired",
     "denied": "it was denied",
-    "expired": "nobody answered in time",
+    "expired": "there was no vote in time",
     "withdrawn": "it was withdrawn",
     "revoked": "its release was revoked",
     "redeemed": "it was redeemed, and has not fired",

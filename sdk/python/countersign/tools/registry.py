@@ -183,10 +183,10 @@ def _load(name: str) -> None:
 def modules_in_folder(folder: Path) -> list[Path]:
     """The files of imported modules in a folder or below it, except installed packages."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return sorted({path for file in files if file and _is_beside(path := Path(file).resolve(), folder)})
+    return sorted({path for file in files if file and _is_in_folder(path := Path(file).resolve(), folder)})
 
 
-def _is_beside(path: Path, folder: Path) -> bool:
+def _is_in_folder(path: Path, folder: Path) -> bool:
     if not path.is_relative_to(folder) or path.is_relative_to(_SDK_FOLDER):
         return False
     inside = path.relative_to(folder).parts

@@ -37,7 +37,7 @@ from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
 from countersign.tools.context import current_effect, firing_effect, require_no_probe
 from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
-from countersign.tools.rest_security import fill_path, find_invalid_header, require_base_url, told
+from countersign.tools.rest_security import fill_path, find_invalid_header, redacted_excerpt, require_base_url
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
@@ -110,7 +110,7 @@ class _Received(NamedTuple):
     status: int
     text: str
     whole: bool
-    told: str
+    excerpt: str
 
 
 class RestApi:
@@ -250,7 +250,7 @@ class RestApi:
                 request.method, request.url, headers={**given, **ours, **json}, content=request.content
             ) as response:
                 text, whole = self._read(response, until)
-                return _Received(response.status_code, text, whole, told(text, given))
+                return _Received(response.status_code, text, whole, redacted_excerpt(text, given))
         except _NOT_SENT as error:
             raise NotDone(f"{what} was not sent: {type(error).__name__}") from None
         except httpx2.HTTPError as error:

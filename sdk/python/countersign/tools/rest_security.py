@@ -116,7 +116,7 @@ def find_invalid_header(headers: Mapping[str, str]) -> str | None:
     return next((name for name, value in headers.items() if not _SENDABLE.fullmatch(value)), None)
 
 
-def told(text: str, headers: Mapping[str, str]) -> str:
+def redacted_excerpt(text: str, headers: Mapping[str, str]) -> str:
     """The beginning of a response's text, safe for errors, journals and reports."""
     given = [value for header in headers.values() for value in (header, *_read_out(header))]
     forms = {

@@ -288,8 +288,8 @@ def validation_text(item: Mapping[str, Any]) -> str:
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
     # for the reader it is an argument, not input
-    told = storable(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {what}{told}{instead}"
+    message = storable(item["msg"]).replace("Input should be", "it should be")
+    return f"{where}: {what}{message}{instead}"
 
 
 def serialization_error_text(error: Exception) -> str:

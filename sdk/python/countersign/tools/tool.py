@@ -137,7 +137,7 @@ def tool(
     A live tool needs the `adapter` that undoes it; a tool of the group `read` needs none, if its reviewed manifest has
     that group.
 
-    `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of
+    `manifest`: the reviewed manifest, if it is not `tools/<name>.json` next to the module. `draft`: the fields of
     `Draft`, for the exported manifest.
 
     Raises:
@@ -174,19 +174,19 @@ def tool(
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         called = name or fn.__name__
-        beside: list[Tool | Probe] = []
+        companions: list[Tool | Probe] = []
         said = dict(draft)
         if inspect.isclass(fn):
             methods = methods_of(fn, called)
             fn = methods.execute
             if methods.probe is not None:
-                beside.append(probe_of(methods.probe, called, said, fn))
+                companions.append(probe_of(methods.probe, called, said, fn))
             if methods.compensate is not None:
                 undo, back, given = compensation_of(methods.compensate, fn, called, said, lane)
                 # `tries` counts calls of `execute`: that `execute` may be repeated says nothing about `compensate`
-                beside.append(replace(made(undo, back, given), tries=None))
+                companions.append(replace(made(undo, back, given), tries=None))
         one = made(fn, called, said)
-        (registry or default_registry).add(one, *beside)
+        (registry or default_registry).add(one, *companions)
         return _gate(one)
 
     return decorate

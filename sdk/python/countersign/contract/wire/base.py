@@ -140,8 +140,8 @@ def _validated(model: type[Model], canonical: bytes) -> Model:
             (_pointer(item["loc"]), item["msg"]) for item in found if not _is_derived_error(item, found)
         )
         code = "unknown_field" if any(item["type"] in _UNKNOWN for item in found) else "invalid_request"
-        told = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
-        raise WireError(code, f"the body is not a {model.__name__}: {told}", problems) from None
+        listed = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
+        raise WireError(code, f"the body is not a {model.__name__}: {listed}", problems) from None
 
 
 def _pointer(place: tuple[int | str, ...]) -> str:
