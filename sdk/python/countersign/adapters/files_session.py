@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from countersign.adapters.confined_folder import ConfinedFolder, Parts, content_version, split_path
 from countersign.adapters.protocol import (
+    BufferedSession,
     Change,
     EffectContext,
-    LiveCall,
-    LiveSession,
     ObservedVersion,
-    Savepoint,
 )
 from countersign.adapters.redo_log import SessionFolder, sync_folder
 from countersign.adapters.redo_record import (
@@ -37,7 +34,7 @@ from countersign.errors import IsolationConflict, NotStageable
 _FOLDER_VERSION: Final = "folder"
 
 
-class FilesSession(LiveSession):
+class FilesSession(BufferedSession[Parts, str | None]):
     """The changes of one transaction below the folder, kept in the adapter's own folder until the commit."""
 
     def __init__(
@@ -48,53 +45,33 @@ class FilesSession(LiveSession):
         inside: EffectContext[FilesSession],
         unfinished: tuple[UnfinishedSession, ...] = (),
     ) -> None:
-        self._name, self._txn, self._work, self._inside = name, txn, work, inside
+        super().__init__(name, inside)  # writes: the number of the new content; None: removed
+        self._txn, self._work = txn, work
         self._unfinished = unfinished  # of dead processes; the state of their files is unknown
         self._jail: ConfinedFolder = work.store.jail
-        self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
-        self._seen: dict[str, ObservedVersion] = {}
         self._numbers = 0
         self._ended = False
-
-    @contextmanager
-    def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect. If it raises, its writes are dropped and its reads are kept."""
-        before = dict(self._over)
-        try:
-            with self._inside.effect(self):
-                yield
-        except BaseException:
-            self._over = before
-            raise
-
-    def savepoint(self) -> Savepoint:
-        """A savepoint of the writes so far."""
-        before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._compensate_all(before))
-
-    def _compensate_all(self, before: dict[Parts, str | None]) -> None:
-        self._over = before
 
     # -------------------------------------------------------------------------------------- reads
 
     def read(self, parts: Parts) -> bytes | None:
         """The content of a file; None if there is none."""
-        if parts in self._over:
-            number = self._over[parts]
+        if parts in self._writes:
+            number = self._writes[parts]
             return None if number is None else (self._work.new / number).read_bytes()
         self._require_no_file_above(parts)
         content = self._jail.read(parts)
-        self._note(parts, None if content is None else content_version(content), read=True)
+        self._note("/".join(parts), None if content is None else content_version(content), read=True)
         return content
 
     def exists(self, parts: Parts) -> bool:
         """Whether a file or folder exists."""
-        if parts in self._over:
-            return self._over[parts] is not None
+        if parts in self._writes:
+            return self._writes[parts] is not None
         if any(one[: len(parts)] == parts for one in self._written()):
             return True
         version = self._version("/".join(parts))
-        self._note(parts, version, read=True)
+        self._note("/".join(parts), version, read=True)
         return version is not None
 
     def names(self, parts: Parts) -> tuple[str, ...]:
@@ -106,7 +83,7 @@ class FilesSession(LiveSession):
         self._seen.setdefault(
             _folder_key(parts), ObservedVersion(_folder_key(parts), _names_version(found), read=True)
         )
-        gone = {one[-1] for one, number in self._over.items() if number is None and one[:-1] == parts}
+        gone = {one[-1] for one, number in self._writes.items() if number is None and one[:-1] == parts}
         return tuple(sorted({*(found or ())} - gone | below))
 
     # ------------------------------------------------------------------------------------- writes
@@ -122,25 +99,22 @@ class FilesSession(LiveSession):
             file.write(content)
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-        self._over[parts] = number
+        self._writes[parts] = number
 
     def remove(self, parts: Parts) -> None:
         """Have the commit remove a file."""
         if self.read(parts) is None:
             raise NotStageable(f"there is no file {'/'.join(parts)!r} in {self._name!r} to remove")
-        self._note(parts, self._version("/".join(parts)), written=True)
-        self._over[parts] = None
+        self._note("/".join(parts), self._version("/".join(parts)), written=True)
+        self._writes[parts] = None
 
     # ---------------------------------------------------------------------------- called by the SDK
-
-    def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every file and listing that was read or replaced, with its version."""
-        return tuple(self._seen.values())
 
     def changes(self) -> tuple[Change, ...]:
         """Every file that the commit would create, replace or remove, with its content before and after."""
         found = (
-            Change("/".join(parts), self._jail.read(parts), self.read(parts)) for parts in sorted(self._over)
+            Change("/".join(parts), self._jail.read(parts), self.read(parts))
+            for parts in sorted(self._writes)
         )
         return tuple(one for one in found if one.before != one.after)
 
@@ -152,10 +126,7 @@ class FilesSession(LiveSession):
             JournalError: it belongs to a session that could not be finished.
         """
         self._require_none_in_doubt()
-        for seen in self._seen.values():
-            now = self._version(seen.key)
-            if now != seen.version:
-                raise IsolationConflict(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
+        super().verify_isolation()
 
     def prepare(self, attempt_id: str) -> None:
         """Make new contents and record durable. No other transaction may prepare the same files from here on."""
@@ -167,7 +138,7 @@ class FilesSession(LiveSession):
             self.verify_isolation()
             self._put_away_earlier()
             self._require_undisputed()
-            for number in self._over.values():
+            for number in self._writes.values():
                 if number is not None:
                     _sync_file(self._work.new / number)
             for folder in (self._work.new, self._work.before, self._work.store.sessions):
@@ -256,7 +227,7 @@ class FilesSession(LiveSession):
 
     def _record(self, attempt_id: str) -> RedoRecord:
         ops, folders, written = [], dict.fromkeys([""]), []
-        for parts, number in sorted(self._over.items()):
+        for parts, number in sorted(self._writes.items()):
             there = self._jail.stat(parts) is not None
             if number is None and not there:
                 continue  # created and removed within the transaction
@@ -288,7 +259,7 @@ class FilesSession(LiveSession):
                 if held is not None:
                     self._require_writable(held, path)
                     break
-        self._note(parts, self._version(path), written=True)
+        self._note("/".join(parts), self._version(path), written=True)
         return None if there is None else stat.S_IMODE(there.st_mode)
 
     def _require_writable(self, folder: int, path: str) -> None:
@@ -299,14 +270,14 @@ class FilesSession(LiveSession):
 
     def _require_no_file_above(self, parts: Parts) -> None:
         for depth in range(1, len(parts)):
-            if self._over.get(parts[:depth]) is not None:
+            if self._writes.get(parts[:depth]) is not None:
                 raise NotStageable(f"{'/'.join(parts[:depth])!r} is a file in this transaction")
 
     def _is_folder_of_ours(self, parts: Parts) -> bool:
         return any(len(one) > len(parts) and one[: len(parts)] == parts for one in self._written())
 
     def _written(self) -> Iterator[Parts]:
-        return (one for one, number in self._over.items() if number is not None)
+        return (one for one, number in self._writes.items() if number is not None)
 
     def _version(self, key: str) -> str | None:
         """The current version of a file or of a listing."""
@@ -318,12 +289,6 @@ class FilesSession(LiveSession):
             return _FOLDER_VERSION
         content = self._jail.read(parts)
         return None if content is None else content_version(content)
-
-    def _note(self, parts: Parts, version: str | None, *, read: bool = False, written: bool = False) -> None:
-        """Record a version; the first one seen is the one that must not have changed."""
-        key = "/".join(parts)
-        seen = self._seen.get(key) or ObservedVersion(key, version)
-        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
 
 
 def _conflict(one: RedoRecord, other: RedoRecord) -> set[str]:

@@ -10,19 +10,15 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from countersign.adapters.protocol import (
+    BufferedSession,
     Change,
     EffectContext,
     LiveAdapter,
-    LiveCall,
-    LiveSession,
     ObservedVersion,
-    Savepoint,
 )
 from countersign.errors import IsolationConflict, MisuseError, NotStageable
 from countersign.texts import text_of
@@ -114,80 +110,56 @@ class MemoryAdapter(LiveAdapter):
         return attempt_id in self.marks
 
 
-class MemorySession(LiveSession):
+class MemorySession(BufferedSession[str, Any]):
     """The changes of one transaction."""
 
     def __init__(self, memory: MemoryAdapter, txn: str, inside: EffectContext[MemorySession]) -> None:
-        self._memory, self._txn, self._inside = memory, txn, inside
-        self._over: dict[str, Any] = {}
-        self._seen: dict[str, ObservedVersion] = {}
+        super().__init__(memory.name, inside)
+        self._memory, self._txn = memory, txn
         self._before: dict[str, Any] | None = None  # set when it is committed
         self._attempt_id: str | None = None
 
-    @contextmanager
-    def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect. If it raises, its writes are dropped and its reads are kept."""
-        before = dict(self._over)
-        try:
-            with self._inside.effect(self):
-                yield
-        except BaseException:
-            self._over = before
-            raise
-
-    def savepoint(self) -> Savepoint:
-        """A savepoint of the writes so far."""
-        before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._compensate_all(before))
-
-    def _compensate_all(self, before: dict[str, Any]) -> None:
-        self._over = before
-
     def get(self, key: str) -> Any:
         """The value as this transaction sees it."""
-        if key in self._over:
-            return self._over[key]
+        if key in self._writes:
+            return self._writes[key]
         with self._memory.lock:
-            self._note(key, read=True)
+            self._note(key, self._version(key), read=True)
             return self._memory.values_now.get(key, _GONE)
 
     def put(self, key: str, value: Any) -> None:
         """Set or remove a value when it commits."""
         with self._memory.lock:
-            self._note(key, written=True)
-        self._over[key] = value
+            self._note(key, self._version(key), written=True)
+        self._writes[key] = value
 
     def names(self) -> tuple[str, ...]:
         """The keys as this transaction sees them."""
         with self._memory.lock:
-            self._note(_NAMES, read=True)
+            self._note(_NAMES, self._version(_NAMES), read=True)
             found = dict.fromkeys(self._memory.values_now)
-        return tuple(key for key in found | self._over if self._over.get(key) is not _GONE)
+        return tuple(key for key in found | self._writes if self._writes.get(key) is not _GONE)
 
     # ---------------------------------------------------------------------------- called by the SDK
-
-    def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every key that was read or set, with its version."""
-        return tuple(self._seen.values())
 
     def changes(self) -> tuple[Change, ...]:
         """Every value that the commit would change."""
         with self._memory.lock:
             now = copy.deepcopy(self._memory.values_now)
-        found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._over.items()))
+        found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._writes.items()))
         return tuple(one for one in found if one.before != one.after)
 
     def verify_isolation(self) -> None:
         """Compare every version with the current one."""
         with self._memory.lock:
-            self._verify()
+            super().verify_isolation()
 
     def prepare(self, attempt_id: str) -> None:
         """From here on no other transaction may prepare the same keys."""
         with self._memory.lock:
             if self in self._memory.prepared:
                 return
-            self._verify()
+            super().verify_isolation()
             for other in (*self._memory.prepared, *self._memory.committed):
                 self._require_undisputed(other)
             self._memory.prepared.append(self)
@@ -199,10 +171,10 @@ class MemorySession(LiveSession):
             if self._attempt_id != attempt_id or self not in self._memory.prepared:
                 raise MisuseError(f"{self._memory.name!r} was not prepared for this attempt")
             now = self._memory.values_now
-            self._before = {key: now.get(key, _GONE) for key in self._over}
+            self._before = {key: now.get(key, _GONE) for key in self._writes}
             self._memory.prepared.remove(self)
             self._memory.committed.add(self)  # may be undone until `close`, so others must not build on it
-            self._put(self._over)
+            self._put(self._writes)
             self._memory.marks.add(attempt_id)
 
     def undo(self) -> None:
@@ -212,7 +184,7 @@ class MemorySession(LiveSession):
             if self._before is not None:
                 self._put(self._before)
                 self._memory.marks.discard(self._attempt_id or "")
-            self._before, self._over = None, {}
+            self._before, self._writes = None, {}
 
     def close(self) -> None:
         """Drop the before-values, and unlock the keys."""
@@ -227,21 +199,9 @@ class MemorySession(LiveSession):
             self._memory.prepared.remove(self)
         self._memory.committed.discard(self)
 
-    def _note(self, key: str, *, read: bool = False, written: bool = False) -> None:
-        seen = self._seen.get(key) or ObservedVersion(key, self._version(key))
-        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
-
     def _version(self, key: str) -> str | None:
         there = key in self._memory.values_now or key == _NAMES
         return str(self._memory.numbers.get(key, 0)) if there else None
-
-    def _verify(self) -> None:
-        for seen in self._seen.values():
-            now = self._version(seen.key)
-            if now != seen.version:
-                raise IsolationConflict(
-                    self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now
-                )
 
     def _require_undisputed(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()
@@ -266,9 +226,9 @@ class MemorySession(LiveSession):
         """The written keys, with the set of all keys if it gains or loses one."""
         there = self._memory.values_now if self._before is None else self._before
         changed = any(
-            (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._over.items()
+            (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._writes.items()
         )
-        return {*self._over, *([_NAMES] if changed else [])}
+        return {*self._writes, *([_NAMES] if changed else [])}
 
     def _put(self, values: dict[str, Any]) -> None:
         now = self._memory.values_now

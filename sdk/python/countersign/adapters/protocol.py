@@ -22,10 +22,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from countersign.errors import NotStageable, OutsideTransaction
+from countersign.errors import IsolationConflict, NotStageable, OutsideTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,8 @@ class LiveAdapter(Protocol):
 
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _ActiveEffect(Generic[T]):
@@ -243,3 +245,53 @@ class EffectContext(Generic[T]):
         """Keep the current effect, if any, from ending during the block."""
         turn = self._turn.get()
         return nullcontext() if turn is None else turn.used
+
+
+class BufferedSession(LiveSession, Generic[K, V]):
+    """Base of sessions that buffer writes until the commit and detect conflicts by versions."""
+
+    def __init__(self, name: str, context: EffectContext[Any]) -> None:
+        self._name, self._context = name, context
+        self._writes: dict[K, V] = {}
+        self._seen: dict[str, ObservedVersion] = {}
+
+    @contextmanager
+    def effect(self, call: LiveCall) -> Iterator[None]:
+        """Run one effect. If it raises, its writes are dropped and its reads are kept."""
+        before = dict(self._writes)
+        try:
+            with self._context.effect(self):
+                yield
+        except BaseException:
+            self._writes = before
+            raise
+
+    def savepoint(self) -> Savepoint:
+        """A savepoint of the writes so far."""
+        before = dict(self._writes)
+        return Savepoint(lambda: None, lambda: setattr(self, "_writes", before))
+
+    def versions(self) -> tuple[ObservedVersion, ...]:
+        """Every key that was read or written, with its version."""
+        return tuple(self._seen.values())
+
+    def verify_isolation(self) -> None:
+        """Compare every version with the current one.
+
+        Raises:
+            IsolationConflict: one differs.
+        """
+        for seen in self._seen.values():
+            now = self._version(seen.key)
+            if now != seen.version:
+                raise IsolationConflict(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
+
+    @abstractmethod
+    def _version(self, key: str) -> str | None:
+        """The current version of a key; None if nothing is there."""
+        ...
+
+    def _note(self, key: str, version: str | None, *, read: bool = False, written: bool = False) -> None:
+        """Record a version; the first one seen is the one that must not have changed."""
+        seen = self._seen.get(key) or ObservedVersion(key, version)
+        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)

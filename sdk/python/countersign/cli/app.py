@@ -256,16 +256,16 @@ def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_
     drafts, notes = mcp_drafts(_listing(mcp), prefix)
     made = [one.manifest for one in drafts if one.manifest is not None]
     exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
-    drafts: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"tool": one.tool, "path": None, "written": False}
         | ({} if one.manifest is None else exported[one.manifest.tool])
         | {"notes": list(one.notes), "problems": list(one.problems)}
         for one in drafts
     ]
     if as_json:
-        print_json({"tools": drafts, "notes": list(notes)})
+        print_json({"tools": rows, "notes": list(notes)})
     else:
-        for line in _listing_lines(drafts, notes):
+        for line in _listing_lines(rows, notes):
             typer.echo(escape_unprintable(line))
     if any(one.problems for one in drafts):
         raise typer.Exit(1)
@@ -282,9 +282,9 @@ def _listing(mcp: str) -> bytes:
         raise MisuseError(f"{mcp!r} cannot be read: {error.strerror}") from error
 
 
-def _listing_lines(drafts: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
+def _listing_lines(rows: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
     yield from notes
-    for one in drafts:
+    for one in rows:
         kept = "" if one["written"] or one["problems"] else "kept as it was, --force replaces it: "
         yield f"{one['tool']}: {kept}{one['path'] or 'no draft'}"
         yield from (f"  cannot be taken: {problem}" for problem in one["problems"])
