@@ -125,7 +125,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             IsolationConflict: one differs.
             JournalError: it belongs to a session that could not be finished.
         """
-        self._require_none_in_doubt()
+        self._require_no_unfinished()
         super().verify_isolation()
 
     def prepare(self, attempt_id: str) -> None:
@@ -136,8 +136,8 @@ class FilesSession(BufferedSession[Parts, str | None]):
                 return  # prepared before, or by the process that died
             self._unfinished = self._work.store.tidy()
             self.verify_isolation()
-            self._put_away_earlier()
-            self._require_undisputed()
+            self._discard_earlier()
+            self._require_no_conflict()
             for number in self._writes.values():
                 if number is not None:
                     _sync_file(self._work.new / number)
@@ -158,7 +158,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             try:
                 self._work.apply(record)
             except Exception:
-                self._take_back(record)
+                self._rollback(record)
                 raise
 
     def undo(self) -> None:
@@ -174,7 +174,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             if record is None or record.state == PREPARED:
                 self._work.discard_files()
             else:
-                self._take_back(record)
+                self._rollback(record)
             self._ended = True
 
     def let_go(self) -> None:
@@ -191,13 +191,13 @@ class FilesSession(BufferedSession[Parts, str | None]):
 
     # --------------------------------------------------------------------------------------- internal
 
-    def _take_back(self, record: RedoRecord) -> None:
+    def _rollback(self, record: RedoRecord) -> None:
         try:
             self._work.restore(self._work.write(replace(record, state=UNDOING)))
         finally:
             self._work.let_go()  # the next recovery undoes what could not be undone now
 
-    def _put_away_earlier(self) -> None:
+    def _discard_earlier(self) -> None:
         """A dead run of this transaction had prepared and was not redeemed: ours replaces it."""
         store = self._work.store
         for folder in store.folders(self._txn):
@@ -205,7 +205,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             if earlier is not None:
                 earlier.discard_files()
 
-    def _require_none_in_doubt(self) -> None:
+    def _require_no_unfinished(self) -> None:
         """Files of a session that could not be finished are half written. A session of our own transaction must be
         finished before it is replaced.
         """
@@ -213,7 +213,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             if one.record.txn == self._txn or _conflict(self._record(""), one.record):
                 raise one.error
 
-    def _require_undisputed(self) -> None:
+    def _require_no_conflict(self) -> None:
         mine = self._record("")
         for other in self._work.store.records(self._work.folder):
             disputed = _conflict(mine, other)
@@ -252,7 +252,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
         path = "/".join(parts)
         self._require_no_file_above(parts)
         there = self._jail.stat(parts)
-        if (there is not None and stat.S_ISDIR(there.st_mode)) or self._is_folder_of_ours(parts):
+        if (there is not None and stat.S_ISDIR(there.st_mode)) or self._is_new_folder(parts):
             raise NotStageable(f"{path!r} is a folder")
         for depth in reversed(range(len(parts))):  # the innermost existing folder
             with self._jail.folder(parts[:depth]) as held:
@@ -273,7 +273,7 @@ class FilesSession(BufferedSession[Parts, str | None]):
             if self._writes.get(parts[:depth]) is not None:
                 raise NotStageable(f"{'/'.join(parts[:depth])!r} is a file in this transaction")
 
-    def _is_folder_of_ours(self, parts: Parts) -> bool:
+    def _is_new_folder(self, parts: Parts) -> bool:
         return any(len(one) > len(parts) and one[: len(parts)] == parts for one in self._written())
 
     def _written(self) -> Iterator[Parts]:

@@ -161,7 +161,7 @@ class MemorySession(BufferedSession[str, Any]):
                 return
             super().verify_isolation()
             for other in (*self._memory.prepared, *self._memory.committed):
-                self._require_undisputed(other)
+                self._require_no_conflict(other)
             self._memory.prepared.append(self)
             self._attempt_id = attempt_id
 
@@ -180,7 +180,7 @@ class MemorySession(BufferedSession[str, Any]):
     def undo(self) -> None:
         """Undo a commit, and unlock the keys."""
         with self._memory.lock:
-            self._let_others()
+            self._unlock()
             if self._before is not None:
                 self._put(self._before)
                 self._memory.marks.discard(self._attempt_id or "")
@@ -189,12 +189,12 @@ class MemorySession(BufferedSession[str, Any]):
     def close(self) -> None:
         """Drop the before-values, and unlock the keys."""
         with self._memory.lock:
-            self._let_others()
+            self._unlock()
             self._before = None
 
     # ----------------------------------------------------------------------------- internal; the lock is held
 
-    def _let_others(self) -> None:
+    def _unlock(self) -> None:
         if self in self._memory.prepared:
             self._memory.prepared.remove(self)
         self._memory.committed.discard(self)
@@ -203,7 +203,7 @@ class MemorySession(BufferedSession[str, Any]):
         there = key in self._memory.values_now or key == _NAMES
         return str(self._memory.numbers.get(key, 0)) if there else None
 
-    def _require_undisputed(self, other: MemorySession) -> None:
+    def _require_no_conflict(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()
         both = {key for key in mine & theirs if key != _NAMES}
         disputed = both | mine & other._read() | self._read() & theirs

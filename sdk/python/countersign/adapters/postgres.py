@@ -186,21 +186,21 @@ class PostgresSession(LiveSession):
 
     def run(self, statement: str, params: Sequence[Any]) -> StatementResult:
         """Run a tool's statement."""
-        self._require_whole()
+        self._require_open()
         # Prepared statements are single statements: the server refuses a second one after a semicolon.
         return StatementResult(self._connection.execute(statement.encode(), params, prepare=True))
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint. A tool that swallows a database error has failed all the same."""
-        self._require_whole()
+        self._require_open()
         self._connection.execute(f"SAVEPOINT {_EFFECT}")
         try:
             with self._inside.effect(self):
                 yield
             self._connection.execute(f"RELEASE SAVEPOINT {_EFFECT}")
         except BaseException as error:
-            self._take_back(_EFFECT)
+            self._rollback_to(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
             self._adapter.require_no_conflict(error, during=repr(call.tool))
@@ -208,51 +208,50 @@ class PostgresSession(LiveSession):
 
     def savepoint(self) -> Savepoint:
         """A savepoint outside those of the effects."""
-        self._require_whole()
+        self._require_open()
         self._connection.execute(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._require_whole()
+        self._require_open()
         self._connection.execute(f"RELEASE SAVEPOINT {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._take_back(_BLOCK)
-        self._require_whole()
+        self._rollback_to(_BLOCK)
+        self._require_open()
 
-    def _take_back(self, savepoint: str) -> None:
+    def _rollback_to(self, savepoint: str) -> None:
         """Roll back to a savepoint, or lose the session: a server that does not know the savepoint has ended the
         transaction.
         """
         try:
             self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
-            self._connection.execute(
-                f"RELEASE SAVEPOINT {savepoint}"
-            )  # else all that follows would be inside it
+            # without this, all that follows would be inside it
+            self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")
         except _driver().Error as error:
-            self._lose(str(error), ended=error.sqlstate in _TRANSACTION_GONE)
+            self._mark_lost(str(error), ended=error.sqlstate in _TRANSACTION_GONE)
 
-    def _require_whole(self) -> None:
+    def _require_open(self) -> None:
         """Refuse statements after the end of the transaction.
 
         Raises:
             SessionLost: it has ended.
         """
         if self._connection.closed:
-            self._lose("its connection is closed", ended=False)
+            self._mark_lost("its connection is closed", ended=False)
         elif self._connection.info.transaction_status == _driver().pq.TransactionStatus.IDLE:
-            self._lose("no transaction is open", ended=True)
+            self._mark_lost("no transaction is open", ended=True)
         if self._lost is not None:
             raise self._lost
 
-    def _lose(self, why: str, *, ended: bool) -> None:
+    def _mark_lost(self, why: str, *, ended: bool) -> None:
         """Raise SessionLost. `ended`: possibly by a COMMIT. Otherwise the server rolls back with the connection."""
         said = f"a tool has ended its transaction ({why})" if ended else f"its transaction broke off ({why})"
         self._lost = self._lost or SessionLost(self._adapter.name, said, may_stand=ended)
 
     def verify_isolation(self) -> None:
         """Only check that the transaction is open: reads may change as far as the server allows it."""
-        self._require_whole()
+        self._require_open()
 
     def changes(self) -> tuple[Change, ...] | None:
         """The rows that a commit would change, as `table[key]`, before and after. What `prepare` would refuse is
@@ -271,7 +270,7 @@ class PostgresSession(LiveSession):
 
     def _check_deferred(self) -> None:
         """Run deferred constraints and triggers now."""
-        self._require_whole()
+        self._require_open()
         try:
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except _driver().Error as error:
@@ -308,7 +307,7 @@ class PostgresSession(LiveSession):
         if self._connection.closed:
             return
         with suppress(SessionLost):
-            self._require_whole()
+            self._require_open()
         self._end()
         if self._lost is not None and self._lost.may_stand:
             raise self._lost

@@ -131,9 +131,8 @@ class _Table:
         self._key = [
             f"whole_row.{column}".replace("%", "%%") for (column,) in mine.ask(_KEY, (self._number,))
         ]
-        guarded = others.ask(
-            "SELECT row_security_active(%s::oid)", (self._number,)
-        )  # possibly of another role
+        # the connection may have another role
+        guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))
         if not self._key or guarded != [(False,)]:
             raise DiffUnavailable
         after = self._rows(mine, "age(whole_row.xmin) <= age(%s::xid)", (self._own,))

@@ -241,9 +241,8 @@ class SessionFolder:
         with self.store.jail.folder(parts[:-1]) as parent:
             if op.new is None:
                 now = None if parent is None else _inode(parts[-1], parent)
-                if now is not None and now == _inode(
-                    self.before / str(number)
-                ):  # else others have changed it
+                # else others have changed it
+                if now is not None and now == _inode(self.before / str(number)):
                     os.unlink(parts[-1], dir_fd=parent)
             elif (self.new / op.new).exists():
                 if parent is None:

@@ -107,7 +107,7 @@ class SQLiteAdapter(LiveAdapter):
             IsolationConflict: others held the lock for all of `busy_seconds`, or another session of this event loop
                 holds it. Once the lock is taken, no conflict can occur before the COMMIT.
         """
-        self._require_end_of_wait()
+        self._require_other_loop()
         if not Path(self._path).is_file():
             raise NotStageable(f"the database of {self.name!r} is missing: {self._path!r}; create it first")
         try:
@@ -117,7 +117,7 @@ class SQLiteAdapter(LiveAdapter):
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY not in _BUSY:
                 raise
-            raise self._moved(
+            raise self._conflict(
                 f"{error} for longer than busy_seconds={self._busy_seconds:g}; have it run again by "
                 "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
             ) from error
@@ -125,16 +125,16 @@ class SQLiteAdapter(LiveAdapter):
         self._begun.add(session)
         return session
 
-    def _require_end_of_wait(self) -> None:
+    def _require_other_loop(self) -> None:
         """Refuse to wait for another block of this event loop: it cannot release the lock while this one blocks."""
         loop = _loop()
         if loop is not None and any(one.loop is loop and one.is_usable_here for one in list(self._begun)):
-            raise self._moved(
+            raise self._conflict(
                 "another block of this event loop has it, and cannot end while this one waits; have them take turns by "
                 "isolation=Serialize(...)"
             )
 
-    def _moved(self, said: str) -> IsolationConflict:
+    def _conflict(self, said: str) -> IsolationConflict:
         return IsolationConflict(self.name, "", read=False, expected=None, now=None, said=said)
 
     def _uri(self, mode: str) -> str:
@@ -145,17 +145,17 @@ class SQLiteAdapter(LiveAdapter):
         session of this very attempt, or a process that held the write lock for all of `busy_seconds`, may be about to
         commit one. A session of ours for anything else, as in a rerun, excludes that.
         """
-        ours = [one for one in list(self._begun) if one.is_usable_here]
-        if any(one.prepared_for == attempt_id for one in ours):
+        internal = [one for one in list(self._begun) if one.is_usable_here]
+        if any(one.prepared_for == attempt_id for one in internal):
             return None
         try:
-            with closing(self._another()) as connection:
-                alone = bool(ours) or _takes_lock(connection)
+            with closing(self._second_connection()) as connection:
+                alone = bool(internal) or _can_lock(connection)
                 return _has_mark(connection, attempt_id) or (False if alone else None)
         except sqlite3.Error:
             return None
 
-    def _another(self) -> sqlite3.Connection:
+    def _second_connection(self) -> sqlite3.Connection:
         """A second connection."""
         return sqlite3.connect(self._uri("rw"), uri=True, timeout=self._busy_seconds, isolation_level=None)
 
@@ -172,27 +172,27 @@ class SQLiteSession(LiveSession):
     @property
     def is_usable_here(self) -> bool:
         """Whether it holds the write lock in this process: a forked child has a copy of the object and no lock."""
-        return self._pid == os.getpid() and self._connection.goes_on
+        return self._pid == os.getpid() and self._connection.is_open
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint. A tool that swallows the end of its transaction has failed all the same."""
-        self._require_whole()
-        self._connection.say(f"SAVEPOINT {_EFFECT}")
+        self._require_open()
+        self._connection.run_internal(f"SAVEPOINT {_EFFECT}")
         try:
             with self._connection.effect(), self._inside.effect(self._connection):
                 yield
-            self._connection.say(f"RELEASE {_EFFECT}")
+            self._connection.run_internal(f"RELEASE {_EFFECT}")
         except BaseException as error:
-            self._take_back(_EFFECT)
+            self._rollback_to(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
-            self._require_heeded(error)
+            self._require_not_ignored(error)
             raise
 
-    def _require_heeded(self, error: BaseException) -> None:
+    def _require_not_ignored(self, error: BaseException) -> None:
         """Raise the reason why the authorizer refused a statement, which SQLite does not report."""
-        said, self._connection.unheeded = self._connection.unheeded, ""
+        said, self._connection.ignored_statement = self._connection.ignored_statement, ""
         if (
             said
             and isinstance(error, sqlite3.DatabaseError)
@@ -205,39 +205,39 @@ class SQLiteSession(LiveSession):
 
     def savepoint(self) -> Savepoint:
         """A savepoint outside those of the effects."""
-        self._require_whole()
-        self._connection.say(f"SAVEPOINT {_BLOCK}")
+        self._require_open()
+        self._connection.run_internal(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._require_whole()
-        self._connection.say(f"RELEASE {_BLOCK}")
+        self._require_open()
+        self._connection.run_internal(f"RELEASE {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._take_back(_BLOCK)
-        self._require_whole()
+        self._rollback_to(_BLOCK)
+        self._require_open()
 
-    def _take_back(self, savepoint: str) -> None:
+    def _rollback_to(self, savepoint: str) -> None:
         """Roll back to a savepoint, or lose the session: what should be undone must not be committed."""
         try:
-            self._connection.say(f"ROLLBACK TO {savepoint}")
-            self._connection.say(f"RELEASE {savepoint}")
+            self._connection.run_internal(f"ROLLBACK TO {savepoint}")
+            self._connection.run_internal(f"RELEASE {savepoint}")
         except sqlite3.Error as error:
-            self._lose(f"what had failed could not be undone alone ({error})")
+            self._mark_lost(f"what had failed could not be undone alone ({error})")
 
-    def _require_whole(self) -> None:
+    def _require_open(self) -> None:
         """Refuse statements after the end of the transaction.
 
         Raises:
             SessionLost: it has ended, or contains what should have been undone.
         """
-        if not self._connection.goes_on:
-            self._lose()
+        if not self._connection.is_open:
+            self._mark_lost()
         if self._lost is not None:
             raise self._lost
 
-    def _lose(self, why: str = "") -> None:
-        if not self._connection.goes_on:
+    def _mark_lost(self, why: str = "") -> None:
+        if not self._connection.is_open:
             why = (
                 "something ended its transaction, as SQLite does for ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an "
                 "interrupt or a full disk"
@@ -247,36 +247,38 @@ class SQLiteSession(LiveSession):
     def changes(self) -> tuple[Change, ...] | None:
         """The changed rows, as `table[key]`, and definitions, before and after. Raises what `prepare` would refuse."""
         self._check_references()
-        with self._connection.ours():
+        with self._connection.internal():
             return changes_of(self._connection, self._connection.touched)
 
     def verify_isolation(self) -> None:
         """Only check that the transaction is open: the write lock, held since before the first read, excludes changes
         by others.
         """
-        self._require_whole()
+        self._require_open()
 
     def prepare(self, attempt_id: str) -> None:
         """Write the mark, so that a full disk is noticed before the redemption, and check what COMMIT would check."""
         self._check_references()
         self.prepared_for = attempt_id
-        self._connection.say(_LANDED)
-        self._connection.say(_MARK, (attempt_id,))
+        self._connection.run_internal(_LANDED)
+        self._connection.run_internal(_MARK, (attempt_id,))
 
     def _check_references(self) -> None:
-        self._require_whole()
-        with self._connection.ours():
-            require_references(self._connection, self._connection.touched, all_wait=self._connection.defers)
+        self._require_open()
+        with self._connection.internal():
+            require_references(
+                self._connection, self._connection.touched, all_wait=self._connection.may_defer
+            )
 
     def commit(self, attempt_id: str) -> None:
         """Commit with a SQL statement, so that a missing transaction is an error and not a silent success."""
         try:
-            self._connection.say("COMMIT")
+            self._connection.run_internal("COMMIT")
         except sqlite3.Error:
             self.undo()
             raise
         finally:
-            if not self._connection.goes_on:  # else an interrupt came before the COMMIT, which is repeated
+            if not self._connection.is_open:  # else an interrupt came before the COMMIT, which is repeated
                 self._connection.close()
 
     def undo(self) -> None:
@@ -284,8 +286,8 @@ class SQLiteSession(LiveSession):
         ran after it.
         """
         try:
-            if self._connection.goes_on:
-                self._connection.say("ROLLBACK")
+            if self._connection.is_open:
+                self._connection.run_internal("ROLLBACK")
         finally:
             self._connection.close()
 
@@ -298,7 +300,7 @@ def _loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _takes_lock(connection: sqlite3.Connection) -> bool:
+def _can_lock(connection: sqlite3.Connection) -> bool:
     """Whether BEGIN took the write lock. On a read-only file it takes none, so a write tests it; closing the connection
     rolls the write back.
     """

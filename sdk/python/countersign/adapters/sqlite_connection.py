@@ -4,9 +4,9 @@ SQLite can end a transaction by itself (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), a
 statement would then be permanent at once, and no undo could reach it. So an authorizer checks every statement while the
 connection is open. It refuses all statements after the end of the transaction, a tool's statements outside its effects,
 and statements that would end the transaction, its savepoints or the means of rolling it back. It also refuses a PRAGMA
-that has no effect inside a transaction, which is then in `unheeded`. The authorizer runs when a statement is compiled,
-so no compiled statement is cached. What it does not see (a running `executemany`, `blobopen`) is refused here.
-Statements therefore need a cursor of this connection, and a bare `sqlite3.Cursor(connection)` is refused.
+that has no effect inside a transaction, which is then in `ignored_statement`. The authorizer runs when a statement is
+compiled, so no compiled statement is cached. What it does not see (a running `executemany`, `blobopen`) is refused
+here. Statements therefore need a cursor of this connection, and a bare `sqlite3.Cursor(connection)` is refused.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class LiveConnection(sqlite3.Connection):
             uri=True,
         )
         self.touched: set[tuple[str, str]] = set()
-        self.defers = False  # whether a tool may have deferred foreign keys
-        self.unheeded = ""  # the last statement that was refused because SQLite would ignore it
+        self.may_defer = False  # whether a tool may have deferred foreign keys
+        self.ignored_statement = ""  # the last statement that was refused because SQLite would ignore it
         # raised during an authorizer call, to be raised again after the statement
         self._interrupt: BaseException | None = None
         self._effects = 0  # running effects, nested in each other
         self._inside = inside
-        self._speaking: set[int] = set()  # threads that run a statement of the session
-        self._compiling: set[int] = set()  # threads in which one of our cursors compiles a statement
+        self._internal_threads: set[int] = set()  # threads that run a statement of the session
+        self._own_cursor_threads: set[int] = set()  # threads in which one of our cursors compiles a statement
         try:
             if foreign_keys:
                 self.execute("PRAGMA foreign_keys = ON")  # ignored inside a transaction
@@ -56,12 +56,12 @@ class LiveConnection(sqlite3.Connection):
             super().set_authorizer(self._authorize)
         except (
             BaseException
-        ):  # also on Ctrl-C while waiting for the lock: it would be taken later, and never released
+        ):  # Ctrl-C while waiting for the lock too: it would be taken later and never released
             self.close()
             raise
 
     @property
-    def goes_on(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the transaction is open. Once ended it stays ended: no other one can begin."""
         try:
             return self.in_transaction
@@ -78,28 +78,28 @@ class LiveConnection(sqlite3.Connection):
             self._effects -= 1
 
     @contextmanager
-    def ours(self) -> Iterator[None]:
+    def internal(self) -> Iterator[None]:
         """Mark this thread's statements as the session's own; those of a tool that still runs in another thread are
         not.
         """
-        with _membership(self._speaking, True):
+        with _membership(self._internal_threads, True):
             yield
 
-    def say(self, statement: str, params: tuple[str, ...] = ()) -> None:
+    def run_internal(self, statement: str, params: tuple[str, ...] = ()) -> None:
         """Run a statement of the session."""
-        with self.ours():
+        with self.internal():
             self.execute(statement, params)
 
     @contextmanager
-    def compiling(self) -> Iterator[None]:
+    def own_cursor(self) -> Iterator[None]:
         """Mark this thread's statements as made by one of our cursors."""
-        with _membership(self._compiling, True):
+        with _membership(self._own_cursor_threads, True):
             yield
 
     @contextmanager
-    def not_compiling(self) -> Iterator[None]:
+    def no_own_cursor(self) -> Iterator[None]:
         """Clear that mark."""
-        with _membership(self._compiling, False):
+        with _membership(self._own_cursor_threads, False):
             yield
 
     @contextmanager
@@ -109,7 +109,7 @@ class LiveConnection(sqlite3.Connection):
             yield
 
     @contextmanager
-    def heeding(self) -> Iterator[None]:
+    def raising_interrupts(self) -> Iterator[None]:
         """After a statement, raise the interrupt (Ctrl-C, a signal handler that raises) from the authorizer."""
         try:
             yield
@@ -135,16 +135,16 @@ class LiveConnection(sqlite3.Connection):
     ) -> int:
         if not self.in_transaction:
             return sqlite3.SQLITE_DENY
-        if (thread := threading.get_ident()) in self._speaking:
+        if (thread := threading.get_ident()) in self._internal_threads:
             return sqlite3.SQLITE_OK
-        if thread not in self._compiling or not self._effects or self._inside.is_over:
+        if thread not in self._own_cursor_threads or not self._effects or self._inside.is_over:
             return sqlite3.SQLITE_DENY
         if _ends_transaction(action, name or "", argument):
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_PRAGMA and argument is not None:
-            self.defers = self.defers or (name or "").lower() == "defer_foreign_keys"
+            self.may_defer = self.may_defer or (name or "").lower() == "defer_foreign_keys"
             if (name or "").lower() == "foreign_keys":
-                self.unheeded = "PRAGMA foreign_keys"
+                self.ignored_statement = "PRAGMA foreign_keys"
                 return sqlite3.SQLITE_DENY
         if action in WRITES and name is not None:
             self.touched.add((database or "main", name))
@@ -190,7 +190,7 @@ class LiveConnection(sqlite3.Connection):
         Raises:
             sqlite3.ProgrammingError: the transaction has ended, or no effect is running.
         """
-        if not (self._effects and self.goes_on) or self._inside.is_over:
+        if not (self._effects and self.is_open) or self._inside.is_over:
             raise sqlite3.ProgrammingError(
                 "a live tool's connection was used outside its effect, or after SQLite had ended its transaction"
             )
@@ -202,21 +202,21 @@ class _Cursor(sqlite3.Cursor):
     connection: LiveConnection
 
     def execute(self, statement: str, params: Any = (), /) -> Self:
-        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.held(), self.connection.own_cursor():
             return super().execute(statement, params)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.held(), self.connection.own_cursor():
             return super().executescript(script)
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Self:
-        with self.connection.heeding(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.own_cursor():
             return super().executemany(statement, self._looked_at(rows))
 
     def _looked_at(self, rows: Iterable[Any]) -> Iterator[Any]:
         left = iter(rows)
         while True:
-            with self.connection.not_compiling():
+            with self.connection.no_own_cursor():
                 row = next(left, _END)
             if row is _END:
                 return

@@ -62,9 +62,7 @@ ALG: Final = "Ed25519"
 MAX_TOKEN_BYTES: Final = 8192  # within every common header limit; a release of 20 votes has about 2,000
 MAX_RECEIPT_BYTES: Final = 31_744  # sent in bodies only; a hundred effects with the longest names fit
 _TOKEN_LIMITS: Final = Limits(max_bytes=MAX_RECEIPT_BYTES, max_depth=8, max_nodes=1000, floats=False)
-_CLAIMS_LIMITS: Final = replace(
-    _TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes
-)  # the limit applies to the whole token
+_CLAIMS_LIMITS: Final = replace(_TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes)  # the token has its own limit
 _MAX_KID: Final = 64
 _HEADERS: Final = 64  # previous, current and next key of a few issuers and kinds of token
 _BASE64URL: Final = (string.ascii_letters + string.digits + "-_").encode()

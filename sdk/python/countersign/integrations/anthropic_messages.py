@@ -66,10 +66,10 @@ class AnthropicMessages:
     def read(self, response: Any) -> ModelTurn:
         """Every block, in order."""
         message = self.plain(response)
-        said = self.said_in(message)
+        said = self.text_in(message)
         if response.stop_reason not in _WHOLE:
             return ModelTurn(message, said, stopped=str(response.stop_reason))
-        return ModelTurn(message, said, self.calls_of(message), goes_on=response.stop_reason == "pause_turn")
+        return ModelTurn(message, said, self.calls_of(message), paused=response.stop_reason == "pause_turn")
 
     def calls_of(self, message: Message) -> tuple[ModelCall, ...]:
         """Its `tool_use` blocks; server-side tools are excluded."""
@@ -79,7 +79,7 @@ class AnthropicMessages:
             if block["type"] == "tool_use"
         )
 
-    def said_in(self, message: Message) -> str:
+    def text_in(self, message: Message) -> str:
         """Its text, without thinking."""
         return "\n".join(str(block["text"]) for block in _blocks(message) if block["type"] == "text")
 
@@ -194,11 +194,11 @@ def run_anthropic(
     """
     vendor = require_package("anthropic")
     _require_client(vendor, client)
-    dialect, runtime = AnthropicMessages(), runtime_or_default(runtime)
+    message_format, runtime = AnthropicMessages(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncAnthropic)
     loop = Loop(
-        dialect,
+        message_format,
         ModelClient(
             cast("Callable[..., Any]", client.messages.create),
             model,
@@ -212,8 +212,8 @@ def run_anthropic(
         ),
         StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        as_json(dialect, messages),
-        TurnNumbering(runtime.journal.conversations, key, dialect),
+        as_json(message_format, messages),
+        TurnNumbering(runtime.journal.conversations, key, message_format),
         max_turns,
         on_message,
     )

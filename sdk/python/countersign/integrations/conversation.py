@@ -50,7 +50,7 @@ class ToolAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """One message of the model. `stopped`: the vendor's reason for an incomplete message. `goes_on`: the vendor paused
+    """One message of the model. `stopped`: the vendor's reason for an incomplete message. `paused`: the vendor paused
     the model, which must be called again unchanged.
     """
 
@@ -58,7 +58,7 @@ class ModelTurn:
     said: str
     calls: tuple[ModelCall, ...] = ()
     stopped: str | None = None
-    goes_on: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class MessageFormat(Protocol):
         """The calls in a message of the model; none for every other message."""
         ...
 
-    def said_in(self, message: Message) -> str:
+    def text_in(self, message: Message) -> str:
         """The text of a message of the model."""
         ...
 
@@ -121,10 +121,10 @@ _EVERY: Final = "every turn"
 class TurnNumbering:
     """Numbers the turns of one conversation."""
 
-    def __init__(self, kept: Conversations, run: str, dialect: MessageFormat) -> None:
+    def __init__(self, kept: Conversations, run: str, message_format: MessageFormat) -> None:
         self._kept = kept
         self._run = run
-        self._dialect = dialect
+        self._dialect = message_format
 
     def known(self, before: Sequence[Message], message: Message) -> int | None:
         """The turn of a message after these, if its calls were carried out before."""
@@ -260,11 +260,11 @@ class OpenTurn:
         return len(self.missing) < len(self.calls)
 
 
-def open_turn(dialect: MessageFormat, messages: Sequence[Message]) -> OpenTurn | None:
+def open_turn(message_format: MessageFormat, messages: Sequence[Message]) -> OpenTurn | None:
     """The last message whose calls are not all answered."""
     for start, end in reversed([*_split_by_turn(messages)]):
-        calls = dialect.calls_of(messages[start])
-        missing = _missing(dialect, calls, messages[start + 1 : end])
+        calls = message_format.calls_of(messages[start])
+        missing = _missing(message_format, calls, messages[start + 1 : end])
         if missing:
             return OpenTurn(start, calls, missing, end)
     return None
@@ -275,12 +275,12 @@ def new_turn(calls: tuple[ModelCall, ...], end: int) -> OpenTurn:
     return OpenTurn(end - 1, calls, tuple(range(len(calls))), end, is_new=True)
 
 
-def reorder_answers(dialect: MessageFormat, messages: Sequence[Message]) -> list[Message]:
+def reorder_answers(message_format: MessageFormat, messages: Sequence[Message]) -> list[Message]:
     """The same conversation with each answer after its call: messages stored one by one may be out of order."""
     ordered = list(messages)
     for start, end in reversed([*_split_by_turn(messages)]):
-        if dialect.calls_of(messages[start]):
-            ordered[start + 1 : end] = dialect.answers_first(messages[start + 1 : end])
+        if message_format.calls_of(messages[start]):
+            ordered[start + 1 : end] = message_format.answers_first(messages[start + 1 : end])
     return ordered
 
 
@@ -290,9 +290,11 @@ def _split_by_turn(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     yield from pairwise([*starts, len(messages)])
 
 
-def _missing(dialect: MessageFormat, calls: Sequence[ModelCall], after: Sequence[Message]) -> tuple[int, ...]:
+def _missing(
+    message_format: MessageFormat, calls: Sequence[ModelCall], after: Sequence[Message]
+) -> tuple[int, ...]:
     """Counts calls and answers, because not every vendor's ids are unique."""
-    answered = Counter(call_id for message in after for call_id, _ in dialect.answers_in(message))
+    answered = Counter(call_id for message in after for call_id, _ in message_format.answers_in(message))
     missing = []
     for place, call in enumerate(calls):
         if answered[call.call_id]:

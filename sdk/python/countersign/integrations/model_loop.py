@@ -180,7 +180,7 @@ class ModelClient:
 class Loop:
     """One run of a conversation."""
 
-    dialect: MessageFormat
+    message_format: MessageFormat
     client: ModelClient
     taker: StepExecutor
     key: str
@@ -198,8 +198,8 @@ class Loop:
             TurnLimit: it was called `max_turns` times.
             CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
         """
-        self.messages = reorder_answers(self.dialect, self.messages)
-        if (left := open_turn(self.dialect, self.messages)) is not None:
+        self.messages = reorder_answers(self.message_format, self.messages)
+        if (left := open_turn(self.message_format, self.messages)) is not None:
             pending = await self._take(left)
             if pending is not None:
                 return self._waiting(pending)
@@ -209,12 +209,12 @@ class Loop:
                 pending = await self._take(new_turn(turn.calls, len(self.messages)))
                 if pending is not None:
                     return self._waiting(pending)
-            elif not turn.goes_on:
+            elif not turn.paused:
                 return Conversation(turn.said, self.messages, tuple(self._steps))
         raise TurnLimit(self.max_turns, self.messages)
 
     async def _ask(self) -> ModelTurn:
-        turn = self.dialect.read(await self.client.ask(self.messages))
+        turn = self.message_format.read(await self.client.ask(self.messages))
         if turn.stopped is not None:
             raise ModelStopped(turn.stopped, turn.said, self.messages)
         self.messages.append(turn.message)
@@ -228,14 +228,14 @@ class Loop:
         later = map(self._key, self.numbering.later(number))
         try:
             answers = await self.taker.take(
-                turn.calls, key=key, said=self.dialect.said_in(message), later=later
+                turn.calls, key=key, said=self.message_format.text_in(message), later=later
             )
         except ReviewPending as pending:
             return pending
         self._steps.append(ExecutedStep(key, turn.calls, answers))
-        new = self.dialect.answered([answers[place] for place in turn.missing])
+        new = self.message_format.answered([answers[place] for place in turn.missing])
         after = self.messages[turn.at + 1 : turn.end]
-        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.answers_first([*after, *new])
+        answered = self.messages[turn.at + 1 : turn.end] = self.message_format.answers_first([*after, *new])
         self.numbering.answered(message, answered, number)
         self._notify(new)
         return None
@@ -279,7 +279,7 @@ def require_key(key: str) -> str:
     return require_key_of(key, "conversation", longest=_MAX_KEY, why=": its steps add their own")
 
 
-def as_json(dialect: MessageFormat, messages: Iterable[Any]) -> list[Message]:
+def as_json(message_format: MessageFormat, messages: Iterable[Any]) -> list[Message]:
     """The initial messages as JSON.
 
     Raises:
@@ -287,7 +287,7 @@ def as_json(dialect: MessageFormat, messages: Iterable[Any]) -> list[Message]:
     """
     if isinstance(messages, str | Mapping):
         raise MisuseError('messages is a list: write messages=[{"role": "user", "content": "..."}]')
-    return [dialect.plain(message) for message in messages]
+    return [message_format.plain(message) for message in messages]
 
 
 def runtime_or_default(runtime: Runtime | None) -> Runtime:

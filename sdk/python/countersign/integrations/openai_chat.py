@@ -71,7 +71,7 @@ class OpenAIChat:
             return ModelTurn({}, "", stopped="no_choice")
         choice = response.choices[0]
         message = self.plain(choice.message)
-        said = self.said_in(message)
+        said = self.text_in(message)
         if message.get("refusal"):
             return ModelTurn(message, str(message["refusal"]), stopped="refusal")
         if choice.finish_reason not in _WHOLE:
@@ -82,7 +82,7 @@ class OpenAIChat:
         """Its `tool_calls`."""
         return tuple(_call(one) for one in message.get("tool_calls") or ())
 
-    def said_in(self, message: Message) -> str:
+    def text_in(self, message: Message) -> str:
         """Its text."""
         content = message.get("content")
         if isinstance(content, list):
@@ -190,11 +190,11 @@ def run_openai(
     """
     vendor = require_package("openai")
     _require_client(vendor, client)
-    dialect, runtime = OpenAIChat(), runtime_or_default(runtime)
+    message_format, runtime = OpenAIChat(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncOpenAI)
     loop = Loop(
-        dialect,
+        message_format,
         ModelClient(
             cast("Callable[..., Any]", client.chat.completions.create),
             model,
@@ -208,8 +208,8 @@ def run_openai(
         ),
         StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        as_json(dialect, messages),
-        TurnNumbering(runtime.journal.conversations, key, dialect),
+        as_json(message_format, messages),
+        TurnNumbering(runtime.journal.conversations, key, message_format),
         max_turns,
         on_message,
     )

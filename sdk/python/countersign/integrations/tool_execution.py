@@ -113,54 +113,54 @@ class StepExecutor:
             CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
         """
         read = [self._read(call) for call in calls]
-        meant = [one for one in read if isinstance(one, ResolvedCall)]
-        if len(meant) < len(read):
+        resolved = [one for one in read if isinstance(one, ResolvedCall)]
+        if len(resolved) < len(read):
             answers = tuple(one if isinstance(one, ToolAnswer) else withheld_answer(one.call) for one in read)
             return await self._not_done(key, (), answers)
         runtime = self.runtime or default_runtime()
         if is_superseded(runtime.journal, runtime.settings.agent, key, later):
-            return await self._not_done(key, meant, await self._earlier_answers(key, meant))
+            return await self._not_done(key, resolved, await self._earlier_answers(key, resolved))
         taken, step = ReturnedValues(), self._step(key, said)
         try:
-            await self._run(step, meant, taken)
+            await self._run(step, resolved, taken)
         except _CallRefusedError as refused:
             return await self._not_done(
-                key, meant, refusal_answers(meant, {refused.call.call_id: refused.why})
+                key, resolved, refusal_answers(resolved, {refused.call.call_id: refused.why})
             )
         except Denied as denied:
-            return refusal_answers(meant, denial_texts(denied, meant, taken))
+            return refusal_answers(resolved, denial_texts(denied, resolved, taken))
         except EffectFailed as failed:
-            return failure_answers(failed, meant, taken)
+            return failure_answers(failed, resolved, taken)
         except AlreadyRedeemed as spent:
             failed_before = recorded_failure(spent, step)
             if failed_before is None:
                 raise
-            return failure_answers(failed_before, meant, taken)
+            return failure_answers(failed_before, resolved, taken)
         except (IsolationConflict, ReleaseLapsed) as stopped:
             if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
                 raise  # otherwise a model would call it once more, in another turn
-            reasons = {one.call.call_id: f"not done: {stopped}" for one in meant}
-            return await self._not_done(key, meant, refusal_answers(meant, reasons))
+            reasons = {one.call.call_id: f"not done: {stopped}" for one in resolved}
+            return await self._not_done(key, resolved, refusal_answers(resolved, reasons))
         if step.replayed:
             # live results now reflect a state that already includes the earlier run's work
             record = runtime.journal.transactions.require(step.txn)
-            then = recorded_results(load_prior_run(runtime.journal, record), meant, whole=False)
+            then = recorded_results(load_prior_run(runtime.journal, record), resolved, whole=False)
             taken = taken if then is None else ReturnedValues(then)
-        return success_answers(meant, taken)
+        return success_answers(resolved, taken)
 
-    async def _earlier_answers(self, key: str, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
+    async def _earlier_answers(self, key: str, resolved: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
         """The answers for a step that is not carried out any more: the earlier denial if there was one."""
         runtime = self.runtime or default_runtime()
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
         if record is not None and record.staging is not None:
-            then = recorded_results(load_prior_run(runtime.journal, record), meant)
+            then = recorded_results(load_prior_run(runtime.journal, record), resolved)
             denied = None if then is None else await self._asked(find_prior_denial, record)
             if then is not None and denied is not None:
-                return refusal_answers(meant, denial_texts(denied, meant, ReturnedValues(then)))
-        return tuple(superseded_answer(one.call) for one in meant)
+                return refusal_answers(resolved, denial_texts(denied, resolved, ReturnedValues(then)))
+        return tuple(superseded_answer(one.call) for one in resolved)
 
     async def _not_done(
-        self, key: str, meant: Sequence[ResolvedCall], answers: tuple[ToolAnswer, ...]
+        self, key: str, resolved: Sequence[ResolvedCall], answers: tuple[ToolAnswer, ...]
     ) -> tuple[ToolAnswer, ...]:
         """Return these answers, which say that nothing was done, if that is final: the model may call again in another
         turn. `meant`: the calls, if all of them were parsed.
@@ -169,7 +169,7 @@ class StepExecutor:
             AlreadyRedeemed, OutcomeUnknown, WorldError: something was done, or it is not known (recovery/prior_run.py).
         """
         done = await self._asked(withdraw, key)
-        return answers if done is None or done.is_nothing else recorded_answers(done, meant)
+        return answers if done is None or done.is_nothing else recorded_answers(done, resolved)
 
     async def _asked(self, ask: Callable[[Engine, A], Coroutine[Any, Any, T]], about: A) -> T:
         """Query recovery, blocking or async as this client does."""
@@ -192,18 +192,18 @@ class StepExecutor:
             runtime=self.runtime,
         )
 
-    async def _run(self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
+    async def _run(self, step: Transaction, resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
         if self.awaits:
             async with step:
-                await self._call_all(step, meant, taken)
+                await self._call_all(step, resolved, taken)
         else:
             with step:
-                await self._call_all(step, meant, taken)
+                await self._call_all(step, resolved, taken)
 
     async def _call_all(
-        self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues
+        self, step: Transaction, resolved: Sequence[ResolvedCall], taken: ReturnedValues
     ) -> None:
-        for one in meant:
+        for one in resolved:
             taken.returned.append(await self._call(step, one))
 
     async def _call(self, step: Transaction, one: ResolvedCall) -> Any:

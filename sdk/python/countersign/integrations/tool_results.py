@@ -27,7 +27,7 @@ _SUPERSEDED: Final = (
     "not done: an earlier run of this conversation has done nothing here and has gone on; call again what is still to "
     "be done, and what that run did next is answered"
 )
-_NOT_KEPT: Final = "done and kept, in an earlier run of this message; its result was not stored"
+_RESULT_LOST: Final = "done and kept, in an earlier run of this message; its result was not stored"
 _OUTCOMES: Final = {
     "fired": "this one was done and is in effect",
     "compensated": "this one was done and has been compensated",
@@ -67,30 +67,30 @@ def superseded_answer(call: ModelCall) -> ToolAnswer:
     return ToolAnswer(call.call_id, _SUPERSEDED, done=False)
 
 
-def refusal_answers(meant: Sequence[ResolvedCall], reasons: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
+def refusal_answers(resolved: Sequence[ResolvedCall], reasons: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
     """Answers for a step that was refused: these calls get their reason, the others are withheld."""
     return tuple(
-        ToolAnswer(one.call.call_id, reasons.get(one.call.call_id, _WITHHELD), done=False) for one in meant
+        ToolAnswer(one.call.call_id, reasons.get(one.call.call_id, _WITHHELD), done=False) for one in resolved
     )
 
 
-def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
+def denial_texts(denied: Denied, resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
     """The denial reasons by call."""
     refused = {reason.effect_id for reason in denied.reasons if reason.is_refusal}
-    staged = zip(meant, taken.returned, strict=True)
+    staged = zip(resolved, taken.returned, strict=True)
     reasons = {
         one.call.call_id: str(denied)
         for one, back in staged
         if isinstance(back, Placeholder) and back.effect_id in refused
     }
-    return reasons or {one.call.call_id: str(denied) for one in meant}
+    return reasons or {one.call.call_id: str(denied) for one in resolved}
 
 
 def failure_answers(
-    failed: EffectFailed, meant: Sequence[ResolvedCall], taken: ReturnedValues
+    failed: EffectFailed, resolved: Sequence[ResolvedCall], taken: ReturnedValues
 ) -> tuple[ToolAnswer, ...]:
     """Firing began, so each call has its own outcome; live work is undone."""
-    return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
+    return tuple(_outcome_of(failed, one, back) for one, back in zip(resolved, taken.returned, strict=True))
 
 
 def _outcome_of(failed: EffectFailed, one: ResolvedCall, back: Any) -> ToolAnswer:
@@ -131,26 +131,26 @@ def _distinct(staged: Sequence[Placeholder[Any]]) -> tuple[Placeholder[Any], ...
     return tuple({one.effect_id: one for one in staged}.values())
 
 
-def recorded_answers(done: PriorRun, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
+def recorded_answers(done: PriorRun, resolved: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
     """The answers of an earlier run, if it carried out these calls.
 
     Raises:
         AlreadyRedeemed: it did not, or ended in a way that gives no answer for each call.
     """
-    returned = recorded_results(done, meant)
+    returned = recorded_results(done, resolved)
     if returned is None:
         raise done.spent()
     if done.well:
-        return success_answers(meant, ReturnedValues(returned))
+        return success_answers(resolved, ReturnedValues(returned))
     staged = [back for back in returned if isinstance(back, Placeholder)]
     failed = _failure(done.record.run_key, done.record.txn, staged)
     if failed is None or done.kept:
         raise done.spent()
-    return failure_answers(failed, meant, ReturnedValues(returned))
+    return failure_answers(failed, resolved, ReturnedValues(returned))
 
 
 def recorded_results(
-    done: PriorRun, meant: Sequence[ResolvedCall], *, whole: bool = True
+    done: PriorRun, resolved: Sequence[ResolvedCall], *, whole: bool = True
 ) -> list[Any] | None:
     """The recorded results, one for each call. None if the calls are not those that were done; with `whole` False they
     may be a part of them.
@@ -160,7 +160,7 @@ def recorded_results(
     returned: list[Any] = []
     live: list[str] = []
     try:
-        for one in meant:
+        for one in resolved:
             raw = one.tool.signature.freeze((), one.args)
             known = named.known(one.tool, raw, repeating=False)
             _, call_key = named.next(one.tool, raw)
@@ -168,7 +168,9 @@ def recorded_results(
                 named.ran(one.tool, raw)
                 live.append(call_key)
                 answered = done.live[call_key]
-                returned.append(_NOT_KEPT if answered is None else one.tool.signature.result.load(answered))
+                returned.append(
+                    _RESULT_LOST if answered is None else one.tool.signature.result.load(answered)
+                )
             elif known is None:
                 known = _settled(one.tool, rows[call_key])
                 named.staged(one.tool, raw, known)
@@ -189,12 +191,12 @@ def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     return placeholder
 
 
-def success_answers(meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
+def success_answers(resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
     """Answers after everything was done, except calls that were allowed to fail alone. Equal calls of one message are
     the same call, unless the tool says otherwise.
     """
     answers, seen = [], set()
-    for one, back in zip(meant, taken.returned, strict=True):
+    for one, back in zip(resolved, taken.returned, strict=True):
         staged = isinstance(back, Placeholder)
         if staged and back.outcome == "failed":
             text = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"

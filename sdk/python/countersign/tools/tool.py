@@ -262,9 +262,8 @@ class _GatedAsync:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))
-        call.__name__ = call.__qualname__ = (
-            self._tool.name
-        )  # the name Python's warning shows if it is never awaited
+        # the name in Python's warning if it is never awaited
+        call.__name__ = call.__qualname__ = self._tool.name
         txn = open_transaction()
         if txn is not None:
             txn.made(self._tool, call)

@@ -26,13 +26,13 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 @contextmanager
 def _keeps_half(self: FilesSession, call: object) -> Iterator[None]:
-    with self._inside.effect(self):
+    with self._context.effect(self):
         yield
 
 
 @contextmanager
 def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
-    self._inside.effect(self).__enter__()
+    self._context.effect(self).__enter__()
     yield
 
 
@@ -108,7 +108,7 @@ def _nothing(*_: Any) -> None:
 
 _HALF = _instead(FilesSession, "effect", _keeps_half)
 _OPEN = _instead(EffectContext, "effect", _stays_open)
-_DISPUTED = _instead(FilesSession, "_require_undisputed", _nothing)
+_DISPUTED = _instead(FilesSession, "_require_no_conflict", _nothing)
 _FORGETS = _instead(FilesAdapter, "recover", _nothing)
 FAULTS: dict[str, tuple[Fault, str]] = {
     "what an effect that raised wrote is kept": (
@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 _LOST = "a_session_whose_transaction_was_ended_keeps_nothing_and_raises"
 _NOT_THERE = "a_missing_resource_is_refused_and_not_created"
 OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
-    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_whole", _nothing), _LOST),
+    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_open", _nothing), _LOST),
     "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
     "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
     "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
