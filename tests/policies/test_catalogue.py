@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign.catalogue.loader import Entry, catalogue
+from countersign.catalogue import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
 from countersign.manifests.drafts import manifest_json
 from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES

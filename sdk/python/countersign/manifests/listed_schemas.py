@@ -1,5 +1,7 @@
-"""Which schemas apply to one value (JSON Schema 2020-12 core, section 10.2), and what they say together of its
-properties and items.
+"""Schemas of MCP tools: which apply to one value, and a copy without what does not affect validation.
+
+Which schemas apply follows JSON Schema 2020-12 core, section 10.2. The copy drops annotations and unused definitions.
+
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from countersign.contract.patterns import pattern_searcher
+from countersign.contract.json_schema import pattern_searcher
 from countersign.contract.pointers import pointer_to
 from countersign.manifests.drafts import ANNOTATION_KEYWORDS
 
@@ -20,8 +22,8 @@ _HOW: Final = ("always", "branch", "test")
 
 @dataclass(frozen=True, slots=True)
 class ApplicableSchema:
-    """A schema that applies to the values of a place: `always`, in a `branch` that a value may choose, or as a `test`
-    (`not`, `if`) that admits nothing by itself.
+    """A schema that applies to the values at one location: `always`, in a `branch` that a value may choose, or as a
+    `test` (`not`, `if`) that admits nothing by itself.
     """
 
     schema: Any
@@ -31,23 +33,23 @@ class ApplicableSchema:
     def part(
         self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always"
     ) -> ApplicableSchema:
-        """A subschema, which applies no more often than this one."""
+        """A subschema, which applies at most as often as this one."""
         return ApplicableSchema(schema, self.at + at, max(self.how, how, key=_HOW.index))
 
 
 def is_object(node: Mapping[str, Any]) -> bool:
-    """Whether a schema is one of objects, by its type or its properties, as the contract has it."""
+    """Whether it is a schema of objects, by its type or its properties, as in the contract."""
     kind = node.get("type")
     return kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node
 
 
 def is_open(more: Any) -> bool:
-    """Whether free keys may hold anything."""
+    """Whether free keys may hold any value."""
     return more is True or (isinstance(more, dict) and more.keys() <= ANNOTATION_KEYWORDS)
 
 
 def is_free(here: list[ApplicableSchema]) -> bool:
-    """Whether a branch takes any keys: it describes the values of those it does not list, or lists none at all."""
+    """Whether a branch accepts any keys: it has a schema for unlisted ones, or lists none at all."""
     listed = any(_OF_NAMES & one.schema.keys() for one in here if one.how == "always")
     for one in here:
         more = one.schema.get("additionalProperties", True)
@@ -62,7 +64,7 @@ def is_free(here: list[ApplicableSchema]) -> bool:
 
 
 def same_value_schemas(one: ApplicableSchema) -> Iterator[ApplicableSchema]:
-    """What a schema applies to the same value, but what it refers to."""
+    """The subschemas that apply to the same value, except references."""
     for key in BRANCHES:
         for index, child in enumerate(one.schema.get(key, ())):
             yield one.part(child, f"/{key}/{index}", "always" if key == "allOf" else "branch")
@@ -74,7 +76,7 @@ def same_value_schemas(one: ApplicableSchema) -> Iterator[ApplicableSchema]:
 
 
 def property_names(here: list[ApplicableSchema]) -> list[str]:
-    """Every name that one of these schemas knows, in their order."""
+    """Every property name in these schemas, in order."""
     names: dict[str, None] = {}
     for one in here:
         names |= dict.fromkeys(one.schema.get("properties", ()))
@@ -89,12 +91,12 @@ def property_names(here: list[ApplicableSchema]) -> list[str]:
 
 
 def property_patterns(here: list[ApplicableSchema]) -> list[str]:
-    """Every pattern of names that one of these schemas has."""
+    """Every property name pattern in these schemas."""
     return list(dict.fromkeys(pattern for one in here for pattern in one.schema.get("patternProperties", ())))
 
 
 def schemas_for_property(name: str, here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
-    """The schemas that apply to the value of one name."""
+    """The schemas that apply to the property of this name."""
     for one in here:
         listed, patterns = one.schema.get("properties", {}), one.schema.get("patternProperties", {})
         named = [pattern for pattern in patterns if pattern_searcher(pattern)(name)]
@@ -107,7 +109,7 @@ def schemas_for_property(name: str, here: list[ApplicableSchema]) -> Iterator[Ap
 
 
 def schemas_for_other_properties(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
-    """The schemas that may apply to the value of a name that is not listed."""
+    """The schemas that may apply to a property that is not listed."""
     for one in here:
         for key in ("properties", "patternProperties"):
             for name, child in one.schema.get(key, {}).items():
@@ -125,3 +127,70 @@ def schemas_for_items(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema
             yield one.part(child, "/prefixItems", "branch")
         if "contains" in one.schema:
             yield one.part(one.schema["contains"], "/contains", "test")
+
+
+_NOISE: Final = ANNOTATION_KEYWORDS - {"description"}
+MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SCHEMAS: Final = frozenset(
+    {"items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames"}
+)
+
+
+def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without annotations and unused definitions.
+
+    `dependencies` becomes the two keywords that replaced it (2020-12 validation, appendix A), because current
+    validators ignore it.
+    """
+    named = schema.get("$defs")
+    definitions: Mapping[str, Any] = named if isinstance(named, dict) else {}
+    kept: dict[str, Any] = _cleaned(schema)
+    reached: dict[str, Any] = {}
+    wanted = list(_references(kept))
+    while wanted:
+        name = wanted.pop().removeprefix("#/$defs/")
+        if name in definitions and name not in reached:
+            reached[name] = _cleaned(definitions[name])
+            wanted += _references(reached[name])
+    if reached:
+        kept["$defs"] = {name: reached[name] for name in definitions if name in reached}
+    return kept
+
+
+def _cleaned(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    kept: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _NOISE or key in {"$defs", "definitions"}:
+            continue
+        if key in MAPS and isinstance(value, dict):
+            kept[key] = {name: _cleaned(child) for name, child in value.items()}
+        elif key in LISTS and isinstance(value, list):
+            kept[key] = [_cleaned(child) for child in value]
+        else:
+            kept[key] = _cleaned(value) if key in SCHEMAS else value
+    return _without_dependencies(kept) if isinstance(kept.get("dependencies"), dict) else kept
+
+
+def _without_dependencies(node: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in node.items() if key != "dependencies"}
+    for name, then in node["dependencies"].items():
+        if isinstance(then, list):
+            required = kept.setdefault("dependentRequired", {})
+            required[name] = list(dict.fromkeys([*required.get(name, ()), *then]))
+        else:
+            schemas = kept.setdefault("dependentSchemas", {})
+            then = _cleaned(then)
+            schemas[name] = {"allOf": [schemas[name], then]} if name in schemas else then
+    return kept
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from _references(child)
