@@ -77,10 +77,12 @@ def fault(error: Any) -> str:
     table, name = _place(error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        see = "docs/settings.md" if table else "`policy-service settings`"  # which has no members of tables
+        see = (
+            "docs/reference/settings.md" if table else "`policy-service settings`"
+        )  # which has no members of tables
         return f"{table}{name!r} is no setting of this service; see {see}"
     if error["type"] == "missing":
-        return f"{table}{name} is missing; see docs/settings.md"
+        return f"{table}{name} is missing; see docs/reference/settings.md"
     return f"{table}{name}: {message}" if name else f"{table}{message}"
 
 

@@ -31,7 +31,9 @@ CHECKS: Final[dict[str, Check]] = {
     "database": Check(True, "see that the database runs and can be reached; the service goes on by itself"),
     "writer": Check(True, "see the service's log, free the disk or mend the database; restart if it hangs"),
     "log": Check(True, "see the service's log for sequencer_pass_failed; restart if nothing is there"),
-    "epoch": Check(True, "make the keys folder writable for the service; see docs/observability.md"),
+    "epoch": Check(
+        True, "make the keys folder writable for the service; see docs/reference/observability.md"
+    ),
     "clock": Check(True, "set this host's clock (chronyc tracking), or the database server's"),
     "watch": Check(True, "the process hangs or its event loop is blocked: restart it"),
     "disk": Check(False, "free space on the disk of the data folder before writes fail"),
@@ -41,7 +43,7 @@ CHECKS: Final[dict[str, Check]] = {
     "bundle": Check(
         False,
         "GET /v1/policies as a person tells what is wrong and where; mend it with a new commit, or see "
-        "docs/policies-from-git.md",
+        "docs/how-to/policies-from-git.md",
     ),
     "activation": Check(
         False, "wait, and see the service's log for asking_failed; redemption asks again meanwhile"
@@ -60,7 +62,7 @@ CHECKS: Final[dict[str, Check]] = {
     "slack": Check(
         False,
         "decide on the web; policy-service slack status tells what Slack says, and what waits is told once when Slack "
-        "takes it again: docs/slack.md",
+        "takes it again: docs/how-to/slack.md",
     ),
     "frozen": Check(
         False,

@@ -1,4 +1,4 @@
-"""Every metric of the service, once: its name is a promise (docs/observability.md), so none is made elsewhere.
+"""The metrics of the service. Their names are stable and listed in docs/reference/observability.md.
 
 Labels are bounded: codes, states and names from the reviewed bundle or the settings, never what a caller wrote. Values
 of one process; with several replicas a counter is summed, and a gauge about the database is the same on each. A test

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the settings themselves: `python -m tests.house.settings_page`.
+"""Writes docs/reference/settings.md from the settings themselves: `python -m tests.house.settings_page`.
 
 The page is never edited by hand; a test writes it again and compares.
 """
@@ -17,7 +17,7 @@ from policy_service.configured import ENV_PREFIX
 from policy_service.settings import Settings
 from tests.house.repository import ROOT
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs/reference/settings.md"
 
 HEAD = """\
 # Settings
@@ -74,7 +74,7 @@ def _sections() -> list[tuple[str, list[str]]]:
     sections: list[tuple[str, list[str]]] = []
     for line in inspect.getsource(settings.Settings).splitlines():
         if heading := re.match(r"    # -- (.+?) -+$", line):
-            sections.append((heading[1].capitalize(), []))
+            sections.append((heading[1].partition(": docs/")[0].capitalize(), []))
         elif (name := line.strip().partition(":")[0]) in Settings.model_fields and line.startswith(
             "    " + name
         ):

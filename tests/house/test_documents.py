@@ -14,7 +14,16 @@ import cedarpy
 import pytest
 import typer.main
 
-from tests.house.documents import Block, all_blocks, blocks, commands, documents, links
+from tests.house.documents import (
+    Block,
+    all_blocks,
+    anchors,
+    blocks,
+    commands,
+    documents,
+    links,
+    named_pages,
+)
 from tests.house.repository import ROOT, texts
 
 LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "dockerfile"}
@@ -62,8 +71,20 @@ def test_a_data_block_that_does_not_parse_is_seen(language: str) -> None:
     assert fault_in_block(Block("x.md", 1, language, "permit ( {"))
 
 
-def test_every_link_leads_somewhere() -> None:
-    assert [place for place, path in links() if not path.exists()] == []
+def test_every_link_leads_to_a_file() -> None:
+    assert [place for place, path, _ in links() if not path.exists()] == []
+
+
+def test_every_anchor_is_a_heading_of_its_page() -> None:
+    pages = [(place, path, anchor) for place, path, anchor in links() if anchor and path.suffix == ".md"]
+    assert len(pages) > 20
+    assert [place for place, path, anchor in pages if anchor not in anchors(path.read_text())] == []
+
+
+def test_every_page_that_code_or_text_names_exists() -> None:
+    pages = named_pages()
+    assert len(pages) > 20
+    assert [place for place, path in pages if not path.is_file()] == []
 
 
 # --------------------------------------------------------------------------------------------- commands
@@ -85,7 +106,7 @@ def fault_in_command(line: str) -> str | None:
 
 OTHER_COMMANDS = {
     *(".", "docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
-    # docs/backup.md, which is run
+    # docs/how-to/backup.md, which is run
     *("cp", "mkdir", "find", "chmod", "export", "pg_dump", "createdb", "pg_restore"),
 }
 

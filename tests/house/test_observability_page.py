@@ -1,4 +1,4 @@
-"""docs/observability.md says what there is: every metric, every event of the log, every check, and nothing else."""
+"""docs/reference/observability.md lists every metric, log event and health check, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policy_service.health import CHECKS
 from tests.house.imports import imports_of
 from tests.house.repository import ROOT
 
-PAGE = (ROOT / "docs" / "observability.md").read_text()
+PAGE = (ROOT / "docs/reference/observability.md").read_text()
 UNITS = ("_seconds", "_total", "_info", "_bytes")
 OF_THE_LIBRARY = {"process_"}
 LEVELS = {"debug", "info", "warning", "error", "exception", "say"}
@@ -94,7 +94,7 @@ def test_the_page_has_every_check_and_whether_it_stops_the_service() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "deploy/README.md"])
 def test_whoever_operates_finds_the_page(name: str) -> None:
-    assert "docs/observability.md" in (ROOT / name).read_text()
+    assert "docs/reference/observability.md" in (ROOT / name).read_text()
 
 
 def test_alerts_name_metrics_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""docs/policy-cases.md is true: its examples run on the shipped bundle."""
+"""docs/how-to/test-policies.md is true: its examples run on the shipped bundle."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from policy_service.pap.cases.reading import cases_in
 from tests.fakes.cases import one_case, problems
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/policy-cases.md").read_text()
+PAGE = (ROOT / "docs/how-to/test-policies.md").read_text()
 EXAMPLE, ABOUT_PEOPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -41,7 +41,9 @@ def backup(
 def _database(settings: Settings) -> Path:
     url = make_url(settings.database_url)
     if not is_embedded(settings) or not url.database:
-        raise StartError("this database is a server's: use pg_dump or a base backup, as docs/backup.md says")
+        raise StartError(
+            "this database is a server's: use pg_dump or a base backup, as docs/how-to/backup.md says"
+        )
     path = Path(url.database)
     if not path.is_file():
         raise StartError(f"there is no database {path} yet; run: policy-service init")

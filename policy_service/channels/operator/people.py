@@ -55,7 +55,7 @@ def people(as_json: AsJson = False) -> None:
         say(found, as_json, "\n".join(lines) or "nobody has signed in yet")
 
 
-passkeys_app = typer.Typer(no_args_is_help=True, help="Passkeys of people: docs/passkeys.md.")
+passkeys_app = typer.Typer(no_args_is_help=True, help="Passkeys of people: docs/how-to/passkeys.md.")
 Reason = Annotated[str, typer.Option(help="Why; it goes into the log.")]
 
 

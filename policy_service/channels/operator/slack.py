@@ -18,7 +18,7 @@ from policy_service.slack import SlackApp, require_place
 from policy_service.workflow.slack.admin import Trial
 
 slack_app = typer.Typer(
-    no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/slack.md."
+    no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/how-to/slack.md."
 )
 
 

@@ -4,7 +4,7 @@ Every call has a time limit and is made once: whoever sends a message decides fr
 again, because Slack has no key that would make saying it twice the same as once. Of an error only its code is kept.
 
 What may go wrong with Slack, by code, and what an operator does about it. Slack's codes are Slack's; those of ours
-stand in docs/slack.md, and no name of a class is ever one.
+stand in docs/how-to/slack.md, and no name of a class is ever one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One review as a file that proves itself: docs/review-export.md says what stands in it.
+"""One review as a file that proves itself: docs/reference/review-export.md says what stands in it.
 
     {"format", "content", "seal", "jwk"}
 

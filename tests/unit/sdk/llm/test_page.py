@@ -1,4 +1,4 @@
-"""What docs/llm.md shows works as it stands there."""
+"""What docs/how-to/model-costs.md shows works as it stands there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.fakes.desk import make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, as_object
 from tests.house.documents import all_blocks
 
-PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/llm.md")
-(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/llm.md")
+PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/how-to/model-costs.md")
+(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/how-to/model-costs.md")
 
 
 def a_desk(folder: Path, budgets: str) -> Any:
