@@ -189,14 +189,14 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 @pytest.mark.timeout(600)  # some twenty commands, each a process that imports everything
 def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment: Deployment) -> None:
     engine = "PostgreSQL" if "COUNTERSIGN_DATABASE_URL" in deployment.operator.env else "SQLite"
-    keys = commands_under("SQLite", "Make it")[-1]
+    keys = commands_under("SQLite", "Make a backup")[-1]
     with deployment.serving() as service:
         deployment.fires("before")
-        for script in (commands_under(engine, "Make it")[0], keys):
+        for script in (commands_under(engine, "Make a backup")[0], keys):
             deployment.operator.run(script)
         deployment.fires("forgotten")
         service.kill()  # the disk is gone
-    for script in commands_under(engine, "Bring it back"):
+    for script in commands_under(engine, "Restore a backup"):
         deployment.operator.run(script)
     refused = command("serve", env=deployment.operator.env)
     assert refused.returncode == 1 and "policy-service restored --dry-run" in refused.stderr
