@@ -49,8 +49,8 @@ HTTP_HEAD = f"""\
 
 | caller | authentication |
 |---|---|
-| agent | `Agent-Proof`: a JWS over method, path, query, body digest and nonce ([agents](../how-to/agents.md)). An API key works on loopback |
-| person | the session cookie of a sign-in. Writes also need `X-CSRF-Token` and the `Origin` of the public URL |
+| agent | `Agent-Proof`, a JWS over method, path, query, body and nonce ([agents](../how-to/agents.md)), or an API key |
+| person | the session cookie; writes also need `X-CSRF-Token` and the `Origin` of the public URL |
 | anybody | none |
 """
 
