@@ -23,7 +23,7 @@ REQUIREMENTS := requirements/dev.txt
 READY        := $(VENV)/.ready
 
 # `make check` runs the tests of the repository itself; `make test` only where ARGS names them.
-SHORT := $(if $(findstring tests/house,$(ARGS)),,--ignore=tests/house)
+SHORT := $(if $(findstring tests/conventions,$(ARGS)),,--ignore=tests/conventions)
 
 # The tests of functions that need no database and no process.
 FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channels/showing channels/web channels/http) \
@@ -80,7 +80,7 @@ _types: $(READY)
 	@$(PY) -m mypy
 
 _repository: $(READY)
-	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/house tests/policies
+	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/conventions tests/policies
 
 bench: $(READY) ## measure the service and the SDK; prints one table
 	@$(PY) -m tests.bench $(ARGS)
@@ -91,10 +91,10 @@ predecessors: requirements/predecessors.txt ## fetch the other runtimes `make be
 	@.venv-predecessors/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r $<
 
 pages: $(READY) ## write the generated pages again: settings, command line, HTTP API, tables of modules, the audit set
-	@$(PY) -m tests.house.settings_page
-	@$(PY) -m tests.house.reference_pages
-	@$(PY) -m tests.house.room_pages
-	@$(PY) -m tests.house.audit_set
+	@$(PY) -m tests.conventions.settings_page
+	@$(PY) -m tests.conventions.reference_pages
+	@$(PY) -m tests.conventions.readme_per_folder
+	@$(PY) -m tests.conventions.audit_set
 
 # --------------------------------------------------------------------------------------- the environment
 

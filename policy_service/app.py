@@ -32,60 +32,60 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service import __version__, from_settings, metrics, tracing
-from policy_service.audit.committed import Committed
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, Pace, Sequencer
+from policy_service.audit.sequencer import LEASE, Sequencer, SequencerLimits
+from policy_service.audit.telemetry import AuditTelemetry
+from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.http import (
     agent_keys,
-    docs,
-    measured,
+    backchannel_logout,
+    openapi,
     policies,
     problems,
     proposals,
     redemptions,
+    request_metrics,
     reviews,
-    shadows,
-    signing_out,
+    shadow_report,
     tasks,
     transactions,
     wellknown,
 )
 from policy_service.channels.http import log as log_routes
-from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.api import Api
-from policy_service.channels.http.gate import Gate
-from policy_service.channels.http.single_headers import SingleHeaders
-from policy_service.channels.operator.socket import embedded_lock, open_database
+from policy_service.channels.http.authentication import Authentication
+from policy_service.channels.http.duplicate_headers import RefuseDuplicateHeaders
+from policy_service.channels.http.response_headers import ResponseHeaders
 from policy_service.channels.slack import transports as slack_routes
-from policy_service.channels.slack.loops import SlackChannel
+from policy_service.channels.slack.workers import SlackService
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.pages import Pages
 from policy_service.errors import StartError
-from policy_service.facts.outside import Outside, outside_of
+from policy_service.facts.allowlist import Allowlist, load_allowlist
 from policy_service.health import Health
-from policy_service.http_clients import route_of
+from policy_service.http_clients import route_from_settings
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator, Nonces
 from policy_service.identity.sessions import Sessions
-from policy_service.jobs.marking import EpochMark, settle_epoch
+from policy_service.jobs.delivery import WebhookSender, send_outbox
+from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
+from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.jobs.scheduler import Job, Scheduler
-from policy_service.jobs.sending import Telling, send_outbox
-from policy_service.jobs.watching import Watch
-from policy_service.logs import fault_of_the_loop, set_up_logs
-from policy_service.pap.active import ActiveBundle
-from policy_service.pap.shadow import Candidate
+from policy_service.logs import log_loop_exception, set_up_logs
+from policy_service.pap.active_bundle import ActiveBundle
+from policy_service.pap.candidate import Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
-from policy_service.storage import alone
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage import advisory_locks
+from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.due import sweep
-from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
-from policy_service.workflow.looking import look
-from policy_service.workflow.reviews.impossible import watch_quorums
-from policy_service.workflow.trials import shadow
+from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
+from policy_service.workflow.expiry import sweep
+from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
+from policy_service.workflow.shadow import comparison
 
 log = structlog.get_logger(__name__)
 
@@ -123,22 +123,22 @@ class Service:
             # without a clock, this host's counts, or the database server's own
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
-            mark = settle_epoch(self.db, settings.key_dir)
-            self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
-            self.db.refuse_forgetful(self.mark.so_far)
+            mark = reconcile_epoch(self.db, settings.key_dir)
+            self.mark = EpochMarkWriter(settings.key_dir, mark, self.health.signal("epoch"))
+            self.db.refuse_stale_server(self.mark.progress)
             clients = from_settings.client_secrets(settings)
-            outside = outside_of(settings, clock or utc_now, self.health, from_settings.given_secret)
+            outside = load_allowlist(settings, clock or utc_now, self.health, from_settings.read_secret_file)
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
-            self.telling = Telling(settings, self.health)
-            route = route_of(settings)
+            self.telling = WebhookSender(settings, self.health)
+            route = route_from_settings(settings)
             opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            from_settings.source(settings, clock),
+            from_settings.bundle_source(settings, clock),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
@@ -156,7 +156,7 @@ class Service:
         self.sequencer = Sequencer(
             self.db,
             holder=self._holder,
-            pace=Pace(
+            pace=SequencerLimits(
                 poll_s=settings.sequencer_s,
                 batch=settings.sequencer_batch,
                 lease=timedelta(seconds=settings.lease_s),
@@ -176,7 +176,7 @@ class Service:
         )
         self.slack = None
         if settings.slack is not None:
-            self.slack = SlackChannel(settings, settings.slack, self.ctx, self.health)
+            self.slack = SlackService(settings, settings.slack, self.ctx, self.health)
         self.authenticator = Authenticator(
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
@@ -186,7 +186,7 @@ class Service:
             clients, settings.public_url, ring.nonce_secret, clock, health=self.health, route=route
         )
         self.scheduler = Scheduler(self._jobs(), self.health)
-        self.watch = Watch(
+        self.watch = HealthMonitor(
             self.db,
             self.health,
             settings,
@@ -194,14 +194,14 @@ class Service:
             kid=ring.current.public.kid,
             clock=clock,
         )
-        self.db.tell_lines(Committed(lambda: self.active.current.manifests))
+        self.db.set_listener(AuditTelemetry(lambda: self.active.current.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
-    def _candidate(self, outside: Outside) -> Candidate | None:
+    def _candidate(self, outside: Allowlist) -> Candidate | None:
         source = from_settings.shadow_source(self.settings, self.health.now)
         if source is None:
             return None
-        candidate = Candidate(source, self.health.signal("shadow"), outside.untold())
+        candidate = Candidate(source, self.health.signal("shadow"), outside.without_health())
         self._closing.callback(candidate.close)
         return candidate
 
@@ -219,16 +219,16 @@ class Service:
                 else []
             ),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
-            Job("remind_people", settings.sweep_s, lambda: sweep.remind_people(ctx)),
+            Job("remind_people", settings.sweep_s, lambda: sweep.send_reminders(ctx)),
             Job("escalate_reviews", settings.sweep_s, lambda: sweep.escalate_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
-            Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
+            Job("doubt_unreported", settings.sweep_s, lambda: sweep.mark_unreported_unknown(ctx)),
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
-            Job("ask_for_compensations", settings.sweep_s, lambda: sweep.ask_for_compensations(ctx)),
-            Job("watch_quorums", settings.sweep_s, lambda: watch_quorums(ctx)),
+            Job("ask_for_compensations", settings.sweep_s, lambda: sweep.open_compensation_tasks(ctx)),
+            Job("watch_quorums", settings.sweep_s, lambda: update_unsatisfiable_reviews(ctx)),
             *self._shadowing(),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
-            Job("forget", settings.housekeeping_s, lambda: sweep.forget_what_is_over(ctx)),
+            Job("forget", settings.housekeeping_s, lambda: sweep.delete_expired_rows(ctx)),
         ]
 
     def _shadowing(self) -> list[Job]:
@@ -237,15 +237,17 @@ class Service:
             return []
         settings = self.settings
         every_s = settings.policies_poll_s if settings.shadow_ref else settings.poll_bundle_s
-        return [Job("shadow", every_s, lambda: shadow.follow(self.ctx, candidate, self._holder))]
+        return [
+            Job("shadow", every_s, lambda: comparison.shadow_new_decisions(self.ctx, candidate, self._holder))
+        ]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything that needs the event loop. A step that fails stops what was started before it."""
-        loaded = await look(self.ctx, starting=True)
+        loaded = await refresh_bundle(self.ctx, starting=True)
         if loaded.active is None:
             raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
-        asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
+        asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         async with AsyncExitStack() as started:
             await self.feed.start()
             self.db.on_commit(self.sequencer.nudge)
@@ -277,7 +279,7 @@ class Service:
         doors shut until whoever looks after the process kills it.
         """
         try:
-            await ask_about_open(self.ctx)
+            await reevaluate_open_effects(self.ctx)
         except Exception:
             log.exception("job_failed", job="activate")  # which asks again at its next look
 
@@ -286,12 +288,12 @@ class Service:
             await self.slack.run(self._holder)
 
     async def _look(self) -> None:
-        await look_when_asked(self.ctx)
+        await refresh_on_request(self.ctx)
 
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: alone.release(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: advisory_locks.release_lease(tx, LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()
@@ -317,10 +319,10 @@ _ROUTES = (
     reviews.routes,
     proposals.routes,
     tasks.routes,
-    shadows.routes,
+    shadow_report.routes,
     log_routes.routes,
     agent_keys.routes,
-    signing_out.routes,
+    backchannel_logout.routes,
     policies.routes,
     wellknown.routes,
 )
@@ -354,9 +356,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # see tracing.py
     )
     app.state.service = service
-    problems.install(app)
+    problems.install_error_handlers(app)
     app.state.api = Api(
-        gate=Gate(service.ctx, service.authenticator, service.sessions),
+        gate=Authentication(service.ctx, service.authenticator, service.sessions),
         issuers=service.trusted_issuers,
         sign_in=service.sign_in,
         webhook_secret=service.webhook_secret,
@@ -368,9 +370,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     if service.slack is not None and service.slack.signatures is not None:
         app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
     web.install(app, Pages(service.ctx, service.sessions, service.sign_in))
-    docs.describe(app, _BODIES)
-    app.add_middleware(problems.Faults)
-    app.add_middleware(SingleHeaders)
-    app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
-    app.add_middleware(measured.Measured)
+    openapi.install_openapi(app, _BODIES)
+    app.add_middleware(problems.UnhandledErrors)
+    app.add_middleware(RefuseDuplicateHeaders)
+    app.add_middleware(ResponseHeaders, authenticator=service.authenticator)
+    app.add_middleware(request_metrics.RequestMetrics)
     return app

@@ -19,36 +19,44 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backup, people, signing_keys, slack, stopping, telling, verifying
-from policy_service.channels.operator.author import add_author_verbs
-from policy_service.channels.operator.author.naming import bundle_of
-from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
-from policy_service.channels.operator.speaking import AsJson, say, sentences
-from policy_service.configured import ENV_PREFIX, without_password
+from policy_service.channels.admin import (
+    backup,
+    freeze_and_revoke,
+    people,
+    signing_keys,
+    slack,
+    verify_review,
+    webhooks,
+)
+from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.policy_cli import add_author_verbs
+from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
+from policy_service.channels.admin.socket import embedded_lock, open_database, run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.jobs.marking import settle_epoch
+from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
-from policy_service.pap.bundle import prepare_bundle
-from policy_service.pap.git.remotes import place_of as repository_of
+from policy_service.pap.bundle import build_bundle
+from policy_service.pap.git.remotes import parse_address as repository_of
 from policy_service.settings import Settings, load_settings
+from policy_service.settings_parsing import ENV_PREFIX, without_password
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
-from policy_service.tokens.files import create_secret
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow.slack.admin import Trial
+from policy_service.tokens.secret_files import create_secret
+from policy_service.workflow.slack.admin import CheckResult
 
 if TYPE_CHECKING:
     import uvicorn
 
 
-def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, Trial]:
+def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, CheckResult]:
     from policy_service.channels.slack.credentials import (
-        trial,  # with Slack's SDK, which no other verb waits for
+        test_setup,  # with Slack's SDK, which no other verb waits for
     )
 
-    return trial(app, place, route)
+    return test_setup(app, place, route)
 
 
 # No pretty traces: they print local variables, and some of those are secrets.
@@ -61,22 +69,22 @@ app = typer.Typer(
 agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors, and give them keys.")
 key_app = typer.Typer(no_args_is_help=True, help="Keys of agents.")
 app.add_typer(agent_app, name="agent")
-app.add_typer(stopping.freeze_app, name="freeze")
-app.add_typer(stopping.unfreeze_app, name="unfreeze")
-app.add_typer(stopping.revoke_app, name="revoke")
-app.add_typer(stopping.reinstate_app, name="reinstate")
+app.add_typer(freeze_and_revoke.freeze_app, name="freeze")
+app.add_typer(freeze_and_revoke.unfreeze_app, name="unfreeze")
+app.add_typer(freeze_and_revoke.revoke_app, name="revoke")
+app.add_typer(freeze_and_revoke.reinstate_app, name="reinstate")
 app.add_typer(people.passkeys_app, name="passkeys")
 app.add_typer(slack.slack_app, name="slack")
-slack.add_test(_slack_trial)
+slack.register_test(_slack_trial)
 signing_keys.add_commands(app)
-app.add_typer(stopping.policies_app, name="policies")
-app.add_typer(telling.webhooks_app, name="webhooks")
+app.add_typer(freeze_and_revoke.policies_app, name="policies")
+app.add_typer(webhooks.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")
-key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key)
+key_app.command("revoke", context_settings=freeze_and_revoke.KEY_IDS)(freeze_and_revoke.revoke_key)
 agent_app.command("list")(people.agents)
 app.command("people")(people.people)
 add_author_verbs(app)
-app.command("verify-review")(verifying.verify_review)
+app.command("verify-review")(verify_review.verify_review)
 app.command("backup")(backup.backup)
 app.command("restored")(backup.restored)
 
@@ -84,7 +92,7 @@ _OWN_LOGS = frozenset({"serve", "dev"})
 
 
 @app.callback()
-def _begin(context: typer.Context) -> None:
+def _configure_logs(context: typer.Context) -> None:
     """The policy service of Countersign."""
     # What a verb prints is read by programs: whatever is logged on the way goes to stderr.
     if context.invoked_subcommand not in _OWN_LOGS:
@@ -133,32 +141,32 @@ def _read_jwk(text: str) -> dict[str, str]:
 @app.command()
 def init(as_json: AsJson = False) -> None:
     """Make the data folder, the keys and the database; safe to repeat."""
-    with sentences():
+    with report_errors():
         settings = load_settings()
-        made, mark = _set_up(settings)
+        made, mark = _create_data(settings)
         done = {"data_dir": str(settings.data_dir), "keys_made": made, "epoch": mark.epoch}
-        say(
+        print_result(
             done,
             as_json,
             f"ready in {settings.data_dir}; keys made: {', '.join(made) or 'none, all were there'}",
         )
 
 
-def _set_up(settings: Settings) -> tuple[list[str], Mark]:
+def _create_data(settings: Settings) -> tuple[list[str], Mark]:
     """The data folder, the keys and the database, where they are missing; the keys that were made."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = make_keys(settings.key_dir)
     with embedded_lock(settings), open_database(settings) as db:
-        return made, settle_epoch(db, settings.key_dir)
+        return made, reconcile_epoch(db, settings.key_dir)
 
 
 @app.command()
 def serve() -> None:
     """Run the service until it is interrupted."""
     from policy_service.app import create_app
-    from policy_service.channels.operator.serving import serve_with_socket
+    from policy_service.channels.admin.server import serve_with_socket
 
-    with sentences():
+    with report_errors():
         settings = load_settings()
         _set_up_logging()
         asgi = create_app(settings)
@@ -166,7 +174,9 @@ def serve() -> None:
         gc.freeze()  # what is loaded stays: no collection walks it again (5 % of a submission's processor time)
         config = _uvicorn_config(asgi, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _welcome(settings)))
+            runner.run(
+                serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _print_welcome(settings))
+            )
 
 
 def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
@@ -204,20 +214,20 @@ def dev(
 ) -> None:
     """Try an agent: the service, the script and a starter policy in this terminal, reloaded at every save."""
     from policy_service.app import create_app
-    from policy_service.channels.operator.dev.folder import alone_in, prepare
-    from policy_service.channels.operator.dev.serving import dev_settings, sit
+    from policy_service.channels.admin.dev.folder import exclusive_use, prepare_folder
+    from policy_service.channels.admin.dev.server import dev_settings, run_dev_session
 
-    with sentences():
-        folder = prepare(script, policies)
+    with report_errors():
+        folder = prepare_folder(script, policies)
         typer.echo(f"dev | starting a service for {folder.script.name} ...")
         with folder.log.open("a", buffering=1) as log:
             _set_up_logging(log)
             settings = dev_settings(folder, port)
-            with alone_in(folder):
-                _set_up(settings)
+            with exclusive_use(folder):
+                _create_data(settings)
             asgi = create_app(settings)
             config = _uvicorn_config(asgi, settings)
-            sitting = sit(
+            sitting = run_dev_session(
                 asgi,
                 config,
                 asgi.state.service.ctx,
@@ -231,13 +241,13 @@ def dev(
                 runner.run(sitting)
 
 
-def _welcome(settings: Settings) -> None:
+def _print_welcome(settings: Settings) -> None:
     typer.echo(f"listening on {settings.public_url}")
     if not settings.dev_signin:
         return
     for sub, name in _dev_people(settings):
         try:
-            link = run_verb(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
+            link = run_admin_command(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
         except ServiceError as error:  # a full disk, say: no reason to take the service away from everybody
             typer.echo(f"no link for {sub} ({error}); another try: policy-service signin {sub}", err=True)
         else:
@@ -247,7 +257,7 @@ def _welcome(settings: Settings) -> None:
 def _dev_people(settings: Settings) -> list[tuple[str, str]]:
     """The people of the bundle that the development sign-in can be, or whoever runs the service."""
     prefix = f"{DEV_ISSUER}|"
-    people = prepare_bundle(bundle_of(settings)).directory.people
+    people = build_bundle(configured_bundle_files(settings)).directory.people
     found = [(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
     return found or [(getpass.getuser(), getpass.getuser())]
 
@@ -264,7 +274,7 @@ def signin(
     as_json: AsJson = False,
 ) -> None:
     """Print a one-time link of the development sign-in."""
-    with sentences():
+    with report_errors():
         settings = load_settings()
         known = dict(_dev_people(settings))
         if person not in known:
@@ -272,15 +282,17 @@ def signin(
             typer.echo(
                 f"{person} is in no group of the bundle and may approve nothing; known: {names}", err=True
             )
-        link = run_verb(settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)})
-        say(link, as_json, link["url"])
+        link = run_admin_command(
+            settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)}
+        )
+        print_result(link, as_json, link["url"])
 
 
 # What an address's query may hold that is no secret; a password may stand there too.
 _PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout", "application_name"})
 
 
-def _shown(name: str, value: Any) -> str:
+def _without_secrets(name: str, value: Any) -> str:
     """A setting's value without the password an address may hold."""
     if name == "policies_repository" and value:
         return repository_of(value).shown
@@ -296,17 +308,19 @@ def _shown(name: str, value: Any) -> str:
 @app.command(name="settings")
 def show_settings(as_json: AsJson = False) -> None:
     """Every setting: its environment variable, its value here, and what it means."""
-    with sentences():
+    with report_errors():
         settings = load_settings()
         rows = [
             {
                 "variable": ENV_PREFIX + name.upper(),
-                "value": _shown(name, getattr(settings, name)),
+                "value": _without_secrets(name, getattr(settings, name)),
                 "meaning": field.description,
             }
             for name, field in Settings.model_fields.items()
         ]
-        say(rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows))
+        print_result(
+            rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows)
+        )
 
 
 @agent_app.command("enroll")
@@ -320,13 +334,13 @@ def agent_enroll(
     as_json: AsJson = False,
 ) -> None:
     """Enrol an agent or executor, with its first key if you like."""
-    with sentences():
+    with report_errors():
         settings = load_settings()
         with _public_key(key_out, jwk) as public:
             args = {"name": name, "owner": owner, "roles": role or [], "teams": team or [], "jwk": public}
-            done = run_verb(settings, "agent-enroll", args)
+            done = run_admin_command(settings, "agent-enroll", args)
         where = f"; its key is in {key_out}" if key_out else ""
-        say(done, as_json, f"enrolled {name}{where}")
+        print_result(done, as_json, f"enrolled {name}{where}")
 
 
 @agent_app.command("api-key")
@@ -338,13 +352,13 @@ def agent_api_key(
     as_json: AsJson = False,
 ) -> None:
     """Make a bearer key for trials on loopback; it is shown this once."""
-    with sentences():
+    with report_errors():
         if revoke:
-            done = run_verb(load_settings(), "api-key-revoke", {"name": name})
-            say(done, as_json, f"ended {done['revoked']} bearer keys of {name}")
+            done = run_admin_command(load_settings(), "api-key-revoke", {"name": name})
+            print_result(done, as_json, f"ended {done['revoked']} bearer keys of {name}")
             return
-        made = run_verb(load_settings(), "api-key", {"name": name})
-        say(made, as_json, made["api_key"])
+        made = run_admin_command(load_settings(), "api-key", {"name": name})
+        print_result(made, as_json, made["api_key"])
 
 
 @key_app.command("add")
@@ -355,13 +369,13 @@ def key_add(
     as_json: AsJson = False,
 ) -> None:
     """Give an agent one more key."""
-    with sentences():
+    with report_errors():
         settings = load_settings()
         if key_out is None and jwk is None:
             raise typer.BadParameter("name the public key with --jwk, or let one be made with --key-out")
         with _public_key(key_out, jwk) as public:
-            done = run_verb(settings, "agent-key-add", {"name": name, "jwk": public})
-        say(done, as_json, f"{name} has the key {done['kid']}")
+            done = run_admin_command(settings, "agent-key-add", {"name": name, "jwk": public})
+        print_result(done, as_json, f"{name} has the key {done['kid']}")
 
 
 if __name__ == "__main__":

@@ -164,28 +164,28 @@ class ConflictError(RequestError):
     default_code = "illegal_state"
 
 
-class WorldError(ServiceError):
+class ServerError(ServiceError):
     """The world's fault, or ours."""
 
     statuses = frozenset({500, 503})
     default_code = "internal"
 
 
-class StorageUnavailableError(WorldError):
+class StorageUnavailableError(ServerError):
     """Nothing of this unit of work was acknowledged; repeat it under the same key."""
 
     statuses = frozenset({503})
     default_code = "storage_unavailable"
 
 
-class PoliciesBehindError(WorldError):
+class PoliciesBehindError(ServerError):
     """Another replica has put policies in force that this one does not have yet; nothing was spent."""
 
     statuses = frozenset({503})
     default_code = "policies_behind"
 
 
-class InternalError(WorldError):
+class InternalError(ServerError):
     """A fault of the service."""
 
 

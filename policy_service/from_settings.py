@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from policy_service.channels.http.webhooks import require_usable
+from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.issuers import SignInProvider
-from policy_service.pap.git.following import follow_repository
+from policy_service.pap.git.git_source import open_git_source
 from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
-from policy_service.storage.unit import Clock
-from policy_service.tokens.files import read_secret
+from policy_service.storage.unit_of_work import Clock
+from policy_service.tokens.secret_files import read_secret
 
 
-def source(settings: Settings, clock: Clock) -> BundleSource:
+def bundle_source(settings: Settings, clock: Clock) -> BundleSource:
     """Where the bundles come from."""
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir)
-    return follow_repository(settings, clock, _policies_token(settings))
+    return open_git_source(settings, clock, _policies_token(settings))
 
 
 def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
@@ -26,10 +26,10 @@ def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
         return FolderSource(settings.shadow_dir)
     if not settings.shadow_ref:
         return None
-    return follow_repository(settings, clock, _policies_token(settings), shadow=True)
+    return open_git_source(settings, clock, _policies_token(settings), shadow=True)
 
 
-def given_secret(path: Path) -> bytes:
+def read_secret_file(path: Path) -> bytes:
     """A secret that somebody else gave this service, from the file the settings name.
 
     Raises:
@@ -40,7 +40,7 @@ def given_secret(path: Path) -> bytes:
 
 def _policies_token(settings: Settings) -> str | None:
     file = settings.policies_token_file
-    return None if file is None else given_secret(file).decode().strip()
+    return None if file is None else read_secret_file(file).decode().strip()
 
 
 def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
@@ -50,7 +50,7 @@ def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
         if provider.client_secret is not None:
             secret = provider.client_secret.get_secret_value()
         else:
-            secret = given_secret(Path(str(provider.client_secret_file))).decode().strip()
+            secret = read_secret_file(Path(str(provider.client_secret_file))).decode().strip()
         providers[provider.name] = (provider, secret)
     return providers
 
@@ -58,10 +58,10 @@ def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
 def metrics_token(settings: Settings) -> bytes | None:
     """What a scraper of /metrics shows."""
     file = settings.metrics_token_file
-    return None if file is None else given_secret(file).strip()
+    return None if file is None else read_secret_file(file).strip()
 
 
 def webhook_secret(settings: Settings) -> bytes | None:
     """What a forge signs its pushes with."""
     file = settings.policies_webhook_secret_file
-    return None if file is None else require_usable(given_secret(file).strip())
+    return None if file is None else require_strong_secret(read_secret_file(file).strip())

@@ -70,14 +70,14 @@ class RouteSettings(Protocol):
         """The authorities to trust."""
 
 
-def route_of(settings: RouteSettings) -> Route:
+def route_from_settings(settings: RouteSettings) -> Route:
     """How https leaves this host, by its settings.
 
     Raises:
         StartError: ``ca_file`` holds no certificates that can be read.
     """
     try:
-        tls(settings.ca_file)
+        tls_context(settings.ca_file)
     except OSError as error:
         raise StartError(
             f"ca_file {str(settings.ca_file)!r} holds no certificates that can be read ({error.strerror or error})"
@@ -86,7 +86,7 @@ def route_of(settings: RouteSettings) -> Route:
 
 
 @lru_cache(maxsize=16)
-def tls(ca_file: Path | None = None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
     """The authorities that this host trusts, or only those of the file. Read once, because it takes 20 ms.
 
     Raises:
@@ -97,12 +97,12 @@ def tls(ca_file: Path | None = None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca_file)
 
 
-def network(route: Route = DIRECT) -> httpx2.AsyncBaseTransport:
+def http_transport(route: Route = DIRECT) -> httpx2.AsyncBaseTransport:
     """The network, for clients that share its connections."""
-    direct = httpx2.AsyncHTTPTransport(verify=tls(route.ca_file), trust_env=False)
+    direct = httpx2.AsyncHTTPTransport(verify=tls_context(route.ca_file), trust_env=False)
     if route.proxy is None:
         return direct
-    return _ProxiedHttps(direct, route.proxy, tls(route.ca_file))
+    return _ProxiedHttps(direct, route.proxy, tls_context(route.ca_file))
 
 
 class _ProxiedHttps(httpx2.AsyncBaseTransport):
@@ -163,7 +163,7 @@ def slack_client(
     """A client of Slack's Web API; ``options`` are the SDK's."""
     from slack_sdk.web.async_client import AsyncWebClient
 
-    client = AsyncWebClient(token, base_url, session=session, ssl=tls(route.ca_file), **options)
+    client = AsyncWebClient(token, base_url, session=session, ssl=tls_context(route.ca_file), **options)
     client.proxy = route.proxy_for(base_url)  # without a proxy, the SDK has taken that of the environment
     return client
 
@@ -182,7 +182,7 @@ def git_pool(url: str, route: Route, timeout_s: float) -> PoolManager:
 
     options: dict[str, Any] = {
         "timeout": timeout_s,
-        "ssl_context": tls(route.ca_file),
+        "ssl_context": tls_context(route.ca_file),
         "headers": {"User-agent": default_user_agent_string()},
     }
     proxy = route.proxy_for(url)
@@ -190,7 +190,9 @@ def git_pool(url: str, route: Route, timeout_s: float) -> PoolManager:
         return urllib3.PoolManager(**options)
     parsed = urllib3.util.parse_url(proxy)
     headers = urllib3.make_headers(proxy_basic_auth=parsed.auth) if parsed.auth else None
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, proxy_ssl_context=tls(route.ca_file), **options)
+    return urllib3.ProxyManager(
+        proxy, proxy_headers=headers, proxy_ssl_context=tls_context(route.ca_file), **options
+    )
 
 
 def span_exporter(route: Route) -> SpanExporter:
@@ -258,7 +260,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 @asynccontextmanager
-async def answered(
+async def open_response(
     method: str,
     url: str,
     to: Destination,
@@ -275,9 +277,9 @@ async def answered(
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    there = await _address(host, port, to, resolve)
+    there = await _resolve_allowed(host, port, to, resolve)
     ours = {"Host": parts.netloc, "Accept-Encoding": "identity", "Connection": "close"}
-    async with http_client(network(Route(ca_file=to.ca_file)), timeout=None) as client:
+    async with http_client(http_transport(Route(ca_file=to.ca_file)), timeout=None) as client:
         request = client.build_request(
             method,
             httpx2.URL(url).copy_with(host=str(there)),
@@ -292,9 +294,9 @@ async def answered(
             await response.aclose()
 
 
-def is_open(address: Address, networks: Sequence[Network] = ()) -> bool:
+def is_allowed_address(address: Address, networks: Sequence[Network] = ()) -> bool:
     """Whether a request may go there: a public address, or one in a network that was named."""
-    real = _real(address)
+    real = _embedded_ipv4(address)
     if any(real in network for network in networks if network.version == real.version):
         return True
     if any(real in network for network in _NOT_PUBLIC if network.version == real.version):
@@ -302,13 +304,13 @@ def is_open(address: Address, networks: Sequence[Network] = ()) -> bool:
     return real.is_global and not (real.is_multicast or real.is_reserved)
 
 
-async def _address(host: str, port: int, to: Destination, resolve: Resolve) -> Address:
+async def _resolve_allowed(host: str, port: int, to: Destination, resolve: Resolve) -> Address:
     found = [ip_address(each.partition("%")[0]) for each in await resolve(host, port)]
     if not found:
         raise UnreachableError(f"{host!r} has no address")
     named = {host.strip("[]")} | ({"127.0.0.1", "::1"} if host == "localhost" else set())
     for each in found:
-        if str(each) not in named and not is_open(each, to.addresses):
+        if str(each) not in named and not is_allowed_address(each, to.addresses):
             raise UnreachableError(
                 f"{host!r} leads to {each}, which is no public address; if it is meant, name its network in "
                 "`addresses`"
@@ -316,7 +318,7 @@ async def _address(host: str, port: int, to: Destination, resolve: Resolve) -> A
     return found[0]
 
 
-def _real(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(int(address) & 0xFFFF_FFFF)

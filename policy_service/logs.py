@@ -30,7 +30,7 @@ def set_up_logs(file: TextIO | None = None) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            without_messages,
+            strip_exception_messages,
             structlog.processors.JSONRenderer(default=_kind),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -50,14 +50,16 @@ def set_up_foreign_logs(file: TextIO | None = None) -> None:
     logging.captureWarnings(True)
 
 
-def fault_of_the_loop(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_loop_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What nobody awaited: asyncio's own line about it quotes the exception."""
     structlog.get_logger(__name__).error(
         "fault_of_the_loop", what=context["message"], exc_info=context.get("exception")
     )
 
 
-def without_messages(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def strip_exception_messages(
+    _: Any, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
     """The exception of a line as kinds and places."""
     found = event.pop("exc_info", None)
     if found is True:
@@ -65,16 +67,16 @@ def without_messages(_: Any, __: str, event: structlog.typing.EventDict) -> stru
     elif isinstance(found, tuple):
         found = found[1]
     if isinstance(found, BaseException):
-        event["exception"] = told(found)
+        event["exception"] = exception_chain(found)
     return event
 
 
-def told(error: BaseException) -> list[dict[str, Any]]:
+def exception_chain(error: BaseException) -> list[dict[str, Any]]:
     """An exception and what led to it, the last first: kind, code where it has one, and where."""
     chain: list[dict[str, Any]] = []
     at: BaseException | None = error
     while at is not None and len(chain) < _CHAIN:
-        chain.append({"kind": _kind(at), **_code(at), "at": _places(at.__traceback__)})
+        chain.append({"kind": _kind(at), **_code(at), "at": _frames(at.__traceback__)})
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     return chain
 
@@ -96,7 +98,7 @@ def _code(error: BaseException) -> dict[str, str]:
     return {"code": found} if isinstance(found, str) else {}
 
 
-def _places(trace: TracebackType | None) -> list[str]:
+def _frames(trace: TracebackType | None) -> list[str]:
     places = []
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -115,5 +117,5 @@ class _JsonLines(logging.Formatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
         }
         if record.exc_info and record.exc_info[1] is not None:
-            line["exception"] = told(record.exc_info[1])
+            line["exception"] = exception_chain(record.exc_info[1])
         return json.dumps(line)

@@ -15,8 +15,8 @@ REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
-_ANSWERS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_PEOPLE = (
+_RESPONSE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_REVIEW_BUCKETS = (
     10.0,
     _MINUTE,
     5 * _MINUTE,
@@ -28,7 +28,7 @@ _PEOPLE = (
     3 * _DAY,
     7 * _DAY,
 )
-_BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
+_BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
 
 
 def _counter(name: str, text: str, *labels: str) -> Counter:
@@ -51,7 +51,7 @@ EFFECTS_SUBMITTED = _counter(
 DECISIONS = _counter(
     "decisions_total", "Answers of the policy, and what it was asked for.", "outcome", "cause"
 )
-EFFECT_MOVES = _counter(
+EFFECT_TRANSITIONS = _counter(
     "effect_moves_total", "Effects that entered a state; redeemed is a redemption.", "state"
 )
 VOTES = _counter("votes_total", "Votes recorded; a late one changed nothing.", "verdict", "late")
@@ -59,7 +59,7 @@ BREAK_GLASS = _counter(
     "break_glass_total", "Effects opened in an emergency without the people their gates ask.", "people"
 )
 REVIEW_TIME = _histogram(
-    "review_duration_seconds", "From asking people to the end of the question.", _PEOPLE, "result"
+    "review_duration_seconds", "From asking people to the end of the question.", _REVIEW_BUCKETS, "result"
 )
 TASKS_OPENED = _counter("tasks_opened_total", "Things a person must settle, as they came up.", "task")
 POLICY_ERRORS = _counter("policy_errors_total", "Denials because the engine complained, dry runs among them.")
@@ -99,7 +99,7 @@ LOG_INDEX = _gauge("log_index", "The highest index of the log.")
 REQUESTS = _histogram(
     "http_request_duration_seconds",
     "Requests by template of their route; a long poll counts until its answer.",
-    _ANSWERS,
+    _RESPONSE_BUCKETS,
     "method",
     "route",
     "status",
@@ -114,8 +114,8 @@ LONG_POLLS = _gauge("long_polls", "Requests that wait for people by Prefer: wait
 # -- storage -------------------------------------------------------------------------------------------------------
 
 UNITS_WAITING = _gauge("units_waiting", "Units of work handed to the database and not answered.")
-UNIT_TIME = _histogram("unit_duration_seconds", "From handing a unit over to its commit.", _ANSWERS)
-COMMIT_UNITS = _histogram("commit_units", "Units of work in one commit.", _BATCHES)
+UNIT_TIME = _histogram("unit_duration_seconds", "From handing a unit over to its commit.", _RESPONSE_BUCKETS)
+COMMIT_UNITS = _histogram("commit_units", "Units of work in one commit.", _BATCH_BUCKETS)
 COMMIT_FAILURES = _counter("commit_failures_total", "Commits that failed: nothing of them was acknowledged.")
 
 # -- what ticks and what is in force -------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ FACT_READS = _counter(
     "result",
 )
 FACT_TIME = _histogram(
-    "fact_read_duration_seconds", "From asking a source to its answer.", _ANSWERS, "source"
+    "fact_read_duration_seconds", "From asking a source to its answer.", _RESPONSE_BUCKETS, "source"
 )
 DIRECTORY_READ = _gauge(
     "directory_read_timestamp_seconds", "When the directory's groups were last read, Unix time; 0 for never."
@@ -164,12 +164,12 @@ CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz has somethin
 SERVICE = _gauge("service_info", "The running version: always 1.", "version")
 
 
-def in_force(digest: str, commit: str) -> None:
+def set_active_bundle(digest: str, commit: str) -> None:
     """Another bundle decides from now on."""
     BUNDLE.clear()
     BUNDLE.labels(digest, commit).set(1)
 
 
-def text() -> bytes:
+def render_metrics() -> bytes:
     """All of them, as Prometheus reads them."""
     return generate_latest(REGISTRY)

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from policy_service.http_clients import is_open
+from policy_service.http_clients import is_allowed_address
 from policy_service.issuers import SafeUrl, Slug, require_safe_url
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
@@ -24,7 +24,7 @@ _PERSON: Final = re.compile(r"[^|\s{}]+\|\{(value|externalId)\}\Z")
 _PORTS: Final = {"https": 443, "http": 80}
 
 
-def require_plain_address(url: str) -> str:
+def require_canonical_url(url: str) -> str:
     """An address that can be compared: https (http on this machine), lower-case host, a path of plain letters.
 
     Raises:
@@ -40,11 +40,11 @@ def require_plain_address(url: str) -> str:
     return url
 
 
-def _place(parts: SplitResult) -> tuple[str, str | None, int | None]:
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
-class _Place(BaseModel):
+class _RemoteHost(BaseModel):
     """A host this service may call, as whom, and into which private network."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -64,7 +64,7 @@ class _Place(BaseModel):
     @field_validator("url")
     @classmethod
     def _plain(cls, url: str) -> str:
-        return require_plain_address(url)
+        return require_canonical_url(url)
 
     @model_validator(mode="after")
     def _one_token(self) -> Self:
@@ -73,7 +73,7 @@ class _Place(BaseModel):
         return self
 
 
-class FactsHost(_Place):
+class FactsHost(_RemoteHost):
     """One entry of the allowlist: sources of facts.toml at this address or below it may be asked."""
 
     at_once: int = Field(8, gt=0, le=64, description="questions to it at the same time; further ones wait")
@@ -82,10 +82,10 @@ class FactsHost(_Place):
         """Whether an address of facts.toml is this one or below it: scheme, host and port exactly the same."""
         mine, asked = urlsplit(self.url), urlsplit(url)
         path = mine.path.rstrip("/")
-        return _place(mine) == _place(asked) and (asked.path == path or asked.path.startswith(f"{path}/"))
+        return _origin(mine) == _origin(asked) and (asked.path == path or asked.path.startswith(f"{path}/"))
 
 
-class DirectoryApi(_Place):
+class DirectoryApi(_RemoteHost):
     """The directory that groups are read from, by SCIM 2.0 (RFC 7644)."""
 
     person: str = Field(
@@ -103,7 +103,7 @@ class DirectoryApi(_Place):
         return person
 
 
-TOLD: Final = (
+DEFAULT_FAMILIES: Final = (
     "agent",
     "approver",
     "break",  # _glass_signed, _glass_opened
@@ -125,7 +125,7 @@ TOLD: Final = (
 )
 """Families of events that are told unless ``kinds`` says otherwise: the first word of a line's kind in the log."""
 
-ON_REQUEST: Final = ("decision",)
+OPT_IN_FAMILIES: Final = ("decision",)
 """Families that are told where ``kinds`` names them: every answer of the policy, several for one effect."""
 
 _KIND: Final = re.compile(r"([a-z]+)(_[a-z_]+)?\Z")
@@ -146,7 +146,7 @@ class Webhook(BaseModel):
         description="files only this user can read, each with a whsec_ secret or a whsk_ key; two while one is changed",
     )
     kinds: tuple[str, ...] = Field(
-        TOLD,
+        DEFAULT_FAMILIES,
         min_length=1,
         description="families of events, such as review, or single ones, such as task_opened",
     )
@@ -160,24 +160,24 @@ class Webhook(BaseModel):
 
     @field_validator("kinds")
     @classmethod
-    def _are_told(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    def _are_known_families(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
         for kind in kinds:
             found = _KIND.match(kind)
-            if found is None or found[1] not in (*TOLD, *ON_REQUEST):
-                families = ", ".join((*TOLD, *ON_REQUEST))
+            if found is None or found[1] not in (*DEFAULT_FAMILIES, *OPT_IN_FAMILIES):
+                families = ", ".join((*DEFAULT_FAMILIES, *OPT_IN_FAMILIES))
                 raise ValueError(
                     f"{kind!r} is no event that is told; write a family or one of its kinds: {families}"
                 )
         return kinds
 
     @model_validator(mode="after")
-    def _may_be_reached(self) -> Self:
+    def _has_allowed_address(self) -> Self:
         host = urlsplit(self.url).hostname or ""
         try:
             address = ip_address("127.0.0.1" if host == "localhost" else host)
         except ValueError:
             return self  # a name: looked at whenever it is called
-        if not is_open(address, self.addresses):
+        if not is_allowed_address(address, self.addresses):
             raise ValueError(
                 f"webhook {self.name!r} is at {host}, which is no public address; if it is meant, name its network "
                 f"in addresses, such as {str(address)!r}"

@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 
-class AtMost(Sampler):
+class RateLimitedSampler(Sampler):
     """At most ``per_s`` requests a second, over all callers."""
 
     def __init__(self, per_s: int, monotonic: Callable[[], float] = time.monotonic) -> None:

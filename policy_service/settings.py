@@ -24,17 +24,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from policy_service.configured import (
-    ENV_PREFIX,
-    config_file,
-    fault,
-    is_loopback,
-    require_origin,
-    require_proxy,
-)
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.remote_hosts import DirectoryApi, FactsHost, Webhook
+from policy_service.settings_parsing import (
+    ENV_PREFIX,
+    config_file,
+    is_loopback,
+    require_origin,
+    require_proxy,
+    setting_error,
+)
 from policy_service.slack import SlackApp
 
 _POSTGRESQL = "postgresql+psycopg"
@@ -304,7 +304,7 @@ class Settings(BaseSettings):
                         f"unset {ENV_PREFIX}{name.upper()} or listen on 127.0.0.1"
                     )
         if self.durability != "full":
-            self._require_a_trial()
+            self._require_durability_allowed()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
         if len({webhook.name for webhook in self.webhooks}) != len(self.webhooks):
@@ -319,7 +319,7 @@ class Settings(BaseSettings):
             raise ValueError("session_idle_s cannot be longer than session_max_s")
         return self
 
-    def _require_a_trial(self) -> None:
+    def _require_durability_allowed(self) -> None:
         """I-7 holds on full only: whoever gives that up says so twice, and not where decisions are real."""
         if self.environment == "production":
             raise ValueError(
@@ -392,7 +392,9 @@ def load_settings(**given: Any) -> Settings:
     except SettingsError as error:
         raise StartError(f"settings: {error}; write lists and tables in the environment as JSON") from None
     except ValidationError as error:
-        faults = "; ".join(fault(one) for one in error.errors(include_url=False, include_context=False))
+        faults = "; ".join(
+            setting_error(one) for one in error.errors(include_url=False, include_context=False)
+        )
         raise StartError(
             f"settings: {faults}"
         ) from None  # the error itself quotes every value given, secrets too

@@ -19,7 +19,7 @@ API: Final = "https://slack.com/api/"
 EVENTS_PATH: Final = "/slack/events"
 """Where Slack delivers over HTTP."""
 
-LATE_FAILURES: Final = 3
+UNHEALTHY_FAILURES: Final = 3
 """Calls that fail in a row before it is said aloud: one that fails is an ordinary Tuesday."""
 
 _TEAM: Final = re.compile(r"[TE][A-Z0-9]{2,30}\Z")
@@ -37,7 +37,7 @@ def is_app(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and _APP.match(value) is not None
 
 
-def require_place(channel: str) -> str:
+def require_channel(channel: str) -> str:
     """A channel as a policy or the settings name it: ``#name``, or Slack's own id of it.
 
     Raises:
@@ -50,7 +50,7 @@ def require_place(channel: str) -> str:
     return channel
 
 
-Place = Annotated[str, AfterValidator(require_place)]
+ChannelName = Annotated[str, AfterValidator(require_channel)]
 
 
 class SlackApp(BaseModel):
@@ -67,7 +67,7 @@ class SlackApp(BaseModel):
     app_token_file: Path | None = Field(
         None, description="an app-level token, xapp-..., in such a file: deliveries come over Socket Mode"
     )
-    default_channel: Place = Field(description="where people are asked when a gate names no @channel")
+    default_channel: ChannelName = Field(description="where people are asked when a gate names no @channel")
     digest_above: int = Field(
         10,
         ge=1,
@@ -93,12 +93,12 @@ class SlackApp(BaseModel):
     @field_validator("team_id")
     @classmethod
     def _is_a_team(cls, value: str) -> str:
-        return _like(_TEAM, value, "workspace's id, such as T0123456789")
+        return _require_match(_TEAM, value, "workspace's id, such as T0123456789")
 
     @field_validator("app_id")
     @classmethod
     def _is_an_app(cls, value: str) -> str:
-        return _like(_APP, value, "app's id, such as A0123456789")
+        return _require_match(_APP, value, "app's id, such as A0123456789")
 
     @field_validator("api_url")
     @classmethod
@@ -106,7 +106,7 @@ class SlackApp(BaseModel):
         return value if value.endswith("/") else f"{value}/"
 
     @model_validator(mode="after")
-    def _is_answered_somehow(self) -> Self:
+    def _has_delivery_path(self) -> Self:
         if self.signing_secret_file is None and self.app_token_file is None:
             raise ValueError(
                 "nobody could press a button: name signing_secret_file (HTTP), app_token_file (Socket Mode), or both"
@@ -114,7 +114,7 @@ class SlackApp(BaseModel):
         return self
 
 
-def _like(pattern: re.Pattern[str], value: str, what: str) -> str:
+def _require_match(pattern: re.Pattern[str], value: str, what: str) -> str:
     if not pattern.match(value):
         raise ValueError(f"{value!r} is no {what}")
     return value

@@ -43,7 +43,7 @@ _INSTALL: Final = (
     "the environment names an OpenTelemetry endpoint, and nothing is installed that could send there: install "
     "countersign-service[otel], or set OTEL_TRACES_EXPORTER=none"
 )
-_NOTHING: Final = nullcontext(None)
+_NO_SPAN: Final = nullcontext(None)
 
 
 class _Tracing:
@@ -61,10 +61,10 @@ def start(provider: trace.TracerProvider | None = None, route: Route = DIRECT) -
         StartError: the environment names an endpoint and nothing is installed that could send there.
     """
     stop: Callable[[], None] = lambda: None  # noqa: E731  replaced below where something is to be stopped
-    if provider is None and _configured(trace.get_tracer_provider()):
+    if provider is None and _is_configured(trace.get_tracer_provider()):
         provider = trace.get_tracer_provider()
-    if provider is None and _wanted(os.environ):
-        provider, stop = _exporting(route)
+    if provider is None and _export_wanted(os.environ):
+        provider, stop = _exporting_provider(route)
     _Tracing.tracer = None if provider is None else provider.get_tracer("countersign")
 
     def end() -> None:
@@ -79,12 +79,12 @@ def enabled() -> bool:
     return _Tracing.tracer is not None
 
 
-def serving(method: str, traceparent: str | None) -> AbstractContextManager[Span | None]:
+def request_span(method: str, traceparent: str | None) -> AbstractContextManager[Span | None]:
     """The span of one request, in the caller's trace where it names one."""
     tracer = _Tracing.tracer
     if tracer is None:
-        return _NOTHING
-    remote = parse(traceparent)
+        return _NO_SPAN
+    remote = parse_traceparent(traceparent)
     context = None if remote is None else trace.set_span_in_context(NonRecordingSpan(remote))
     return _current(tracer.start_span(method, context=context, kind=SpanKind.SERVER))
 
@@ -95,7 +95,7 @@ def _current(span: Span) -> Iterator[Span]:
         yield span
 
 
-def answered(span: Span | None, method: str, route: str, status: int, error: str | None) -> None:
+def finish_request_span(span: Span | None, method: str, route: str, status: int, error: str | None) -> None:
     """What is known once a request has its answer."""
     if span is None:
         return
@@ -109,7 +109,7 @@ def answered(span: Span | None, method: str, route: str, status: int, error: str
         span.set_status(Status(StatusCode.ERROR))
 
 
-def note(name: str, facts: Mapping[str, Any], seconds: float, linked: Sequence[SpanContext]) -> None:
+def record_span(name: str, facts: Mapping[str, Any], seconds: float, linked: Sequence[SpanContext]) -> None:
     """Something that has happened, as a span that ends now, with links to the traces it goes back to."""
     tracer = _Tracing.tracer
     if tracer is None:
@@ -121,7 +121,7 @@ def note(name: str, facts: Mapping[str, Any], seconds: float, linked: Sequence[S
     span.end(now)
 
 
-def parse(traceparent: str | None) -> SpanContext | None:
+def parse_traceparent(traceparent: str | None) -> SpanContext | None:
     """The place a ``traceparent`` names; None for anything that is not exactly one of version 00."""
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
     if found is None:
@@ -132,7 +132,7 @@ def parse(traceparent: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def here() -> str | None:
+def current_traceparent() -> str | None:
     """Where the current span stands, as a ``traceparent``; None where nothing is traced."""
     if _Tracing.tracer is None:
         return None
@@ -142,12 +142,12 @@ def here() -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
 
 
-def _configured(provider: trace.TracerProvider) -> bool:
+def _is_configured(provider: trace.TracerProvider) -> bool:
     """Whether a program has set one; the library's own stand-in says of itself that it is none."""
     return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
-def _wanted(environment: Mapping[str, str]) -> bool:
+def _export_wanted(environment: Mapping[str, str]) -> bool:
     """By the standard variables of OpenTelemetry (the settings of the service have no names of their own for it)."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
@@ -156,7 +156,7 @@ def _wanted(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name) for name in _ENDPOINTS)
 
 
-def _exporting(route: Route) -> tuple[trace.TracerProvider, Callable[[], None]]:
+def _exporting_provider(route: Route) -> tuple[trace.TracerProvider, Callable[[], None]]:
     """A provider of our own, never the process's: other libraries must not begin to record what we do not."""
     try:
         from opentelemetry.sdk.resources import Resource
@@ -166,10 +166,10 @@ def _exporting(route: Route) -> tuple[trace.TracerProvider, Callable[[], None]]:
         exporter = span_exporter(route)
     except ImportError as error:
         raise StartError(_INSTALL) from error
-    from policy_service.sampling import AtMost
+    from policy_service.sampling import RateLimitedSampler
 
     # SERVICE_NAME and the attributes of the environment win over ours
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "countersign"}
-    provider = TracerProvider(resource=Resource.create(named), sampler=AtMost(_AT_MOST_PER_S))
+    provider = TracerProvider(resource=Resource.create(named), sampler=RateLimitedSampler(_AT_MOST_PER_S))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider, provider.shutdown

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection
 
-from policy_service.audit.log import Entry, entries_after, highest_index, parties_of
+from policy_service.audit.log import Entry, entries_after, highest_index, parties_by_txn
 from policy_service.health import Signal
 from policy_service.storage.database import Database
 
@@ -30,12 +30,12 @@ PEOPLE = "people"
 _PAGE = 500  # lines read at once
 
 
-def of_transaction(txn: str) -> str:
+def transaction_topic(txn: str) -> str:
     """The topic of one transaction."""
     return f"txn {txn}"
 
 
-def of_party(name: str) -> str:
+def party_topic(name: str) -> str:
     """The topic of what an agent submitted and what it alone may redeem."""
     return f"party {name}"
 
@@ -61,9 +61,9 @@ class Event:
     @property
     def topics(self) -> frozenset[str]:
         """What it is about."""
-        found = {EVERYTHING, *map(of_party, self.parties)}
+        found = {EVERYTHING, *map(party_topic, self.parties)}
         if self.txn is not None:
-            found.add(of_transaction(self.txn))
+            found.add(transaction_topic(self.txn))
         return frozenset(found | {PEOPLE} if self.for_people else found)
 
 
@@ -219,17 +219,17 @@ class Feed:
 
 def _events_after(conn: Connection, index: int, limit: int) -> list[Event]:
     entries = entries_after(conn, index, limit)
-    parties = parties_of(conn, {entry.txn for entry in entries if entry.txn is not None})
+    parties = parties_by_txn(conn, {entry.txn for entry in entries if entry.txn is not None})
     return [_event(entry, parties.get(entry.txn or "", frozenset())) for entry in entries]
 
 
 def _event(entry: Entry, parties: frozenset[str]) -> Event:
     return Event(
         entry.index, entry.kind, entry.txn, entry.effect_id, entry.rev,
-        _named(entry, "review_id"), _named(entry, "task_id"), parties,
+        _string_member(entry, "review_id"), _string_member(entry, "task_id"), parties,
     )  # fmt: skip
 
 
-def _named(entry: Entry, name: str) -> str | None:
+def _string_member(entry: Entry, name: str) -> str | None:
     value = entry.body.get(name)
     return value if isinstance(value, str) else None

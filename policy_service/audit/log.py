@@ -14,14 +14,22 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from countersign.contract import canonicalize
+from policy_service.storage.audit_writer import append, write_lines
 from policy_service.storage.core import table
-from policy_service.storage.logbook import append, write_lines
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
-__all__ = ["Entry", "append", "append_above", "entries_after", "highest_index", "parties_of", "record"]
+__all__ = [
+    "Entry",
+    "append",
+    "append_above",
+    "canonical_record",
+    "entries_after",
+    "highest_index",
+    "parties_by_txn",
+]
 
 _audit = table(AuditRow)
 _row = _audit.c
@@ -46,7 +54,7 @@ class Entry:
     rev: int | None = None
 
 
-def record(entry: Entry) -> bytes:
+def canonical_record(entry: Entry) -> bytes:
     """The whole line as canonical bytes: what a leaf of the tree is made of."""
     members = {
         "actor": entry.actor, "at": time_text(entry.at), "body": dict(entry.body), "id": entry.audit_id,
@@ -60,7 +68,7 @@ def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
     return [_entry(row) for row in conn.execute(_AFTER, {"after": index, "most": limit})]
 
 
-def parties_of(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]]:
+def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]]:
     """Whose these transactions are: who submitted them, and who may redeem them."""
     found: dict[str, frozenset[str]] = {}
     for txn, agent, aud in conn.execute(_PARTIES, {"txns": sorted(txns)}) if txns else ():
@@ -74,7 +82,7 @@ def highest_index(conn: Connection) -> int:
     return found or 0
 
 
-def newest(conn: Connection) -> Entry | None:
+def newest_entry(conn: Connection) -> Entry | None:
     """The line with the highest index; None while there is none."""
     row = conn.execute(select(_audit).where(_row.idx == highest_index(conn))).first()
     return None if row is None else _entry(row)

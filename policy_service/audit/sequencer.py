@@ -30,11 +30,11 @@ from sqlalchemy import (
 
 from policy_service.audit.log import highest_index
 from policy_service.health import Signal
-from policy_service.storage import alone
+from policy_service.storage import advisory_locks
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.unit_of_work import Tx
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ _row = _audit.c
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SequencerLimits:
     """How often, and how much at once. ``settings.py`` says why."""
 
     poll_s: float = 0.5
@@ -61,13 +61,13 @@ class Sequencer:
         db: Database,
         *,
         holder: str,
-        pace: Pace | None = None,
+        pace: SequencerLimits | None = None,
         on_index: Callable[[int], Awaitable[None]] | None = None,
         signal: Signal | None = None,
     ) -> None:
         self._db = db
         self._holder = holder
-        self._pace = pace or Pace()
+        self._pace = pace or SequencerLimits()
         self._on_index = on_index
         self._nudged = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,7 +117,7 @@ class Sequencer:
             return
 
     def _assign(self, tx: Tx) -> tuple[int, int]:
-        if alone.acquire(tx, LEASE, self._holder, self._pace.lease) is None:
+        if advisory_locks.acquire_lease(tx, LEASE, self._holder, self._pace.lease) is None:
             return 0, 0
         highest = highest_index(tx.conn)
         numbering = _numbering(tx.conn.dialect.name)

@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
 
-MOST_OF_ONE = 64  # tabs of a person, processes of an agent
+MAX_STREAMS_PER_CALLER = 64  # tabs of a person, processes of an agent
 
 EVENT_STREAM = "text/event-stream"
 
 
-class Streams:
+class EventStreams:
     """The open streams of a channel, counted by caller."""
 
     def __init__(self) -> None:
@@ -34,15 +34,15 @@ class Streams:
         Raises:
             InvalidRequestError: rate_limited, the caller holds as many as one may.
         """
-        if self._open[who] >= MOST_OF_ONE:
+        if self._open[who] >= MAX_STREAMS_PER_CALLER:
             raise InvalidRequestError(
-                f"you hold {MOST_OF_ONE} open event streams; close one before you open another",
+                f"you hold {MAX_STREAMS_PER_CALLER} open event streams; close one before you open another",
                 code=ErrorCode.RATE_LIMITED,
             )
-        return _Held(self._open, who, body, headers, media)
+        return _CountedStream(self._open, who, body, headers, media)
 
 
-class _Held(StreamingResponse):
+class _CountedStream(StreamingResponse):
     def __init__(
         self,
         open_streams: Counter[str],

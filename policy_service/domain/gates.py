@@ -47,7 +47,7 @@ class Gate:
     title: str = ""
 
     def __post_init__(self) -> None:
-        _require_sound(self.policy_id, self.groups, self.quorum, self.step_up)
+        _require_valid_gate(self.policy_id, self.groups, self.quorum, self.step_up)
 
     def to_json(self) -> dict[str, Any]:
         """The gate as it is stored beside the revision it fired on."""
@@ -103,7 +103,7 @@ class MergedGate:
     added: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        _require_sound(self.key, self.groups, self.quorum, self.step_up)
+        _require_valid_gate(self.key, self.groups, self.quorum, self.step_up)
 
     @property
     def key(self) -> str:
@@ -168,19 +168,19 @@ def merge(gates: Iterable[Gate], escalated: Container[str] = ()) -> tuple[Merged
     return tuple(gate.escalated() if gate.key in escalated else gate for gate in merged)
 
 
-def step_up_suffices(have: str | None, asked: str | None) -> bool:
+def satisfies_step_up(have: str | None, asked: str | None) -> bool:
     """Whether a proof of presence is at least as strong as the one asked for; an unknown one never is."""
     return asked is None or (have in STEP_UPS and _strength(have) >= _strength(asked))
 
 
-def is_stronger(have: str | None, than: str | None) -> bool:
+def is_stronger_step_up(have: str | None, than: str | None) -> bool:
     """Whether a proof of presence suffices where the other would not; an unknown one is never stronger."""
-    return have in STEP_UPS and not step_up_suffices(than, have)
+    return have in STEP_UPS and not satisfies_step_up(than, have)
 
 
 def _merged(same: Sequence[Gate]) -> MergedGate:
     return MergedGate(
-        gates=_once(gate.policy_id for gate in same),
+        gates=_unique(gate.policy_id for gate in same),
         groups=same[0].groups,
         quorum=max(gate.quorum for gate in same),
         step_up=max((gate.step_up for gate in same), key=_strength),
@@ -188,13 +188,13 @@ def _merged(same: Sequence[Gate]) -> MergedGate:
         answer_within=min(gate.answer_within for gate in same),
         valid_for=min(gate.valid_for for gate in same),
         reason=any(gate.reason for gate in same),
-        channels=_once(gate.channel for gate in same if gate.channel is not None),
+        channels=_unique(gate.channel for gate in same if gate.channel is not None),
         remind=min((gate.remind for gate in same if gate.remind is not None), default=None),
         escalate=frozenset.intersection(*(gate.escalate for gate in same)),
     )
 
 
-def _once(texts: Iterable[str]) -> tuple[str, ...]:
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
@@ -202,7 +202,7 @@ def _strength(step_up: str | None) -> int:
     return 0 if step_up is None else 1 + STEP_UPS.index(step_up)
 
 
-def _require_sound(name: str, groups: frozenset[str], quorum: int, step_up: str | None) -> None:
+def _require_valid_gate(name: str, groups: frozenset[str], quorum: int, step_up: str | None) -> None:
     if not groups:
         raise ValueError(f'gate {name!r} names no group, so nobody could serve it; write @approval("group")')
     if type(quorum) is not int or quorum < 1:

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
-from policy_service.domain.gates import MergedGate, is_stronger, step_up_suffices
+from policy_service.domain.gates import MergedGate, is_stronger_step_up, satisfies_step_up
 
-VALID_FOR: Final = timedelta(minutes=15)
+BREAK_GLASS_VALID_FOR: Final = timedelta(minutes=15)
 """How long a release may be used at most that came to be so: an emergency is over by then, or is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class BreakGlassSignature:
     """One person's, with what policy says of them now."""
 
     vote_id: str
@@ -38,26 +38,29 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class BreakGlassApproval:
     """The signatures an effect is opened by. Alone, it owes a review afterwards."""
 
     vote_ids: tuple[str, ...]
     alone: bool
 
 
-def opening(
-    gates: Sequence[MergedGate], signatures: Sequence[Signature], *, excluded: frozenset[str] = frozenset()
-) -> Opening | None:
+def break_glass_approval(
+    gates: Sequence[MergedGate],
+    signatures: Sequence[BreakGlassSignature],
+    *,
+    excluded: frozenset[str] = frozenset(),
+) -> BreakGlassApproval | None:
     """What these signatures, in the order they were given, come to; None while they are not enough."""
-    by_person: dict[str, Signature] = {}
+    by_person: dict[str, BreakGlassSignature] = {}
     for signature in signatures:
-        proved = all(step_up_suffices(signature.step_up, gate.step_up) for gate in gates)
+        proved = all(satisfies_step_up(signature.step_up, gate.step_up) for gate in gates)
         if gates and proved and signature.person not in excluded and (signature.may or signature.alone):
             by_person.setdefault(signature.person, signature)
     signed = tuple(by_person.values())
     if len(signed) > 1:
-        return Opening(tuple(signature.vote_id for signature in signed), alone=False)
-    return next((Opening((one.vote_id,), alone=True) for one in signed if one.alone), None)
+        return BreakGlassApproval(tuple(signature.vote_id for signature in signed), alone=False)
+    return next((BreakGlassApproval((one.vote_id,), alone=True) for one in signed if one.alone), None)
 
 
 VoteVerdict: TypeAlias = Literal["approve", "deny", "break_glass"]
@@ -102,15 +105,15 @@ class Tally:
     per_gate: tuple[GateTally, ...]
     denied_by: str | None
     counted: tuple[str, ...]
-    opening: Opening | None = None
+    opening: BreakGlassApproval | None = None
 
     @property
-    def opened(self) -> Opening | None:
+    def opened(self) -> BreakGlassApproval | None:
         """What lets it go where its quorums do not: without them, and nobody denying."""
         return None if self.met or self.denied_by is not None else self.opening
 
     @property
-    def lets_go(self) -> bool:
+    def permits_release(self) -> bool:
         """Whether people let it go: by every quorum, or in an emergency without them."""
         return self.met or self.opened is not None
 
@@ -124,14 +127,14 @@ class Tally:
         return vote_id in self.counted or vote_id in self.signed or vote_id == self.denied_by
 
 
-def could_serve(gate: MergedGate, vote: BallotVote) -> bool:
+def is_eligible_for(gate: MergedGate, vote: BallotVote) -> bool:
     """Whether this person is one the gate asks, step-up aside: enough to deny."""
     return vote.permitted and not gate.voters.isdisjoint(vote.groups)
 
 
-def serves(gate: MergedGate, vote: BallotVote) -> bool:
+def counts_toward(gate: MergedGate, vote: BallotVote) -> bool:
     """Whether this person's approval counts for the gate."""
-    return could_serve(gate, vote) and step_up_suffices(vote.step_up, gate.step_up)
+    return is_eligible_for(gate, vote) and satisfies_step_up(vote.step_up, gate.step_up)
 
 
 def tally(
@@ -153,7 +156,7 @@ def tally(
     )
 
 
-def fillers(
+def fillable_gates(
     gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
 ) -> dict[str, frozenset[str]]:
     """For each gate short of its quorum, the keys of the gates of which one more person would fill a place of it.
@@ -183,14 +186,14 @@ def fillers(
     return found
 
 
-def short_gates(
+def gates_needing_voters(
     gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
 ) -> frozenset[str]:
     """The keys of the gates to which one more person of theirs alone would help; none when the votes are enough.
 
     Not those that some matching happens to leave short: where a person could take either of two places, both are.
     """
-    return frozenset[str]().union(*fillers(gates, votes, excluded=excluded).values())
+    return frozenset[str]().union(*fillable_gates(gates, votes, excluded=excluded).values())
 
 
 def _placed(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> int:
@@ -205,7 +208,9 @@ def _with_one_less(gates: Iterable[MergedGate], of: MergedGate) -> list[MergedGa
 
 def _first_denial(gates: Sequence[MergedGate], votes: Iterable[BallotVote]) -> str | None:
     denials = (vote for vote in votes if vote.verdict == "deny")
-    return next((vote.vote_id for vote in denials if any(could_serve(gate, vote) for gate in gates)), None)
+    return next(
+        (vote.vote_id for vote in denials if any(is_eligible_for(gate, vote) for gate in gates)), None
+    )
 
 
 def _still_approving(votes: Sequence[BallotVote]) -> list[BallotVote]:
@@ -225,11 +230,11 @@ def _one_each(votes: Sequence[BallotVote]) -> list[BallotVote]:
 
 
 def _stronger(vote: BallotVote, held: BallotVote) -> bool:
-    return is_stronger(vote.step_up, held.step_up)
+    return is_stronger_step_up(vote.step_up, held.step_up)
 
 
 def _serving(gate: MergedGate, votes: Iterable[BallotVote]) -> set[str]:
-    return {vote.vote_id for vote in votes if serves(gate, vote)}
+    return {vote.vote_id for vote in votes if counts_toward(gate, vote)}
 
 
 def _match(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> dict[str, set[str]]:
@@ -239,7 +244,7 @@ def _match(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> dict[str
     Greedy counting is wrong here: with `finance` and `finance|cfo`, a finance vote spent on the wide gate
     would leave the narrow one short although another person could have taken the wide one.
     """
-    takers = {vote.vote_id: [gate for gate in gates if serves(gate, vote)] for vote in votes}
+    takers = {vote.vote_id: [gate for gate in gates if counts_toward(gate, vote)] for vote in votes}
     holders: dict[str, set[str]] = {gate.key: set() for gate in gates}
 
     def place(vote_id: str, tried: set[str]) -> bool:

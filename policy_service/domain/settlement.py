@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from countersign.contract import ENDED_UNSPENT, EffectState, TaskAnswer, TaskKind, TxnState
+from countersign.contract import ENDED_UNREDEEMED, EffectState, TaskAnswer, TaskKind, TxnState
 
-_NOTHING_STANDS = ENDED_UNSPENT | {EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}
-_NEEDS_A_PERSON = frozenset({EffectState.UNKNOWN, EffectState.COMPENSATION_FAILED})
+_WITHOUT_EFFECT = ENDED_UNREDEEMED | {EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}
+_NEEDS_PERSON = frozenset({EffectState.UNKNOWN, EffectState.COMPENSATION_FAILED})
 _OPEN_OUTCOME = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING})
 
 
 @dataclass(frozen=True)
-class Part:
+class EffectStatus:
     """One forward effect, as far as settling cares."""
 
     state: EffectState
@@ -40,17 +40,17 @@ class Part:
     reads: bool = False  # its reviewed manifest is in the group of tools that change nothing
 
     @property
-    def failed_as_it_may(self) -> bool:
+    def failed_optionally(self) -> bool:
         """Whether it is known not to have acted, and stops no other."""
         return self.may_fail and self.state is EffectState.FAILED
 
     @property
-    def has_read(self) -> bool:
+    def completed_read(self) -> bool:
         """Whether it fired, and there is nothing to take back."""
         return self.reads and self.state is EffectState.FIRED and not self.can_compensate
 
 
-def state_of_transaction(parts: Sequence[Part]) -> TxnState:
+def transaction_state(parts: Sequence[EffectStatus]) -> TxnState:
     """The state of a transaction with these effects.
 
     Raises:
@@ -59,7 +59,7 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
     if not parts:
         raise ValueError("a transaction has at least one effect")
     states = {part.state for part in parts}
-    if states & ENDED_UNSPENT and not states & (_OPEN_OUTCOME | _NEEDS_A_PERSON | {EffectState.FIRED}):
+    if states & ENDED_UNREDEEMED and not states & (_OPEN_OUTCOME | _NEEDS_PERSON | {EffectState.FIRED}):
         return TxnState.ENDED
     if EffectState.REVIEW in states:
         return TxnState.REVIEW
@@ -68,36 +68,36 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
     return _after_redemption(parts)
 
 
-def _after_redemption(parts: Sequence[Part]) -> TxnState:
-    left = {part.state for part in parts if not (part.left_standing or part.has_read)}
-    if left & _NEEDS_A_PERSON or any(part.compensation_unknown for part in parts):
+def _after_redemption(parts: Sequence[EffectStatus]) -> TxnState:
+    left = {part.state for part in parts if not (part.left_standing or part.completed_read)}
+    if left & _NEEDS_PERSON or any(part.compensation_unknown for part in parts):
         return TxnState.UNSETTLED
     if left & _OPEN_OUTCOME:
         return TxnState.REDEEMED
-    if {part.state for part in parts if not part.failed_as_it_may} == {EffectState.FIRED}:
+    if {part.state for part in parts if not part.failed_optionally} == {EffectState.FIRED}:
         return TxnState.SETTLED
     if EffectState.FIRED in left:
-        return TxnState.UNSETTLED if stands_for_good(parts) else TxnState.REDEEMED
-    stood = {part.state for part in parts if not part.has_read} - (
-        _NOTHING_STANDS - {EffectState.COMPENSATED}
+        return TxnState.UNSETTLED if needs_manual_settlement(parts) else TxnState.REDEEMED
+    stood = {part.state for part in parts if not part.completed_read} - (
+        _WITHOUT_EFFECT - {EffectState.COMPENSATED}
     )
     return TxnState.SETTLED if stood else TxnState.ENDED
 
 
-def stands_for_good(parts: Sequence[Part]) -> bool:
+def needs_manual_settlement(parts: Sequence[EffectStatus]) -> bool:
     """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
-    return did_not_go_through(parts) and any(needs_a_word(part) for part in parts)
+    return has_missing_effect(parts) and any(needs_manual_decision(part) for part in parts)
 
 
-def did_not_go_through(parts: Sequence[Part]) -> bool:
+def has_missing_effect(parts: Sequence[EffectStatus]) -> bool:
     """Whether something is missing that people did not agree may be missing: then what fired is taken back."""
-    return any(part.state in _NOTHING_STANDS and not part.failed_as_it_may for part in parts)
+    return any(part.state in _WITHOUT_EFFECT and not part.failed_optionally for part in parts)
 
 
-def needs_a_word(part: Part) -> bool:
+def needs_manual_decision(part: EffectStatus) -> bool:
     """Whether this fired, has no compensation, and nobody has said yet that it stays."""
     fired_for_good = part.state is EffectState.FIRED and not part.can_compensate
-    return fired_for_good and not part.left_standing and not part.has_read
+    return fired_for_good and not part.left_standing and not part.completed_read
 
 
 _E, _K, _A = EffectState, TaskKind, TaskAnswer
@@ -116,7 +116,7 @@ ANSWERS: Final[Mapping[TaskKind, tuple[TaskAnswer, ...]]] = MappingProxyType(
 )
 """The answers each kind of task takes."""
 
-_ABOUT: Final[Mapping[TaskKind, EffectState]] = MappingProxyType(
+_OPEN_STATE: Final[Mapping[TaskKind, EffectState]] = MappingProxyType(
     {
         _K.UNKNOWN: _E.UNKNOWN,
         _K.RESTORED: _E.UNKNOWN,
@@ -128,12 +128,12 @@ _ABOUT: Final[Mapping[TaskKind, EffectState]] = MappingProxyType(
 )
 
 
-def is_about(kind: TaskKind, state: EffectState) -> bool:
+def applies_to(kind: TaskKind, state: EffectState) -> bool:
     """Whether a task of this kind still has something to settle about an effect in this state."""
-    return kind not in _ABOUT or _ABOUT[kind] is state
+    return kind not in _OPEN_STATE or _OPEN_STATE[kind] is state
 
 
-def moves_of(state: EffectState, answer: TaskAnswer, *, spent: bool) -> tuple[EffectState, ...]:
+def transitions_for(state: EffectState, answer: TaskAnswer, *, spent: bool) -> tuple[EffectState, ...]:
     """Where an answer leads an effect, step by step; nowhere, where only the word is kept.
 
     A withdrawal is not among them: it ends a whole transaction, by its own verb.

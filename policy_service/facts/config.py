@@ -32,7 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from countersign.contract import BUILT_IN_TYPES
 from policy_service.domain.values import datetime_value, decimal_value, parse_duration
-from policy_service.remote_hosts import require_plain_address
+from policy_service.remote_hosts import require_canonical_url
 
 _INT64: Final = 2**63
 
@@ -74,7 +74,7 @@ def parse_attribute_type(text: str) -> AttributeType:
     return AttributeType(name, cedar_type, text.endswith("?"), write)
 
 
-def moment_of(value: object) -> datetime:
+def parse_timestamp(value: object) -> datetime:
     """A time as sources give it: an aware datetime, RFC 3339 text, or seconds since 1970.
 
     Raises:
@@ -90,44 +90,44 @@ def moment_of(value: object) -> datetime:
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise _not(value, "a text")
+        raise _type_error(value, "a text")
     return value
 
 
 def _long(value: object) -> int:
     if type(value) is not int or not -_INT64 <= value < _INT64:
-        raise _not(value, "a whole number of 64 bits")
+        raise _type_error(value, "a whole number of 64 bits")
     return value
 
 
 def _bool(value: object) -> bool:
     if type(value) is bool or (type(value) is int and value in (0, 1)):
         return bool(value)
-    raise _not(value, "true or false")
+    raise _type_error(value, "true or false")
 
 
 def _decimal(value: object) -> dict[str, Any]:
     # A float is taken by its shortest digits, the ones a person would read; more than four places are refused.
     if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
-        raise _not(value, "a decimal")
+        raise _type_error(value, "a decimal")
     try:
         return decimal_value(Decimal(value if isinstance(value, Decimal | int | str) else repr(value)))
     except InvalidOperation as error:
-        raise _not(value, "a decimal") from error
+        raise _type_error(value, "a decimal") from error
 
 
 def _datetime(value: object) -> dict[str, Any]:
-    return datetime_value(moment_of(value))
+    return datetime_value(parse_timestamp(value))
 
 
 def _set_of_strings(value: object) -> list[str]:
     items = json.loads(value) if isinstance(value, str) else value
     if not isinstance(items, list):
-        raise _not(value, "a list of texts")
+        raise _type_error(value, "a list of texts")
     return [_string(item) for item in items]
 
 
-def _not(value: object, expected: str) -> ValueError:
+def _type_error(value: object, expected: str) -> ValueError:
     return ValueError(f"{value!r} is not {expected}")
 
 
@@ -152,7 +152,7 @@ MAX_HTTP_TIMEOUT: Final = timedelta(seconds=10)
 MAX_CACHE: Final = timedelta(minutes=10)  # without max_age: a fact is older than that only where it says so
 _BIND: Final = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")  # as sqlalchemy.text() finds them
 _SELECT: Final = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
-_INSIDE: Final = re.compile(r"facts/[A-Za-z0-9_.-]+\Z")
+_BUNDLE_PATH: Final = re.compile(r"facts/[A-Za-z0-9_.-]+\Z")
 
 Duration = Annotated[
     timedelta, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)
@@ -204,7 +204,7 @@ class SourceSpec(_Table):
             _require_sql_source(self)
         return self
 
-    def asked_for(self, tool: str) -> bool:
+    def applies_to(self, tool: str) -> bool:
         """Whether this source is read for a call of that tool."""
         return not self.tools or tool in self.tools
 
@@ -229,7 +229,7 @@ class FactsConfig(_Table):
             _require_entity(entity, spec, [source for source in self.source if source.entity == entity])
         return self
 
-    def given_by(self, source: SourceSpec) -> tuple[str, ...]:
+    def attributes_of(self, source: SourceSpec) -> tuple[str, ...]:
         """Names of the attributes a source gives: the listed ones, or all of its entity's."""
         return source.attributes or tuple(self.entities[source.entity].attributes)
 
@@ -244,7 +244,7 @@ class FactsConfig(_Table):
             name
             for source in self.source
             if source.entity == entity and not source.tools and not source.optional
-            for name in self.given_by(source)
+            for name in self.attributes_of(source)
         }
         return {
             name: kind if name in always else kind.as_optional() for name, kind in spec.attributes.items()
@@ -252,7 +252,7 @@ class FactsConfig(_Table):
 
     def sources_for(self, entity: str, tool: str) -> tuple[SourceSpec, ...]:
         """The sources to read for this entity when this tool is called."""
-        return tuple(source for source in self.source if source.entity == entity and source.asked_for(tool))
+        return tuple(source for source in self.source if source.entity == entity and source.applies_to(tool))
 
 
 def parse_facts_config(table: Mapping[str, Any]) -> FactsConfig:
@@ -280,7 +280,7 @@ def _require_age_is_known(source: SourceSpec) -> None:
 
 
 def _require_file_source(source: SourceSpec) -> None:
-    if source.file is None or not _INSIDE.match(source.file) or not source.file.endswith(".json"):
+    if source.file is None or not _BUNDLE_PATH.match(source.file) or not source.file.endswith(".json"):
         raise ValueError(f'source {source.name!r} needs file = "facts/NAME.json"')
     if source.query or source.path or source.url_env:
         raise ValueError(f'source {source.name!r} is a file; query, path and url_env belong to kind = "sql"')
@@ -291,7 +291,7 @@ def _require_sql_source(source: SourceSpec) -> None:
         raise ValueError(f'source {source.name!r} is sql; file belongs to kind = "file"')
     if (source.url_env is None) is (source.path is None):
         raise ValueError(f"source {source.name!r} needs either url_env (an environment variable) or path")
-    if source.path is not None and not _INSIDE.match(source.path):
+    if source.path is not None and not _BUNDLE_PATH.match(source.path):
         raise ValueError(
             f'source {source.name!r}: path {source.path!r} must be inside the bundle: "facts/NAME.sqlite"'
         )
@@ -305,7 +305,7 @@ def _require_http_source(source: SourceSpec) -> None:
     if source.file or source.query or source.path or source.url_env:
         raise ValueError(f"source {source.name!r} is http; file, query, path and url_env belong to others")
     try:
-        require_plain_address(source.url or "")
+        require_canonical_url(source.url or "")
     except ValueError as error:
         raise ValueError(f'source {source.name!r} needs url = "https://host/path": {error}') from error
     if not timedelta() < source.timeout <= MAX_HTTP_TIMEOUT:
@@ -356,33 +356,33 @@ def _require_one_source(entity: str, name: str, sources: list[SourceSpec]) -> No
                 )
 
 
-_TOLD: Final = 20
+_MAX_PROBLEMS: Final = 20
 """Problems named for one file: who generated it wrongly need not read 10,000 lines of it."""
 
 
 def row_problems(config: FactsConfig, spec: SourceSpec, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What is wrong with the rows of one source, each with the row and the attribute it is about; the first few."""
-    found = (f"row {key!r}: {said}" for key, row in rows.items() for said in _wrong(config, spec, row))
-    return list(islice(found, _TOLD))
+    found = (f"row {key!r}: {said}" for key, row in rows.items() for said in _row_faults(config, spec, row))
+    return list(islice(found, _MAX_PROBLEMS))
 
 
-def _wrong(config: FactsConfig, spec: SourceSpec, row: Mapping[str, Any]) -> Iterator[str]:
-    names = config.given_by(spec)
+def _row_faults(config: FactsConfig, spec: SourceSpec, row: Mapping[str, Any]) -> Iterator[str]:
+    names = config.attributes_of(spec)
     known = {*names, *([spec.as_of] if spec.as_of is not None else [])}
     if strange := sorted(row.keys() - known):
         yield f"{strange[0]!r} is no attribute that source {spec.name!r} gives; known are {', '.join(sorted(known))}"
     if spec.as_of is not None:
-        yield from _fits(spec.as_of, lambda: moment_of(row.get(str(spec.as_of))))
+        yield from _value_fault(spec.as_of, lambda: parse_timestamp(row.get(str(spec.as_of))))
     declared = config.entities[spec.entity].attributes
     for name in names:
         kind, value = declared[name], row.get(name)
         if value is not None:
-            yield from _fits(name, lambda kind=kind, value=value: kind.encode(value))
+            yield from _value_fault(name, lambda kind=kind, value=value: kind.encode(value))
         elif not kind.optional:
             yield f"{name!r} is missing; facts.toml declares it without `?`"
 
 
-def _fits(name: str, read: Any) -> Iterator[str]:
+def _value_fault(name: str, read: Any) -> Iterator[str]:
     try:
         read()
     except (ValueError, ArithmeticError, OSError) as error:  # a time beyond all bounds is no ValueError

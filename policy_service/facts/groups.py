@@ -43,7 +43,7 @@ class _GroupsFile(_Table):
     groups: dict[str, _Group] = Field(default_factory=dict)
 
 
-class Directory:
+class GroupDirectory:
     """The bundle's groups and people. Immutable, but that what the directory said may become too old to count."""
 
     def __init__(
@@ -63,9 +63,9 @@ class Directory:
         self._read_of: dict[str, frozenset[str]] = {}
         self._fresh: Callable[[], bool] = _never
 
-    def as_read(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Directory:
+    def with_directory(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> GroupDirectory:
         """The same with what the directory said, by its names; ``fresh`` is asked at every look."""
-        new = Directory(self._members, self._titles, self._people, self.elsewhere)
+        new = GroupDirectory(self._members, self._titles, self._people, self.elsewhere)
         new._read = {group: said.get(name, frozenset()) for group, name in self.elsewhere.items()}
         new._read_of = _by_person(new._read)
         new._fresh = fresh
@@ -114,7 +114,7 @@ def _by_person(members: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str
     return {person: frozenset(groups) for person, groups in found.items()}
 
 
-def parse_groups(table: Mapping[str, Any]) -> Directory:
+def parse_groups(table: Mapping[str, Any]) -> GroupDirectory:
     """Read groups.toml, already parsed.
 
     Raises:
@@ -129,7 +129,7 @@ def parse_groups(table: Mapping[str, Any]) -> Directory:
     _require_once(aliases)
     elsewhere = {} if file.directory is None else file.directory.groups
     _require_one_source(frozenset(file.groups), elsewhere)
-    return Directory(
+    return GroupDirectory(
         members={_require_group(name): _resolve(name, group, aliases) for name, group in file.groups.items()},
         titles={name: group.title for name, group in file.groups.items()},
         people={aliases[alias]: person.name for alias, person in file.people.items()},

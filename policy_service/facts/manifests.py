@@ -28,8 +28,8 @@ from jsonschema.exceptions import ValidationError
 
 from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import require_json_schema, validator_of
-from countersign.contract.schemas import MAX_SCHEMA_NODES
-from policy_service.domain.question import ArgsRefusedError, Encoded
+from countersign.contract.schema_rules import MAX_SCHEMA_NODES
+from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError
 from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -107,7 +107,7 @@ class _DecimalField(_Scalar):
         try:
             return decimal_value(Decimal(repr(value)))
         except ValueError as error:
-            raise ArgsRefusedError(f"{_name(path)}: {error}") from error
+            raise InvalidArgsError(f"{_name(path)}: {error}") from error
 
 
 class _SetField:
@@ -156,7 +156,7 @@ class RecordField:
         for name, item in value.items():
             member = self._members.get(name)
             if member is None:
-                raise ArgsRefusedError(f"{_name((*path, name))}: is not in the manifest; leave it out")
+                raise InvalidArgsError(f"{_name((*path, name))}: is not in the manifest; leave it out")
             if member.type is None:
                 unseen.append(_name((*path, name)))
             else:
@@ -206,7 +206,7 @@ class TypeReader:
 
     def _referenced(self, node: Schema) -> FieldType | None:
         reference = str(node["$ref"])
-        if reference in self._inside or not _BESIDE_REF.issuperset(node):
+        if reference in self._inside or not _REF_ANNOTATIONS.issuperset(node):
             return None
         self._inside.append(reference)
         try:
@@ -255,7 +255,7 @@ def _is_decimal(node: Schema) -> bool:
     return decimal_places(Decimal(repr(step))) <= MAX_DECIMAL_PLACES
 
 
-_BESIDE_REF: Final = frozenset({"$ref", "title", "description", "default", "examples", "deprecated"})
+_REF_ANNOTATIONS: Final = frozenset({"$ref", "title", "description", "default", "examples", "deprecated"})
 
 
 def _target(reference: str, root: Schema) -> Any:
@@ -270,14 +270,16 @@ def _name(path: Path) -> str:
     return "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _refused(path: Path, value: JSON, expected: str) -> ArgsRefusedError:
-    return ArgsRefusedError(f"{_name(path) or 'args'}: {type(value).__name__} is not {expected}")
+def _refused(path: Path, value: JSON, expected: str) -> InvalidArgsError:
+    return InvalidArgsError(f"{_name(path) or 'args'}: {type(value).__name__} is not {expected}")
 
 
 MAX_ERRORS: Final = 3
 """How many of the problems with one call's args are told; the rest follow from these or come next time."""
 
-_QUOTED: Final = 200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
+_MAX_MESSAGE: Final = (
+    200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
+)
 
 
 class InputCodec:
@@ -311,11 +313,11 @@ class InputCodec:
         return self._record.cedar_type
 
     @property
-    def may_be_unseen(self) -> frozenset[str]:
+    def possible_unseen(self) -> frozenset[str]:
         """Names of the fields that would be unseen if a call carried them."""
         return frozenset(self._record.unseen_names(()))
 
-    def encode(self, args: JSON) -> Encoded:
+    def encode(self, args: JSON) -> EncodedArgs:
         """The args as policy sees them.
 
         Raises:
@@ -326,12 +328,12 @@ class InputCodec:
                 self._told(error) for error, _ in zip(self._errors(args), range(MAX_ERRORS), strict=False)
             ]
         except (RecursionError, referencing.exceptions.Unresolvable) as error:
-            raise ArgsRefusedError(f"the schema of {self._tool!r} cannot be applied to these args") from error
+            raise InvalidArgsError(f"the schema of {self._tool!r} cannot be applied to these args") from error
         if problems:
-            raise ArgsRefusedError("; ".join(problems))
+            raise InvalidArgsError("; ".join(problems))
         unseen: list[str] = []
         value = self._record.encode(args, (), unseen)
-        return Encoded(input=value, unseen=tuple(sorted(unseen)))
+        return EncodedArgs(input=value, unseen=tuple(sorted(unseen)))
 
     def _errors(self, args: JSON) -> Iterator[ValidationError]:
         return iter(self._validator.iter_errors(args))
@@ -341,6 +343,6 @@ class InputCodec:
         path = error.absolute_path
         # at the root a message quotes everything
         hidden = path[0] in self._secret if path else bool(self._secret)
-        if hidden or len(error.message) > _QUOTED:
+        if hidden or len(error.message) > _MAX_MESSAGE:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"
         return f"{place}: {error.message}"

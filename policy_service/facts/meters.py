@@ -121,12 +121,12 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError, and asked for apart
-        raise ValueError(f"timezone: {name!r} is no name of a time zone; {_LIKE}") from error
+        raise ValueError(f"timezone: {name!r} is no name of a time zone; {_EXAMPLE}") from error
     except KeyError as error:
-        raise ValueError(f"timezone: {name!r} is not known to this host; {_LIKE}") from error
+        raise ValueError(f"timezone: {name!r} is not known to this host; {_EXAMPLE}") from error
 
 
-_LIKE: Final = 'write one like "Europe/Berlin"'
+_EXAMPLE: Final = 'write one like "Europe/Berlin"'
 
 
 COUNT: Final = ""
@@ -139,7 +139,7 @@ stays inside the engine's 64 bits, and no agent can make a cap err by filling a 
 MAX_METERS: Final = 64  # in a bundle; each one a tool is counted by is a query at its every decision
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
-_CEDARS_OWN: Final = frozenset("else false has if in is like then true".split())
+_CEDAR_KEYWORDS: Final = frozenset("else false has if in is like then true".split())
 
 
 class _MeterTable(BaseModel):
@@ -179,7 +179,7 @@ class Meter:
         """What it counts, in a few words."""
         return f"{self.name} (per {self.per}, {self.window.words})"
 
-    def fault_in(self, manifest: ToolManifest) -> str | None:
+    def incompatibility(self, manifest: ToolManifest) -> str | None:
         """Why it cannot count a tool under this manifest; None when it can."""
         try:
             if self.field != COUNT:
@@ -202,7 +202,7 @@ class Meter:
 Meters = Mapping[str, Meter]
 
 
-def read_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]) -> tuple[Meters, list[str]]:
+def parse_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]) -> tuple[Meters, list[str]]:
     """The meters of meters.toml, already parsed, by name; and everything wrong in it, in sentences."""
     if strange := sorted(table.keys() - {"meters"}):
         return {}, [f"{strange[0]!r} is no member of this file; write [meters.NAME]"]
@@ -217,7 +217,9 @@ def read_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest])
         try:
             meters[name] = _meter(name, content, manifests)
         except ValidationError as error:
-            problems += [f"meter {name!r}: {_told(item)}" for item in error.errors(include_url=False)]
+            problems += [
+                f"meter {name!r}: {_describe_error(item)}" for item in error.errors(include_url=False)
+            ]
         except ValueError as error:
             problems.append(f"meter {name!r}: {error}")
     return meters, problems
@@ -232,7 +234,7 @@ def by_tool(meters: Iterable[Meter]) -> dict[str, tuple[Meter, ...]]:
     return found
 
 
-def _told(item: Any) -> str:
+def _describe_error(item: Any) -> str:
     place = ".".join(str(part) for part in item["loc"])
     said = item["msg"].removeprefix("Value error, ")
     quoted = "" if item["type"] in {"missing", "value_error"} else f" (it is {item['input']!r})"
@@ -254,7 +256,7 @@ def _meter(name: str, content: Any, manifests: Mapping[str, ToolManifest]) -> Me
 def _require_name(name: str) -> None:
     if not _NAME.match(name):
         raise ValueError("its name is lower-case letters, digits and _, like refunded_today")
-    if name in _CEDARS_OWN:
+    if name in _CEDAR_KEYWORDS:
         raise ValueError("its name is a word of Cedar's own; call it something else")
 
 

@@ -29,16 +29,18 @@ from sqlalchemy import URL, Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from countersign.contract import JSON, ContractError, Limits, canonicalize, load
-from policy_service.facts.config import SourceSpec, moment_of
-from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
+from policy_service.facts.config import SourceSpec, parse_timestamp
+from policy_service.http_clients import Resolve, UnreachableError, open_response, resolve
 from policy_service.remote_hosts import DirectoryApi, FactsHost
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
-ENOUGH_ROWS: Final = 2
+MAX_ROWS: Final = 2
 """How many rows are fetched at most: the second one already makes the answer wrong."""
 
-_STEPS: Final = 2_000  # SQLite virtual machine steps between two looks at the clock: well under a millisecond
+_STEPS_PER_CHECK: Final = (
+    2_000  # SQLite virtual machine steps between two looks at the clock: well under a millisecond
+)
 _POOL: Final = 4  # connections a PostgreSQL source keeps; further reads wait for one of them
 
 
@@ -67,7 +69,7 @@ class SqlReader:
         try:
             with self._engine.connect() as connection:
                 answer = connection.execute(self._query, {name: values[name] for name in self._binds})
-                return [dict(row) for row in answer.mappings().fetchmany(ENOUGH_ROWS)]
+                return [dict(row) for row in answer.mappings().fetchmany(MAX_ROWS)]
         except SQLAlchemyError as error:
             # `orig` is the driver's sentence; SQLAlchemy's own would repeat the statement and its parameters
             cause = getattr(error, "orig", None) or error
@@ -107,7 +109,7 @@ def _sqlite(url: URL, seconds: float) -> Engine:
         connection = sqlite3.connect(uri, uri=True, timeout=seconds, check_same_thread=False)
         connection.execute("PRAGMA query_only = ON")
         deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
         return connection
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
@@ -132,7 +134,7 @@ def _postgresql(url: URL, seconds: float) -> Engine:
 
 
 @dataclass(frozen=True)
-class Place:
+class AllowedHost:
     """A host that may be called, with the token it knows us by."""
 
     setting: FactsHost | DirectoryApi
@@ -164,7 +166,9 @@ class Place:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         there = self.setting
-        async with answered(method, url, there, headers=headers, body=body, resolve=self.resolve) as response:
+        async with open_response(
+            method, url, there, headers=headers, body=body, resolve=self.resolve
+        ) as response:
             return await _read(response, limits)
 
 
@@ -184,23 +188,23 @@ async def _read(response: httpx2.Response, limits: Limits) -> JSON | None:
         if len(raw) > limits.max_bytes:
             raise SourceFailedError(f"its answer is longer than {limits.max_bytes} bytes")
     try:
-        if len(raw) > _IN_A_THREAD:
+        if len(raw) > _THREAD_THRESHOLD:
             return await asyncio.to_thread(load, bytes(raw), limits)
         return load(bytes(raw), limits)
     except ContractError as error:
         raise SourceFailedError(f"its answer is no JSON we take ({error.code})") from error
 
 
-_IN_A_THREAD: Final = 65_536  # bytes; more would hold up the event loop
+_THREAD_THRESHOLD: Final = 65_536  # bytes; more would hold up the event loop
 
 
 _LIMITS: Final = Limits(max_bytes=65_536, max_depth=4, max_nodes=2_000)  # attributes of one entity
-_KEPT: Final = 1_024  # answers of one source, some 64 MB at the very worst
-_SHORT: Final = timedelta(seconds=1)
+_MAX_CACHED: Final = 1_024  # answers of one source, some 64 MB at the very worst
+_NEGATIVE_CACHE: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What one question came to: a row, nothing, or why it failed; and when it was asked."""
 
     row: Mapping[str, Any] | None
@@ -211,15 +215,15 @@ class Answer:
 class HttpReader:
     """Asks one address. It holds nothing open."""
 
-    def __init__(self, spec: SourceSpec, place: Place, turns: asyncio.Semaphore) -> None:
+    def __init__(self, spec: SourceSpec, place: AllowedHost, turns: asyncio.Semaphore) -> None:
         """``turns`` bounds the questions to one host, over all sources there."""
         self._spec = spec
         self._place = place
         self._turns = turns
-        self._kept: OrderedDict[bytes, Answer] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Answer]] = {}
+        self._kept: OrderedDict[bytes, HttpAnswer] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[HttpAnswer]] = {}
 
-    async def ask(self, values: Mapping[str, str], now: datetime) -> tuple[Answer, bool]:
+    async def ask(self, values: Mapping[str, str], now: datetime) -> tuple[HttpAnswer, bool]:
         """The answer, and whether it is one of before.
 
         Raises:
@@ -246,28 +250,28 @@ class HttpReader:
         }
         return {name: everything[name] for name in self._spec.send}
 
-    def _may_serve(self, kept: Answer, now: datetime) -> bool:
+    def _may_serve(self, kept: HttpAnswer, now: datetime) -> bool:
         age, good = now - kept.asked_at, self._spec.cache
         if kept.row is None:
-            good = min(good, _SHORT)
+            good = min(good, _NEGATIVE_CACHE)
         return timedelta() <= age < good and not self._has_become_stale(kept, now)
 
-    def _has_become_stale(self, kept: Answer, now: datetime) -> bool:
+    def _has_become_stale(self, kept: HttpAnswer, now: datetime) -> bool:
         if kept.row is None or self._spec.as_of is None or self._spec.max_age is None:
             return False
         try:
-            return now - moment_of(kept.row.get(self._spec.as_of)) > self._spec.max_age
+            return now - parse_timestamp(kept.row.get(self._spec.as_of)) > self._spec.max_age
         except ValueError:
             return True  # whoever asks is told so by a fresh answer
 
-    async def _ask_once(self, body: bytes, now: datetime) -> Answer:
+    async def _ask_once(self, body: bytes, now: datetime) -> HttpAnswer:
         running = self._asking.get(body)
         if running is None:
             running = self._asking[body] = asyncio.create_task(self._ask(body, now))
             running.add_done_callback(lambda _: self._asking.pop(body, None))
         return await asyncio.shield(running)  # the first who asks may hang up; the others still wait for it
 
-    async def _ask(self, body: bytes, now: datetime) -> Answer:
+    async def _ask(self, body: bytes, now: datetime) -> HttpAnswer:
         seconds = self._spec.timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds), self._turns:
@@ -276,17 +280,17 @@ class HttpReader:
                 )
             if found is not None and not isinstance(found, dict):
                 raise SourceFailedError("its answer is no object of attributes")
-            answer = Answer(found, now)
+            answer = HttpAnswer(found, now)
         except TimeoutError:
-            answer = Answer(None, now, f"no turn and no whole answer within {seconds:g} s")
+            answer = HttpAnswer(None, now, f"no turn and no whole answer within {seconds:g} s")
         except SourceFailedError as error:
-            answer = Answer(None, now, str(error))
+            answer = HttpAnswer(None, now, str(error))
         if self._spec.cache:
             self._keep(body, answer)
         return answer
 
-    def _keep(self, body: bytes, answer: Answer) -> None:
+    def _keep(self, body: bytes, answer: HttpAnswer) -> None:
         self._kept[body] = answer
         self._kept.move_to_end(body)
-        while len(self._kept) > _KEPT:
+        while len(self._kept) > _MAX_CACHED:
             self._kept.popitem(last=False)

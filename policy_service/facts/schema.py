@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.contract import READ_GROUP, RESERVED_IDENTIFIERS
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.facts.config import AttributeType
 
 _TEXT: Final = {"type": "String"}
@@ -77,7 +77,7 @@ def approval_schema() -> dict[str, Any]:
     context = _record({"assurance": _TEXT, "now": _DATETIME, "env": _TEXT})
     actions = {
         action: {"appliesTo": {"principalTypes": ["User"], "resourceTypes": [about], "context": context}}
-        for action, about in ABOUT.items()
+        for action, about in RESOURCE_TYPES.items()
     }
     return {"": {"entityTypes": {**_people({}), **shapes}, "actions": actions}}
 

@@ -22,8 +22,8 @@ import structlog
 
 from countersign.contract import Resource
 from policy_service import metrics
-from policy_service.domain.question import FactAge, Facts, ShownFact
-from policy_service.facts.config import AGENT, AttributeType, FactsConfig, SourceSpec, moment_of
+from policy_service.domain.policy_request import DisplayedFact, FactAge, Facts
+from policy_service.facts.config import AGENT, AttributeType, FactsConfig, SourceSpec, parse_timestamp
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.health import Health
 
@@ -77,7 +77,7 @@ class FailedReader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _SourceRows:
     """Rows of one source, when they were asked for, and how that went."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -86,10 +86,10 @@ class _Read:
 
 
 @dataclass
-class _Found:
+class _EntityFacts:
     attributes: dict[str, Any] = field(default_factory=dict)
     ages: list[FactAge] = field(default_factory=list)
-    shown: list[ShownFact] = field(default_factory=list)
+    shown: list[DisplayedFact] = field(default_factory=list)
 
 
 class FactSources:
@@ -106,7 +106,7 @@ class FactSources:
         self._health = health
         self._readers = dict(readers)
         self._bundle = bundle
-        self._unasked: frozenset[str] = frozenset()
+        self._excluded: frozenset[str] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
         if any(isinstance(reader, SqlReader) for reader in self._readers.values()):
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="facts")
@@ -123,7 +123,7 @@ class FactSources:
             "tool": tool,
             "now": now.isoformat(),
         }
-        found, about_agent = _Found(), _Found()
+        found, about_agent = _EntityFacts(), _EntityFacts()
         asked = [
             *((spec, found) for spec in self._config.sources_for(resource.type, tool)),
             *((spec, about_agent) for spec in self._config.sources_for(AGENT, tool)),
@@ -152,14 +152,16 @@ class FactSources:
         """What facts.toml declares."""
         return self._config
 
-    def ask_only(self, known: Collection[SourceSpec]) -> None:
+    def restrict_to(self, known: Collection[SourceSpec]) -> None:
         """Ask nobody but whom these sources ask already, in the same words. A bundle that nobody has reviewed could
         otherwise send what it likes of a call where it likes.
         """
         others = (spec for spec in self._config.source if spec.file is None and spec not in known)
-        self._unasked = frozenset(spec.name for spec in others)
+        self._excluded = frozenset(spec.name for spec in others)
 
-    def in_files(self, tool: str, resource: Resource, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def file_attributes(
+        self, tool: str, resource: Resource, agent: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the bundle's own files say of the resource and of the agent, as written; nothing else is asked."""
         values = {"resource_id": resource.id, "agent": agent}
         return self._in_files(resource.type, tool, values), self._in_files(AGENT, tool, values)
@@ -180,7 +182,12 @@ class FactSources:
                 self._health.good("facts", name)
 
     def _take(
-        self, spec: SourceSpec, values: Mapping[str, str], read: _Read, now: datetime, found: _Found
+        self,
+        spec: SourceSpec,
+        values: Mapping[str, str],
+        read: _SourceRows,
+        now: datetime,
+        found: _EntityFacts,
     ) -> None:
         rows = read.rows
         subject = f"{spec.entity} {values['agent' if spec.entity == AGENT else 'resource_id']!r}"
@@ -191,16 +198,16 @@ class FactSources:
             raise _FactError(f"source {spec.name!r} knows {how_many} about {subject}; check the id")
         row = dict(rows[0])
         as_of = _as_of(spec, row, read.asked_at, now)
-        names = self._config.given_by(spec)
+        names = self._config.attributes_of(spec)
         if strange := sorted(set(row) - set(names)):
             raise _FactError(
-                _unusable(spec), f"source {spec.name!r}: {strange[0]!r} is not a declared attribute"
+                _unusable_source(spec), f"source {spec.name!r}: {strange[0]!r} is not a declared attribute"
             )
         for name in names:
             self._keep(spec, name, row.get(name), as_of, found)
         found.ages.append(FactAge(spec.name, as_of))
 
-    async def _read(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _Read:
+    async def _read(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _SourceRows:
         began = time.monotonic()
         try:
             read = await self._rows(spec, values, now)
@@ -210,44 +217,46 @@ class FactSources:
             why = str(error) if spec.kind == "http" else "see the database's own log"
             log.warning("fact_source_failed", source=spec.name, why=why)
             self._tell(spec, "could not be read when it was last asked")
-            raise _FactError(_unusable(spec), f"source {spec.name!r}: {error}") from error
+            raise _FactError(_unusable_source(spec), f"source {spec.name!r}: {error}") from error
         metrics.FACT_READS.labels(spec.name, read.result).inc()
         metrics.FACT_TIME.labels(spec.name).observe(time.monotonic() - began)
         self._tell(spec, None)
         return read
 
-    async def _rows(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _Read:
+    async def _rows(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _SourceRows:
         reader = self._readers[spec.name]
-        if spec.name in self._unasked:
+        if spec.name in self._excluded:
             raise SourceFailedError(
                 "the bundle in force does not ask it so, and a candidate asks nobody else"
             )
         if isinstance(reader, HttpReader):
             answer, again = await reader.ask(values, now)
             rows = [] if answer.row is None else [answer.row]
-            return _Read(rows, answer.asked_at, "kept" if again else "ok" if rows else "nothing")
+            return _SourceRows(rows, answer.asked_at, "kept" if again else "ok" if rows else "nothing")
         if isinstance(reader, SqlReader):
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._pool, reader.read, values)
         else:
             found = reader.read(values)
-        return _Read(found, now, "ok" if found else "nothing")
+        return _SourceRows(found, now, "ok" if found else "nothing")
 
     def _tell(self, spec: SourceSpec, fault: str | None) -> None:
         if self._health is not None:
             self._health.say("facts", None if fault is None else f"the source {spec.name} {fault}", spec.name)
 
-    def _keep(self, spec: SourceSpec, name: str, value: object, as_of: datetime, found: _Found) -> None:
+    def _keep(self, spec: SourceSpec, name: str, value: object, as_of: datetime, found: _EntityFacts) -> None:
         kind: AttributeType = self._config.entities[spec.entity].attributes[name]
         if value is None:
             if kind.optional:
                 return
-            raise _FactError(_unusable(spec), f"source {spec.name!r}: attribute {name!r} is missing")
+            raise _FactError(_unusable_source(spec), f"source {spec.name!r}: attribute {name!r} is missing")
         try:
             found.attributes[name] = kind.encode(value)
         except ValueError as error:
-            raise _FactError(_unusable(spec), f"source {spec.name!r}: attribute {name!r}: {error}") from error
-        found.shown.append(ShownFact(name, str(value), spec.name, as_of))
+            raise _FactError(
+                _unusable_source(spec), f"source {spec.name!r}: attribute {name!r}: {error}"
+            ) from error
+        found.shown.append(DisplayedFact(name, str(value), spec.name, as_of))
 
 
 class _FactError(Exception):
@@ -263,9 +272,11 @@ def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datet
     as_of = asked_at
     if spec.as_of is not None:
         try:
-            as_of = moment_of(row.pop(spec.as_of, None))
+            as_of = parse_timestamp(row.pop(spec.as_of, None))
         except ValueError as error:
-            raise _FactError(_unusable(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}") from error
+            raise _FactError(
+                _unusable_source(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}"
+            ) from error
     age = now - as_of
     if age < -_CLOCK_SKEW or (spec.max_age is not None and age > spec.max_age):
         raise _FactError(
@@ -275,5 +286,5 @@ def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datet
     return as_of
 
 
-def _unusable(spec: SourceSpec) -> str:
+def _unusable_source(spec: SourceSpec) -> str:
     return f"source {spec.name!r} could not be used; the operator has been told, try again later"

@@ -23,11 +23,11 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.storage.alone import act_for, stop
-from policy_service.storage.core import insert_unless_there, table
-from policy_service.storage.credentials import AgentKeyRow, ApiKeyRow
+from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
+from policy_service.storage.audit_writer import append
+from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
 
@@ -57,7 +57,7 @@ class Voucher:
     jkt: str | None  # the only key it may bring, where the token is bound to one
 
 
-_MOST_BROUGHT = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each
+_MAX_VOUCHED_KEYS = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each
 OPERATOR = "operator"  # whoever has the command line of the service's own host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
 
@@ -87,7 +87,7 @@ def enroll(
     if owner is not None and not all(owner.partition("|")):
         raise InvalidRequestError(f"the owner {owner!r} is not a person; write ISSUER|SUBJECT")
     row = {"name": name, "owner": owner, "roles": list(roles), "teams": list(teams), "enrolled_at": tx.now}
-    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentRow)).values(row)).rowcount == 0:
+    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentRow)).values(row)).rowcount == 0:
         raise ConflictError(f"the agent {name!r} is enrolled already; add a key with `agent key add`")
     body = {"agent": name, "owner": owner, "roles": list(roles), "teams": list(teams)}
     append(tx, "agent_enrolled", actor=OPERATOR, agent=name, body=body)
@@ -100,14 +100,14 @@ def add_key(tx: Tx, name: str, key: PublicKey) -> None:
         NotFoundError: no such party.
         ConflictError: the key is known, whoever has it and whether or not it was revoked.
     """
-    _require(tx.conn, name)
+    _require_agent(tx.conn, name)
     row = {"kid": key.kid, "agent": name, "x": key.jwk()["x"], "added_at": tx.now}
-    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
+    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
         raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
     append(tx, "agent_key_added", actor=OPERATOR, agent=name, body={"agent": name, "kid": key.kid})
 
 
-def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
+def add_vouched_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
     """Let an agent prove itself with a key that an issuer's token vouches for; again moves its end.
 
     Raises:
@@ -117,14 +117,14 @@ def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
         ConflictError: the key is another's, was enrolled, was revoked, came by another issuer, or is one too many.
     """
     agent, issuer = voucher.agent, voucher.issuer
-    act_for(tx, agent)
-    if _require(tx.conn, agent).frozen_at is not None:
+    lock_shared(tx, agent)
+    if _require_agent(tx.conn, agent).frozen_at is not None:
         raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
     _require_newer_than_revocations(tx, voucher)
     _require_room(tx, voucher)
     row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
     row |= {"issuer": issuer, "trust": voucher.trust, "expires_at": voucher.until}
-    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
+    if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
         mine = (
             col(AgentKeyRow.kid) == key.kid,
             col(AgentKeyRow.agent) == agent,
@@ -163,9 +163,9 @@ def _require_newer_than_revocations(tx: Tx, voucher: Voucher) -> None:
 def _require_room(tx: Tx, voucher: Voucher) -> None:
     live = (col(AgentKeyRow.revoked_at).is_(None), col(AgentKeyRow.expires_at) > tx.now)
     counted = select(func.count()).select_from(table(AgentKeyRow)).where(*_brought(voucher), *live)
-    if tx.conn.execute(counted).scalar_one() >= _MOST_BROUGHT:
+    if tx.conn.execute(counted).scalar_one() >= _MAX_VOUCHED_KEYS:
         raise ConflictError(
-            f"{voucher.agent!r} has {_MOST_BROUGHT} brought keys already; wait until some end"
+            f"{voucher.agent!r} has {_MAX_VOUCHED_KEYS} brought keys already; wait until some end"
         )
 
 
@@ -179,18 +179,18 @@ def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> list[str]:
     known = _key_row(tx.conn, kid)
     if known is None:
         raise NotFoundError(f"there is no key {kid!r}")
-    stop(tx, known.agent)
+    lock_exclusive(tx, known.agent)
     which = col(AgentKeyRow.kid) == kid if known.issuer is None else col(AgentKeyRow.issuer) == known.issuer
-    return _end_keys(tx, known.agent, which, reason)
+    return _revoke_keys(tx, known.agent, which, reason)
 
 
 def revoke_keys_of(tx: Tx, name: str) -> int:
     """End every key of a party; how many were live."""
-    stop(tx, name)
-    return len(_end_keys(tx, name, true()))
+    lock_exclusive(tx, name)
+    return len(_revoke_keys(tx, name, true()))
 
 
-def _end_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | None = None) -> list[str]:
+def _revoke_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | None = None) -> list[str]:
     where = (col(AgentKeyRow.agent) == name, which, col(AgentKeyRow.revoked_at).is_(None))
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
@@ -200,7 +200,7 @@ def _end_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | None 
             "agent_key_revoked",
             actor=OPERATOR,
             agent=name,
-            body={"agent": name, "kid": kid, **_why(reason)},
+            body={"agent": name, "kid": kid, **_reason_body(reason)},
         )
     return kids
 
@@ -212,12 +212,12 @@ def freeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATO
     Raises:
         NotFoundError: no such party.
     """
-    _require(tx.conn, name)
-    stop(tx, name)
+    _require_agent(tx.conn, name)
+    lock_exclusive(tx, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_(None))
     frozen = {"frozen_at": tx.now, "frozen_by": actor, "frozen_reason": reason}
     if tx.conn.execute(update(AgentRow).where(*where).values(frozen)).rowcount:
-        append(tx, "agent_frozen", actor=actor, agent=name, body={"agent": name, **_why(reason)})
+        append(tx, "agent_frozen", actor=actor, agent=name, body={"agent": name, **_reason_body(reason)})
 
 
 def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATOR) -> None:
@@ -226,11 +226,11 @@ def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERA
     Raises:
         NotFoundError: no such party.
     """
-    _require(tx.conn, name)
+    _require_agent(tx.conn, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
     thawed = {"frozen_at": None, "frozen_by": None, "frozen_reason": None}
     if tx.conn.execute(update(AgentRow).where(*where).values(thawed)).rowcount:
-        append(tx, "agent_unfrozen", actor=actor, agent=name, body={"agent": name, **_why(reason)})
+        append(tx, "agent_unfrozen", actor=actor, agent=name, body={"agent": name, **_reason_body(reason)})
 
 
 def frozen_agents(conn: Connection) -> list[AgentRow]:
@@ -241,7 +241,7 @@ def frozen_agents(conn: Connection) -> list[AgentRow]:
     return [AgentRow(**row._mapping) for row in conn.execute(query)]
 
 
-def _why(reason: str | None) -> dict[str, str]:
+def _reason_body(reason: str | None) -> dict[str, str]:
     return {} if reason is None else {"reason": reason}
 
 
@@ -280,7 +280,7 @@ def list_keys(conn: Connection, name: str) -> list[AgentKeyRow]:
     return [AgentKeyRow(**row._mapping) for row in conn.execute(query)]
 
 
-def _require(conn: Connection, name: str) -> AgentRow:
+def _require_agent(conn: Connection, name: str) -> AgentRow:
     agent = find_agent(conn, name)
     if agent is None:
         raise NotFoundError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
@@ -342,7 +342,7 @@ def revoke_api_keys(tx: Tx, agent: str) -> int:
         NotFoundError: no such agent.
     """
     _require_enrolled(tx, agent)
-    stop(tx, agent)
+    lock_exclusive(tx, agent)
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
     if ended:

@@ -14,10 +14,10 @@ from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
 
-LONGEST = {"sub": 255, "name": 100, "email": 320, "group": 200}  # characters
-_MOST_GROUPS = 500
-_MOST_NAMED = 3  # refused entries, or groups, in one sentence
-_LONGEST_NAMED = 60  # characters of a group in it
+MAX_LENGTHS = {"sub": 255, "name": 100, "email": 320, "group": 200}  # characters
+_MAX_GROUPS = 500
+_MAX_LISTED = 3  # refused entries, or groups, in one sentence
+_MAX_LISTED_LENGTH = 60  # characters of a group in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class ListedGroups:
     problem: str | None = None
 
 
-def readable(text: str, what: str) -> bool:
+def is_readable(text: str, what: str) -> bool:
     """Whether people can read it: not too long, nothing hidden, and something that can be seen."""
-    fits = 0 < len(text) <= LONGEST[what] and text.isprintable()
+    fits = 0 < len(text) <= MAX_LENGTHS[what] and text.isprintable()
     return fits and any(character.isalnum() and not _is_blank(character) for character in text)
 
 
@@ -39,19 +39,19 @@ def _is_blank(character: str) -> bool:
     return "FILLER" in unicodedata.name(character, "")
 
 
-def email_in(claims: Mapping[str, Any]) -> str | None:
+def verified_email(claims: Mapping[str, Any]) -> str | None:
     """An address that the provider says it has checked; another is anybody's wish."""
     email = claims.get("email")
     checked = claims.get("email_verified") is True
-    return email if checked and isinstance(email, str) and readable(email, "email") else None
+    return email if checked and isinstance(email, str) and is_readable(email, "email") else None
 
 
-def name_in(claims: Mapping[str, Any], sub: str) -> str:
+def display_name(claims: Mapping[str, Any], sub: str) -> str:
     """What people call them: the first usable of these, else the subject, which is always there."""
-    for value in (claims.get("name"), claims.get("preferred_username"), email_in(claims)):
-        if isinstance(value, str) and readable(value, "name"):
+    for value in (claims.get("name"), claims.get("preferred_username"), verified_email(claims)):
+        if isinstance(value, str) and is_readable(value, "name"):
             return value.strip()
-    return sub[: LONGEST["name"]]
+    return sub[: MAX_LENGTHS["name"]]
 
 
 def require_member(provider: SignInProvider, listed: ListedGroups) -> None:
@@ -102,7 +102,7 @@ def listed_groups(
     return ListedGroups(names, _entries_refused(provider, refused, len(found)))
 
 
-def counting_groups(
+def effective_groups(
     provider: SignInProvider, listed: ListedGroups
 ) -> tuple[frozenset[str] | None, str | None]:
     """The listed groups in the bundle's words, and why some or all do not count, which the log says too.
@@ -117,16 +117,16 @@ def counting_groups(
         if listed.names and not names:
             problems.append(
                 f"the settings' groups of {provider.title} hold none of those it lists for you: "
-                f"{_some([repr(one[:_LONGEST_NAMED]) for one in listed.names])}"
+                f"{_join_limited([repr(one[:_MAX_LISTED_LENGTH]) for one in listed.names])}"
             )
-    if len(names) > _MOST_GROUPS:
+    if len(names) > _MAX_GROUPS:
         problems.append(
-            f"{provider.title} lists {len(names):,} groups for you; the first {_MOST_GROUPS} count"
+            f"{provider.title} lists {len(names):,} groups for you; the first {_MAX_GROUPS} count"
         )
     problem = "; ".join(one for one in problems if one is not None) or None
     if problem is not None:
         log.warning("groups_not_usable", provider=provider.name, claim=provider.groups_claim, why=problem)
-    return frozenset(names[:_MOST_GROUPS]), problem
+    return frozenset(names[:_MAX_GROUPS]), problem
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> Any:
@@ -152,9 +152,9 @@ def _unusable(one: object) -> str | None:
     """Why an entry names no group, or None when it does."""
     if not isinstance(one, str):
         return f"is {_kind(one)}"
-    if len(one) > LONGEST["group"]:
-        return f"is longer than {LONGEST['group']} characters"
-    return None if readable(one, "group") else "cannot be read"
+    if len(one) > MAX_LENGTHS["group"]:
+        return f"is longer than {MAX_LENGTHS['group']} characters"
+    return None if is_readable(one, "group") else "cannot be read"
 
 
 def _kind(value: object) -> str:
@@ -165,11 +165,11 @@ def _kind(value: object) -> str:
 def _entries_refused(provider: SignInProvider, refused: Mapping[str, str], total: int) -> str | None:
     if not refused:
         return None
-    entries = _some([f"{pointer} {why}" for pointer, why in refused.items()])
+    entries = _join_limited([f"{pointer} {why}" for pointer, why in refused.items()])
     claim = provider.groups_claim
     return f"{len(refused):,} of {total:,} entries in {claim!r} of {provider.title} are left out: {entries}"
 
 
-def _some(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
-    return ", ".join(texts[:_MOST_NAMED]) + more
+def _join_limited(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MAX_LISTED:,} more" if len(texts) > _MAX_LISTED else ""
+    return ", ".join(texts[:_MAX_LISTED]) + more

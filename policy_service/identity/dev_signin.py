@@ -14,20 +14,20 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.people import remember
-from policy_service.identity.sessions import hashed, open_session
+from policy_service.identity.people import record_sign_in
+from policy_service.identity.sessions import hash_secret, open_session
 from policy_service.settings import Settings
+from policy_service.storage.audit_writer import append
 from policy_service.storage.core import table
-from policy_service.storage.credentials import SignInLinkRow
+from policy_service.storage.credential_tables import SignInLinkRow
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append
 
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32
-_LONGEST_NAME = 100  # characters: it is shown beside every vote
+_MAX_NAME = 100  # characters: it is shown beside every vote
 
 
-def mint_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
+def create_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
     """The address of a one-time link that signs ``sub`` in.
 
     Raises:
@@ -36,13 +36,13 @@ def mint_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
     """
     _require_on(settings)
     for what, text in (("subject", sub), ("name", name)):
-        if not 0 < len(text) <= _LONGEST_NAME or not text.isprintable() or text != text.strip():
+        if not 0 < len(text) <= _MAX_NAME or not text.isprintable() or text != text.strip():
             raise InvalidRequestError(
-                f"the {what} {text!r} cannot be a person's; write 1 to {_LONGEST_NAME} letters"
+                f"the {what} {text!r} cannot be a person's; write 1 to {_MAX_NAME} letters"
             )
     token = secrets.token_urlsafe(_BYTES)
     row = {
-        "token_hash": hashed(token),
+        "token_hash": hash_secret(token),
         "iss": DEV_ISSUER,
         "sub": sub,
         "name": name,
@@ -63,7 +63,9 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> str:
     """
     _require_on(settings)
     columns = table(SignInLinkRow).columns
-    link = tx.conn.execute(select(*columns).where(col(SignInLinkRow.token_hash) == hashed(token))).first()
+    link = tx.conn.execute(
+        select(*columns).where(col(SignInLinkRow.token_hash) == hash_secret(token))
+    ).first()
     if link is None or link.used_at is not None:
         raise InvalidRequestError(
             "this sign-in link is unknown or was used; ask the terminal for another: policy-service signin NAME",
@@ -78,11 +80,11 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> str:
         raise InvalidRequestError(
             "this sign-in link was used a moment ago; ask for another", code=ErrorCode.BAD_TOKEN
         )
-    remember(tx, link.iss, link.sub, link.name)
+    record_sign_in(tx, link.iss, link.sub, link.name)
     return open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s, auth_at=tx.now)
 
 
-def spend_every_link(tx: Tx) -> None:
+def revoke_all_links(tx: Tx) -> None:
     """No link that is out there signs anybody in any more."""
     tx.conn.execute(update(SignInLinkRow).where(col(SignInLinkRow.used_at).is_(None)).values(used_at=tx.now))
 
@@ -94,6 +96,6 @@ def _require_on(settings: Settings) -> None:
         )
 
 
-def forget_links(tx: Tx, before: datetime) -> int:
+def delete_expired_links(tx: Tx, before: datetime) -> int:
     """Delete links that were over before that moment; how many."""
     return tx.conn.execute(delete(SignInLinkRow).where(col(SignInLinkRow.expires_at) < before)).rowcount

@@ -45,12 +45,12 @@ from policy_service.errors import UnauthenticatedError
 from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route
 from policy_service.identity.agents import Voucher
-from policy_service.identity.issuer_keys import IssuerKeys, PublishedKeys, bounded, issuer_client
+from policy_service.identity.issuer_keys import IssuerKeys, PublishedKeys, bounded_transport, issuer_client
 from policy_service.issuers import TrustedIssuer
 from policy_service.settings import Settings
 
 MAX_CHARS = 16_384  # the longest token looked at; one with two hundred groups is about half of it
-_KEYS_OF_ITS_OWN = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # nothing a signer of ours needs
+_FORBIDDEN_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # nothing a signer of ours needs
 _LEEWAY_S = 60  # clocks of other organisations
 
 
@@ -59,14 +59,14 @@ class UntrustedTokenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignToken:
+class DecodedJwt:
     """What a token says."""
 
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
 
 
-def peek(unverified_token: str) -> ForeignToken:
+def decode_unverified(unverified_token: str) -> DecodedJwt:
     """What a token says of itself, to find whom to ask for keys; it proves nothing.
 
     Raises:
@@ -79,13 +79,13 @@ def peek(unverified_token: str) -> ForeignToken:
     try:
         head, payload, _ = unverified_token.encode().split(b".")
         header = _object(urlsafe_b64decode(head))
-        _require_plain(header)
-        return ForeignToken(header, _object(urlsafe_b64decode(payload)))
+        _require_plain_header(header)
+        return DecodedJwt(header, _object(urlsafe_b64decode(payload)))
     except (ValueError, RecursionError) as error:
         raise UntrustedTokenError("malformed: it is no signed token") from error
 
 
-def _require_plain(header: Mapping[str, Any]) -> None:
+def _require_plain_header(header: Mapping[str, Any]) -> None:
     """A header that can be read in one way, and asks for nothing but a signature by a published key."""
     if "crit" in header:
         raise UntrustedTokenError(
@@ -96,7 +96,7 @@ def _require_plain(header: Mapping[str, Any]) -> None:
     for name in ("alg", "kid", "typ"):
         if not isinstance(header.get(name, ""), str):
             raise UntrustedTokenError(f"malformed: its {name} is no text")
-    if brought := sorted(header.keys() & _KEYS_OF_ITS_OWN):
+    if brought := sorted(header.keys() & _FORBIDDEN_HEADERS):
         raise UntrustedTokenError(
             f"its header brings a key or a content type of its own: {', '.join(brought)}"
         )
@@ -104,20 +104,20 @@ def _require_plain(header: Mapping[str, Any]) -> None:
 
 def _object(raw: bytes) -> dict[str, Any]:
     """A JSON object in UTF-8 that says each thing once: said twice, two readers may read two things."""
-    found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+    found = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_members)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
     return found
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("it says something twice")
     return found
 
 
-async def verify(
+async def verify_jwt(
     token: str,
     issuer: IssuerKeys,
     *,
@@ -125,7 +125,7 @@ async def verify(
     types: Sequence[str],
     now: datetime,
     must_expire: bool = True,
-) -> ForeignToken:
+) -> DecodedJwt:
     """A token whose signature and times hold.
 
     Args:
@@ -137,7 +137,7 @@ async def verify(
         UntrustedTokenError: it proves nothing.
         WorldError: issuer_unavailable; its keys cannot be read.
     """
-    seen = peek(token)
+    seen = decode_unverified(token)
     typ = seen.header.get("typ", "JWT")
     if typ.lower().removeprefix("application/") not in {one.lower() for one in types}:
         raise UntrustedTokenError(f"its typ is {typ[:100]!r}, not one of {', '.join(types)}")
@@ -223,7 +223,7 @@ class TrustedIssuers:
         health: Health | None = None,
         route: Route = DIRECT,
     ) -> None:
-        self._client = issuer_client(bounded(transport, health, route))
+        self._client = issuer_client(bounded_transport(transport, health, route))
         self._clock = clock
         self._settings = settings
         self._by_issuer = {one.issuer: one for one in settings.trusted_issuers if one.issuer is not None}
@@ -265,7 +265,7 @@ class TrustedIssuers:
         """
         issuer = None
         try:
-            issuer = self._issuer_of(peek(token).claims)
+            issuer = self._issuer_of(decode_unverified(token).claims)
             voucher = await self._vouch(issuer, token)
             if voucher.jkt not in {None, jkt}:
                 raise UntrustedTokenError("it is bound to another key")
@@ -280,11 +280,11 @@ class TrustedIssuers:
 
     async def _vouch(self, issuer: TrustedIssuer, token: str) -> Voucher:
         now = self._clock()
-        verified = await verify(
+        verified = await verify_jwt(
             token, self._keys[issuer.name], algorithms=issuer.algorithms, types=issuer.types, now=now
         )
         claims = verified.claims
-        until = _until(claims, issuer.max_age_s)
+        until = _expiry(claims, issuer.max_age_s)
         if until <= now:
             # the leeway of `verify` is for clocks, not for keys
             raise UntrustedTokenError("its time is over")
@@ -292,13 +292,13 @@ class TrustedIssuers:
         if not audiences(claims) & set(wanted):
             raise UntrustedTokenError(f"it is for {sorted(audiences(claims))[:5]}, not for {list(wanted)}")
         return Voucher(
-            agent=_agent_of(claims, issuer),
+            agent=_matching_agent(claims, issuer),
             issuer=issuer.name,
             trust=issuer.trust,
             issued_at=datetime.fromtimestamp(claims["iat"], UTC),
             subject=text_claim(claims, "sub", _LONGEST_SUBJECT),
             until=min(until, now + timedelta(seconds=self._settings.agent_key_max_s)),
-            jkt=_bound_to(claims),
+            jkt=_confirmation_key(claims),
         )
 
     def _issuer_of(self, unverified_claims: Mapping[str, Any]) -> TrustedIssuer:
@@ -312,13 +312,13 @@ class TrustedIssuers:
         return found
 
 
-def _until(claims: Mapping[str, Any], max_age_s: int) -> datetime:
+def _expiry(claims: Mapping[str, Any], max_age_s: int) -> datetime:
     if claims["exp"] - claims["iat"] > max_age_s:
         raise UntrustedTokenError(f"it lives longer than max_age_s = {max_age_s}")
     return datetime.fromtimestamp(claims["exp"], UTC)
 
 
-def _agent_of(claims: Mapping[str, Any], issuer: TrustedIssuer) -> str:
+def _matching_agent(claims: Mapping[str, Any], issuer: TrustedIssuer) -> str:
     """The agent of the one rule whose every claim is there; two agents for one token is an operator's mistake."""
     agents = {
         rule.agent
@@ -330,7 +330,7 @@ def _agent_of(claims: Mapping[str, Any], issuer: TrustedIssuer) -> str:
     return agents.pop()
 
 
-def _bound_to(claims: Mapping[str, Any]) -> str | None:
+def _confirmation_key(claims: Mapping[str, Any]) -> str | None:
     confirmation = claims.get("cnf")
     if confirmation is None:
         return None

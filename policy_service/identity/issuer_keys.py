@@ -34,12 +34,12 @@ from joserfc.util import base64_to_int
 
 from countersign.contract import ErrorCode
 from policy_service import metrics
-from policy_service.errors import StartError, WorldError
+from policy_service.errors import ServerError, StartError
 from policy_service.health import Health
-from policy_service.http_clients import DIRECT, Route, http_client, network
+from policy_service.http_clients import DIRECT, Route, http_client, http_transport
 from policy_service.issuers import ALGORITHMS, require_published_url, require_safe_url
 
-_SHORTEST_RSA = 2048  # bits; RFC 7518 sections 3.3 and 3.5
+_MIN_RSA_BITS = 2048  # bits; RFC 7518 sections 3.3 and 3.5
 _PUBLIC_MEMBERS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _SIGNING_CURVES = frozenset({"P-256", "P-384", "P-521", "Ed25519", "Ed448"})
@@ -67,7 +67,7 @@ class PublishedKeys:
         return [key for key in self.usable if kid is None or key.kid == kid]
 
 
-def read_keys(found: Any) -> PublishedKeys:
+def parse_jwks(found: Any) -> PublishedKeys:
     """The keys of a JWK set.
 
     Raises:
@@ -79,7 +79,7 @@ def read_keys(found: Any) -> PublishedKeys:
     usable, refused = [], []
     for index, entry in enumerate(entries):
         try:
-            usable.append(_key(entry))
+            usable.append(_parse_key(entry))
         except (ValueError, TypeError, KeyError, OverflowError, JoseError, UnsupportedAlgorithm) as error:
             kid = entry.get("kid") if isinstance(entry, dict) else None
             why = str(error) if type(error) is ValueError else f"it is no key ({type(error).__name__})"
@@ -87,7 +87,7 @@ def read_keys(found: Any) -> PublishedKeys:
     return PublishedKeys(tuple(usable), tuple(refused))
 
 
-def _key(entry: Any) -> Key:
+def _parse_key(entry: Any) -> Key:
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
     given = {name: value for name, value in entry.items() if value is not None}
@@ -96,8 +96,8 @@ def _key(entry: Any) -> Key:
     if members is None:
         raise ValueError(f"its kty {kty!r} is not one of {', '.join(_PUBLIC_MEMBERS)}")
     _require_signing(given)
-    if kty == "RSA" and (bits := base64_to_int(given["n"]).bit_length()) < _SHORTEST_RSA:
-        raise ValueError(f"it is an RSA key of {bits} bits; {_SHORTEST_RSA} is the least")
+    if kty == "RSA" and (bits := base64_to_int(given["n"]).bit_length()) < _MIN_RSA_BITS:
+        raise ValueError(f"it is an RSA key of {bits} bits; {_MIN_RSA_BITS} is the least")
     named = {name: given[name] for name in ("kty", "kid", "alg", *members) if name in given}
     key = JWKRegistry.import_key(named)
     key.ensure_kid()  # one without an id goes by its thumbprint (RFC 7638)
@@ -127,13 +127,13 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_FRESH_S = 3_600
-_LONGEST_USE_S = 43_200  # without a newer answer; a session that began in time lasts as long
-_AGAIN_S = 30
+_REFRESH_S = 3_600
+_MAX_STALE_S = 43_200  # without a newer answer; a session that began in time lasts as long
+_RETRY_S = 30
 TIMEOUT_S = 5.0
-PATIENCE_S = 10.0  # for one whole answer, however slowly it drips
+TOTAL_TIMEOUT_S = 10.0  # for one whole answer, however slowly it drips
 _MAX_BYTES = 1_048_576
-_MOST_REFUSED_LOGGED = 20
+_MAX_REFUSED_LOGGED = 20
 _DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -142,7 +142,7 @@ def issuer_client(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncClient:
     return http_client(transport, timeout=TIMEOUT_S, accept="application/json")
 
 
-class _Bounded(httpx2.AsyncBaseTransport):
+class _BoundedTransport(httpx2.AsyncBaseTransport):
     """Ends an answer that is too long, whoever reads it. What is counted is what arrives, so a bomb counts small:
     nobody asks for compression."""
 
@@ -164,7 +164,7 @@ class _Bounded(httpx2.AsyncBaseTransport):
             await response.aclose()
             raise httpx2.ReadError("it is compressed, which nobody asked for")
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Counted(response.stream)
+            response.stream = _BoundedStream(response.stream)
         return response
 
     async def aclose(self) -> None:
@@ -177,7 +177,7 @@ class _Bounded(httpx2.AsyncBaseTransport):
             self._health.say("issuers", None if fault is None else f"{host} {fault}", host)
 
 
-class _Counted(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
 
@@ -193,27 +193,27 @@ class _Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def bounded(
+def bounded_transport(
     transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None, route: Route = DIRECT
 ) -> httpx2.AsyncBaseTransport:
     """A transport whose answers are bounded, and which notes who gives none; by default the network's."""
-    return _Bounded(transport or network(route), health)
+    return _BoundedTransport(transport or http_transport(route), health)
 
 
-async def get_json(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:
+async def get_json_document(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:
     """The JSON document at an address, by one bounded GET.
 
     Raises:
         WorldError: issuer_unavailable.
     """
-    response = await get(client, url, what, **headers)
+    response = await get_response(client, url, what, **headers)
     try:
         return json.loads(response.content)
     except (ValueError, RecursionError) as error:
-        raise unavailable(f"{what} answered no JSON") from error
+        raise issuer_unavailable(f"{what} answered no JSON") from error
 
 
-async def get(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> httpx2.Response:
+async def get_response(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> httpx2.Response:
     """The answer 200 of one bounded GET.
 
     Raises:
@@ -221,22 +221,22 @@ async def get(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -
     """
     try:
         require_safe_url(url)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TOTAL_TIMEOUT_S):
             response = await client.get(url, headers=headers)
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TimeoutError) as error:
-        raise unavailable(f"{what} does not answer as it should ({type(error).__name__})") from error
+        raise issuer_unavailable(f"{what} does not answer as it should ({type(error).__name__})") from error
     if response.status_code != 200:
-        raise unavailable(f"{what} answered {response.status_code}")
+        raise issuer_unavailable(f"{what} answered {response.status_code}")
     return response
 
 
-def unavailable(detail: str) -> WorldError:
+def issuer_unavailable(detail: str) -> ServerError:
     """What a caller hears when the other side is at fault; the log says the same."""
     log.warning("issuer_unavailable", why=detail)
-    return WorldError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
+    return ServerError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
 
 
-class _Fetched(Generic[T]):
+class _CachedDocument(Generic[T]):
     """One document of an issuer, and when it was fetched."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], monotonic: Callable[[], float]) -> None:
@@ -252,13 +252,13 @@ class _Fetched(Generic[T]):
         Raises:
             WorldError: issuer_unavailable; there is none that may still be used.
         """
-        if (value := self._at_hand(suffices)) is not None:
+        if (value := self._current(suffices)) is not None:
             return value
         last = self._usable()
         if last is not None and suffices(last) and self._one_at_a_time.locked():
             return last  # another task is fetching it, perhaps from an issuer that hangs
         async with self._one_at_a_time:
-            if (value := self._at_hand(suffices)) is not None:  # another task has fetched it meanwhile
+            if (value := self._current(suffices)) is not None:  # another task has fetched it meanwhile
                 return value
             return await self._fetch_unless_tried()
 
@@ -267,11 +267,11 @@ class _Fetched(Generic[T]):
         self._value = None
 
     async def _fetch_unless_tried(self) -> T:
-        if self._tried_lately():
-            raise unavailable("the issuer did not answer a moment ago")
+        if self._in_retry_pause():
+            raise issuer_unavailable("the issuer did not answer a moment ago")
         try:
             value = await self._fetch()
-        except WorldError:
+        except ServerError:
             self._tried_at = self._monotonic()
             if (last := self._usable()) is None:
                 raise
@@ -280,18 +280,18 @@ class _Fetched(Generic[T]):
         self._fetched_at = self._tried_at = self._monotonic()
         return value
 
-    def _at_hand(self, suffices: Callable[[T], bool]) -> T | None:
+    def _current(self, suffices: Callable[[T], bool]) -> T | None:
         value = self._usable()
-        if value is None or self._tried_lately():
+        if value is None or self._in_retry_pause():
             return value
-        fresh = self._monotonic() - self._fetched_at < _FRESH_S
+        fresh = self._monotonic() - self._fetched_at < _REFRESH_S
         return value if fresh and suffices(value) else None
 
     def _usable(self) -> T | None:
-        return self._value if self._monotonic() - self._fetched_at < _LONGEST_USE_S else None
+        return self._value if self._monotonic() - self._fetched_at < _MAX_STALE_S else None
 
-    def _tried_lately(self) -> bool:
-        return self._monotonic() - self._tried_at < _AGAIN_S
+    def _in_retry_pause(self) -> bool:
+        return self._monotonic() - self._tried_at < _RETRY_S
 
 
 class IssuerKeys:
@@ -311,10 +311,10 @@ class IssuerKeys:
         self.issuer = issuer
         self._client = client
         self._jwks_url = jwks_url
-        self._fixed = None if jwks_file is None else _keys_in(name, jwks_file)
+        self._fixed = None if jwks_file is None else _read_jwks_file(name, jwks_file)
         self._monotonic = monotonic
-        self._metadata = _Fetched(self._fetch_metadata, self._now)
-        self._keys = _Fetched(self._fetch_keys, self._now)
+        self._metadata = _CachedDocument(self._fetch_metadata, self._now)
+        self._keys = _CachedDocument(self._fetch_keys, self._now)
 
     async def metadata(self) -> Mapping[str, Any]:
         """The issuer's own description of itself.
@@ -339,21 +339,23 @@ class IssuerKeys:
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
         asked = f"{str(self.issuer).rstrip('/')}{_DISCOVERY}"
-        found = await get_json(self._client, asked, f"the discovery of {self.name!r}")
+        found = await get_json_document(self._client, asked, f"the discovery of {self.name!r}")
         if not isinstance(found, dict) or found.get("issuer") != self.issuer:
-            raise unavailable(f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}")
+            raise issuer_unavailable(
+                f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}"
+            )
         return found
 
     async def _fetch_keys(self) -> PublishedKeys:
         url = self._jwks_url or self.published(await self.metadata(), "jwks_uri")
         try:
-            published = read_keys(await get_json(self._client, url, f"the keys of {self.name!r}"))
+            published = parse_jwks(await get_json_document(self._client, url, f"the keys of {self.name!r}"))
         except ValueError as error:
-            raise unavailable(f"the keys of {self.name!r} are no JWK set") from error
+            raise issuer_unavailable(f"the keys of {self.name!r} are no JWK set") from error
         _log_refused(self.name, published)
         if not published.usable:
             self._keys.forget()  # the issuer has answered: none of its earlier keys counts any more
-            raise unavailable(f"the keys of {self.name!r} hold none that verifies a signature")
+            raise issuer_unavailable(f"the keys of {self.name!r} hold none that verifies a signature")
         return published
 
     def published(self, metadata: Mapping[str, Any], which: str) -> str:
@@ -365,19 +367,19 @@ class IssuerKeys:
         try:
             return require_published_url(str(metadata.get(which)), str(self.issuer))
         except ValueError as error:
-            raise unavailable(f"the discovery of {self.name!r} names no usable {which}") from error
+            raise issuer_unavailable(f"the discovery of {self.name!r} names no usable {which}") from error
 
 
 def _log_refused(name: str, published: PublishedKeys) -> None:
-    for entry in published.refused[:_MOST_REFUSED_LOGGED]:
+    for entry in published.refused[:_MAX_REFUSED_LOGGED]:
         log.warning(
             "issuer_key_refused", issuer=name, key=entry.pointer, kid=repr(entry.kid)[:100], why=entry.why
         )
 
 
-def _keys_in(name: str, path: Path) -> PublishedKeys:
+def _read_jwks_file(name: str, path: Path) -> PublishedKeys:
     try:
-        published = read_keys(json.loads(path.read_text()))
+        published = parse_jwks(json.loads(path.read_text()))
     except (OSError, ValueError, RecursionError) as error:
         raise StartError(f"the key set {path} cannot be used: {error}") from error
     _log_refused(name, published)

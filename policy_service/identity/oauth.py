@@ -22,16 +22,23 @@ import httpx2
 import structlog
 from authlib.common.errors import AuthlibBaseError
 
-from policy_service.errors import ForbiddenError, WorldError
+from policy_service.errors import ForbiddenError, ServerError
 from policy_service.http_clients import oauth_client
 from policy_service.identity.claims import claim_at
-from policy_service.identity.external_jwt import UntrustedTokenError, audiences, verify
-from policy_service.identity.issuer_keys import PATIENCE_S, TIMEOUT_S, IssuerKeys, get, get_json, unavailable
+from policy_service.identity.external_jwt import UntrustedTokenError, audiences, verify_jwt
+from policy_service.identity.issuer_keys import (
+    TIMEOUT_S,
+    TOTAL_TIMEOUT_S,
+    IssuerKeys,
+    get_json_document,
+    get_response,
+    issuer_unavailable,
+)
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_QUOTED = 300  # characters of a provider's own words
+_MAX_QUOTED = 300  # characters of a provider's own words
 _ADVICE = {  # RFC 6749 section 5.2
     "invalid_client": "an operator has to look at client_id, the client secret and token_auth in the settings",
     "unauthorized_client": "an operator has to let this client use the authorization code grant there",
@@ -39,7 +46,7 @@ _ADVICE = {  # RFC 6749 section 5.2
 }
 
 
-async def exchange(
+async def exchange_code(
     transport: httpx2.AsyncBaseTransport,
     provider: SignInProvider,
     secret: str,
@@ -66,14 +73,14 @@ async def exchange(
         redirect_uri=redirect_uri,
     )
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TOTAL_TIMEOUT_S):
             tokens = await client.fetch_token(
                 endpoint, code=code, code_verifier=code_verifier, auth=_basic(provider, secret)
             )
     except AuthlibBaseError as error:
         raise _exchange_refused(provider, error) from error
     except (httpx2.HTTPError, ValueError, TypeError, KeyError, RecursionError, TimeoutError) as error:
-        raise unavailable(
+        raise issuer_unavailable(
             f"{provider.title} does not answer as it should ({type(error).__name__})"
         ) from error
     if not isinstance(tokens, Mapping) or not isinstance(tokens.get("access_token"), str):
@@ -81,10 +88,10 @@ async def exchange(
     return tokens
 
 
-def quoted(words: object) -> str:
+def printable_line(words: object) -> str:
     """A provider's own words, for a log or a page: one line of printable characters, not too long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * _LONGEST_QUOTED]).split())
-    return line if len(line) <= _LONGEST_QUOTED else f"{line[:_LONGEST_QUOTED]}…"
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * _MAX_QUOTED]).split())
+    return line if len(line) <= _MAX_QUOTED else f"{line[:_MAX_QUOTED]}…"
 
 
 def _basic(provider: SignInProvider, secret: str) -> httpx2.BasicAuth | None:
@@ -95,7 +102,7 @@ def _basic(provider: SignInProvider, secret: str) -> httpx2.BasicAuth | None:
 
 
 def _exchange_refused(provider: SignInProvider, error: AuthlibBaseError) -> ForbiddenError:
-    code, description = quoted(error.error), quoted(error.description or "")
+    code, description = printable_line(error.error), printable_line(error.description or "")
     why = "the code bought nothing"
     log.warning("sign_in_refused", provider=provider.name, why=why, error=code, description=description)
     advice = _ADVICE.get(code, "the service's log has its words")
@@ -131,12 +138,12 @@ async def read_userinfo(
     url = keys.published(metadata, "userinfo_endpoint")
     what = f"userinfo of {provider.title}"
     try:
-        answer = await get(client, url, what, Authorization=f"Bearer {access_token}")
+        answer = await get_response(client, url, what, Authorization=f"Bearer {access_token}")
         found = await _claims(answer, keys, provider, now)
         if not isinstance(found, Mapping) or not isinstance(found.get("sub"), str):
             raise UntrustedTokenError("it names no subject")
-    except (WorldError, UntrustedTokenError) as error:
-        why = str(error) if isinstance(error, WorldError) else f"{what} cannot be used: {error}"
+    except (ServerError, UntrustedTokenError) as error:
+        why = str(error) if isinstance(error, ServerError) else f"{what} cannot be used: {error}"
         log.warning("userinfo_not_used", provider=provider.name, why=why)
         return UserInfo(fault=why)
     if found["sub"] != signed.get("sub"):
@@ -153,7 +160,7 @@ async def _claims(answer: httpx2.Response, keys: IssuerKeys, provider: SignInPro
             raise UntrustedTokenError("it is no JSON, and its content type is not application/jwt") from error
     token = answer.content.decode("latin-1").strip()
     algorithms = provider.algorithms
-    seen = await verify(token, keys, algorithms=algorithms, types=("JWT",), now=now, must_expire=False)
+    seen = await verify_jwt(token, keys, algorithms=algorithms, types=("JWT",), now=now, must_expire=False)
     if seen.claims.get("iss", provider.issuer) != provider.issuer:
         raise UntrustedTokenError("it is another issuer's")
     if "aud" in seen.claims and provider.client_id not in audiences(seen.claims):
@@ -173,40 +180,44 @@ _MOST_PAGES = 6  # one more than can count, so that somebody with more teams rea
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class GithubAccount:
     """An account, with what an ID token would have claimed."""
 
     sub: str
     claims: Mapping[str, Any]
 
 
-def endpoint(provider: SignInProvider, which: str) -> str:
+def github_endpoint(provider: SignInProvider, which: str) -> str:
     """GitHub publishes no discovery; its addresses have been these since it has OAuth."""
     return provider.issuer + _PATHS[which]
 
 
-async def identify(client: httpx2.AsyncClient, provider: SignInProvider, access_token: str) -> Account:
+async def fetch_account(
+    client: httpx2.AsyncClient, provider: SignInProvider, access_token: str
+) -> GithubAccount:
     """The account behind an access token.
 
     Raises:
         UntrustedTokenError: the API names no account.
         WorldError: issuer_unavailable.
     """
-    user = await _ask(client, provider, "/user", access_token)
+    user = await _api_get(client, provider, "/user", access_token)
     number = user.get("id") if isinstance(user, dict) else None
     if not isinstance(number, int) or isinstance(number, bool) or number <= 0:
         raise UntrustedTokenError("GitHub named no account")
     claims = {"name": user.get("name"), "preferred_username": user.get("login")}
     if provider.groups_claim is not None:
         claims[provider.groups_claim] = await _teams(client, provider, access_token)
-    return Account(str(number), claims)
+    return GithubAccount(str(number), claims)
 
 
 async def _teams(client: httpx2.AsyncClient, provider: SignInProvider, access_token: str) -> list[str | None]:
     """The names of all teams, with None for an entry that names none."""
     names: list[str | None] = []
     for page in range(1, _MOST_PAGES + 1):
-        found = await _ask(client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token)
+        found = await _api_get(
+            client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token
+        )
         if not isinstance(found, list):
             raise UntrustedTokenError("GitHub listed no teams")
         names += [_team_name(team) for team in found]
@@ -223,7 +234,7 @@ def _team_name(team: Any) -> str | None:
     return f"{login}/{slug}" if isinstance(login, str) and isinstance(slug, str) else None
 
 
-async def _ask(client: httpx2.AsyncClient, provider: SignInProvider, path: str, token: str) -> Any:
-    return await get_json(
+async def _api_get(client: httpx2.AsyncClient, provider: SignInProvider, path: str, token: str) -> Any:
+    return await get_json_document(
         client, provider.api + path, f"the API of {provider.title}", Authorization=f"Bearer {token}"
     )

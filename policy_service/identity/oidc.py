@@ -44,23 +44,23 @@ from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route
 from policy_service.identity import oauth
 from policy_service.identity.claims import (
-    LONGEST,
-    counting_groups,
-    email_in,
+    MAX_LENGTHS,
+    display_name,
+    effective_groups,
     listed_groups,
-    name_in,
     require_member,
+    verified_email,
 )
-from policy_service.identity.external_jwt import UntrustedTokenError, text_claim, verify
-from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
-from policy_service.identity.oauth import UserInfo, exchange, quoted, read_userinfo
-from policy_service.identity.sessions import TYPES, Logout, read_logout
+from policy_service.identity.external_jwt import UntrustedTokenError, text_claim, verify_jwt
+from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
+from policy_service.identity.oauth import UserInfo, exchange_code, printable_line, read_userinfo
+from policy_service.identity.sessions import LOGOUT_TYPES, Logout, read_logout
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
 
 _LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
-NOTE_S = 600  # seconds between leaving for the provider and coming back
+SIGN_IN_LIFETIME_S = 600  # seconds between leaving for the provider and coming back
 _LABEL = b"countersign/sign-in/v1\n"
 # Nothing is decided by the first, and `_auth_at` reads the second: their form must not refuse a token.
 _NOT_VALIDATED = frozenset({"amr", "auth_time"})
@@ -82,7 +82,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class AuthorizationRedirect:
     """Where the browser goes, and the cookie it takes along."""
 
     url: str
@@ -90,7 +90,7 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Note:
+class _PendingSignIn:
     provider: str
     state: str
     nonce: str
@@ -117,7 +117,7 @@ class SignIn:
         self._public_url = public_url
         self._clock = clock
         self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
-        self._transport = bounded(transport, health, route)
+        self._transport = bounded_transport(transport, health, route)
         self._client = issuer_client(self._transport)
         self._keys = {
             name: IssuerKeys(name, client=self._client, issuer=provider.issuer)
@@ -133,7 +133,7 @@ class SignIn:
         """Close the connections to the providers."""
         await self._client.aclose()
 
-    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
+    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> AuthorizationRedirect:
         """Send somebody to their provider; ``fresh`` asks it to make sure of them anew, and to say when it did.
 
         Raises:
@@ -141,7 +141,7 @@ class SignIn:
             WorldError: issuer_unavailable.
         """
         provider, _ = self._find(name)
-        note = _Note(
+        note = _PendingSignIn(
             provider=name,
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
@@ -164,7 +164,7 @@ class SignIn:
             code_challenge_method="S256",
             **asked,
         )
-        return Departure(url, self._seal(note))
+        return AuthorizationRedirect(url, self._seal(note))
 
     async def finish(self, name: str, query: Mapping[str, str], sealed: str | None) -> tuple[Identity, str]:
         """Who came back, and the page they wanted.
@@ -177,18 +177,23 @@ class SignIn:
         """
         provider, _ = self._find(name)
         note = self._unseal(sealed)
-        if note is None or note.provider != name or self._clock().timestamp() - note.at > NOTE_S:
-            raise _start_again("this browser did not begin that sign-in, or it took longer than ten minutes")
+        if note is None or note.provider != name or self._clock().timestamp() - note.at > SIGN_IN_LIFETIME_S:
+            raise _restart_error(
+                "this browser did not begin that sign-in, or it took longer than ten minutes"
+            )
         if not hmac.compare_digest(query.get("state", "").encode(), note.state.encode()):
-            raise _start_again("the provider answered another sign-in than the one this browser began")
+            raise _restart_error("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
-            error, description = quoted(query["error"]), quoted(query.get("error_description", ""))
+            error, description = (
+                printable_line(query["error"]),
+                printable_line(query.get("error_description", "")),
+            )
             log.warning("sign_in_refused", provider=name, error=error, description=description)
             words = f": {description}" if description else ""
             raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
         if not query.get("code"):
-            raise _start_again("the provider's answer holds no code")
+            raise _restart_error("the provider's answer holds no code")
         try:
             identity = await self._identify(provider, query["code"], note)
         except UntrustedTokenError as error:
@@ -198,17 +203,17 @@ class SignIn:
             ) from error
         return identity, note.next
 
-    async def _identify(self, provider: SignInProvider, code: str, note: _Note) -> Identity:
+    async def _identify(self, provider: SignInProvider, code: str, note: _PendingSignIn) -> Identity:
         tokens = await self._exchange(provider, code, note)
         if provider.kind == "github":
-            who = await oauth.identify(self._client, provider, tokens["access_token"])
+            who = await oauth.fetch_account(self._client, provider, tokens["access_token"])
             listed = listed_groups(provider, [who.claims])
             require_member(provider, listed)
-            groups, problem = counting_groups(provider, listed)
+            groups, problem = effective_groups(provider, listed)
             return Identity(
                 provider.issuer,
                 who.sub,
-                name_in(who.claims, who.sub),
+                display_name(who.claims, who.sub),
                 None,
                 groups,
                 provider.trust,
@@ -229,17 +234,17 @@ class SignIn:
         missing = _why_no_groups(provider, userinfo, await keys.metadata())
         listed = listed_groups(provider, [signed, userinfo.claims], missing)
         require_member(provider, listed)
-        sub = text_claim(claims, "sub", LONGEST["sub"])
-        email = email_in(claims)
-        groups, problem = counting_groups(provider, listed)
+        sub = text_claim(claims, "sub", MAX_LENGTHS["sub"])
+        email = verified_email(claims)
+        groups, problem = effective_groups(provider, listed)
         return Identity(
             provider.issuer,
             sub,
-            name_in(claims, sub),
+            display_name(claims, sub),
             email,
             groups,
             provider.trust,
-            text_claim(claims, "sid", LONGEST["sub"]) if "sid" in claims else None,
+            text_claim(claims, "sid", MAX_LENGTHS["sub"]) if "sid" in claims else None,
             _auth_at(provider, signed, now),
             problem,
         )
@@ -256,11 +261,13 @@ class SignIn:
         if provider.kind == "github":
             raise NotFoundError(f"{name!r} sends no logout tokens")
         now = self._clock()
-        seen = await verify(token, self._keys[name], algorithms=provider.algorithms, types=TYPES, now=now)
+        seen = await verify_jwt(
+            token, self._keys[name], algorithms=provider.algorithms, types=LOGOUT_TYPES, now=now
+        )
         return read_logout(provider, seen.claims, now)
 
-    async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
-        return await exchange(
+    async def _exchange(self, provider: SignInProvider, code: str, note: _PendingSignIn) -> Mapping[str, Any]:
+        return await exchange_code(
             self._transport,
             provider,
             self._find(provider.name)[1],
@@ -271,13 +278,13 @@ class SignIn:
         )
 
     async def _id_claims(
-        self, provider: SignInProvider, tokens: Mapping[str, Any], note: _Note
+        self, provider: SignInProvider, tokens: Mapping[str, Any], note: _PendingSignIn
     ) -> Mapping[str, Any]:
         id_token = tokens.get("id_token")
         if not isinstance(id_token, str):
             raise UntrustedTokenError("the token answer holds no ID token")
         now = self._clock()
-        token = await verify(
+        token = await verify_jwt(
             id_token, self._keys[provider.name], algorithms=provider.algorithms, types=("JWT",), now=now
         )
         # Authlib knows the hash of at_hash by the older of the two names for one algorithm (RFC 9864).
@@ -309,11 +316,11 @@ class SignIn:
             log.warning(
                 "sign_in_refused", provider=provider.name, why="another issuer answered", iss=str(named)[:200]
             )
-            raise _start_again(f"the answer is not from {provider.title}")
+            raise _restart_error(f"the answer is not from {provider.title}")
 
     async def _endpoint(self, provider: SignInProvider, which: str) -> str:
         if provider.kind == "github":
-            return oauth.endpoint(provider, which)
+            return oauth.github_endpoint(provider, which)
         keys = self._keys[provider.name]
         return keys.published(await keys.metadata(), which)
 
@@ -325,16 +332,16 @@ class SignIn:
             raise NotFoundError(f"there is no way to sign in called {name!r}")
         return self._providers[name]
 
-    def _seal(self, note: _Note) -> str:
-        text = json.dumps({field: getattr(note, field) for field in _Note.__slots__})
+    def _seal(self, note: _PendingSignIn) -> str:
+        text = json.dumps({field: getattr(note, field) for field in _PendingSignIn.__slots__})
         return jwe.encrypt_compact({"alg": "dir", "enc": "A256GCM"}, text, self._key)
 
-    def _unseal(self, sealed: str | None) -> _Note | None:
+    def _unseal(self, sealed: str | None) -> _PendingSignIn | None:
         if not sealed:
             return None
         try:
             opened = jwe.decrypt_compact(sealed, self._key, algorithms=["dir", "A256GCM"])
-            return _Note(**json.loads(opened.plaintext or b""))
+            return _PendingSignIn(**json.loads(opened.plaintext or b""))
         except (JoseError, ValueError, TypeError):
             return None
 
@@ -365,5 +372,5 @@ def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mappi
     return f" in the ID token or userinfo; {requested}; the provider may need another scope or a mapper"
 
 
-def _start_again(why: str) -> InvalidRequestError:
+def _restart_error(why: str) -> InvalidRequestError:
     return InvalidRequestError(f"{why}; sign in again", code=ErrorCode.BAD_TOKEN)

@@ -37,7 +37,7 @@ class Site:
         return "__Host-countersign" if self.secure else "countersign_dev"
 
     @property
-    def note_cookie(self) -> str:
+    def sign_in_cookie(self) -> str:
         """What a browser takes along to its identity provider and brings back."""
         return "__Host-countersign-sign-in" if self.secure else "countersign_dev_sign_in"
 
@@ -55,7 +55,7 @@ class Site:
         return "__Host-countersign-keys" if self.secure else "countersign_dev_keys"
 
 
-def cookie_of(headers: Headers, name: str) -> str | None:
+def read_cookie(headers: Headers, name: str) -> str | None:
     """The one cookie of exactly this name.
 
     Read from the header itself: a lenient parser strips more than spaces, so that a neighbour's cookie called
@@ -67,7 +67,7 @@ def cookie_of(headers: Headers, name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def site_of(public_url: str) -> Site:
+def parse_site(public_url: str) -> Site:
     """Raises ValueError when the URL names no http or https host."""
     parts = urlsplit(public_url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:

@@ -21,26 +21,26 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.ceremonies import Enrolled, key_digest
 from policy_service.identity.sessions import Session
-from policy_service.storage.core import change, find, find_one, insert_row, insert_unless_taken, table
-from policy_service.storage.credentials import SessionRow
+from policy_service.identity.webauthn import RegisteredCredential, key_digest
+from policy_service.storage.audit_writer import append
+from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, table, update_rows
+from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append
-from policy_service.storage.plumbing import ChallengeRow, PasskeyRow
+from policy_service.storage.system_tables import ChallengeRow, PasskeyRow
 from policy_service.storage.types import new_id
 
 log = structlog.get_logger(__name__)
 
 OPERATOR = "operator"
-_LONGEST_NAME = 60  # characters: one line on a phone
-_MOST = 20  # passkeys of one person
+_MAX_NAME = 60  # characters: one line on a phone
+_MAX_PASSKEYS = 20  # passkeys of one person
 _BYTES = 32
 _HANDLE_LABEL = b"countersign/passkey-handle/v1\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentChallenge:
     """A challenge that was open a moment ago and is not any more."""
 
     purpose: str
@@ -50,7 +50,7 @@ class Spent:
     expires_at: datetime
 
 
-def handle_of(iss: str, sub: str) -> bytes:
+def user_handle(iss: str, sub: str) -> bytes:
     """What an authenticator keeps of a person: it finds them again and says nothing of them."""
     return hashlib.sha256(_HANDLE_LABEL + f"{iss}|{sub}".encode()).digest()
 
@@ -60,22 +60,22 @@ def passkeys_of(conn: Connection, iss: str, sub: str) -> list[PasskeyRow]:
     return sorted(find(conn, PasskeyRow, iss=iss, sub=sub), key=lambda row: (row.created_at, row.passkey_id))
 
 
-def counting(conn: Connection, iss: str, sub: str, now: datetime) -> list[PasskeyRow]:
+def active_passkeys(conn: Connection, iss: str, sub: str, now: datetime) -> list[PasskeyRow]:
     """Those whose word counts now."""
-    return [row for row in passkeys_of(conn, iss, sub) if counts(row, now)]
+    return [row for row in passkeys_of(conn, iss, sub) if is_active(row, now)]
 
 
-def counts(row: PasskeyRow, now: datetime) -> bool:
+def is_active(row: PasskeyRow, now: datetime) -> bool:
     """Whether a passkey's word counts: enrolled for long enough, and not removed."""
     return row.removed_at is None and now >= row.counts_from
 
 
-def passkey_named(conn: Connection, credential_id: str) -> PasskeyRow | None:
+def find_passkey(conn: Connection, credential_id: str) -> PasskeyRow | None:
     """The passkey of a credential, removed or not."""
     return find_one(conn, PasskeyRow, credential_id=credential_id)
 
 
-def issue(tx: Tx, session: Session, purpose: str, about: Mapping[str, Any], *, life_s: int) -> str:
+def issue_challenge(tx: Tx, session: Session, purpose: str, about: Mapping[str, Any], *, life_s: int) -> str:
     """A fresh challenge for this person in this session; its nonce, once."""
     nonce = secrets.token_urlsafe(_BYTES)
     row = ChallengeRow(
@@ -92,12 +92,12 @@ def issue(tx: Tx, session: Session, purpose: str, about: Mapping[str, Any], *, l
     return nonce
 
 
-def challenge_of(nonce: str) -> bytes:
+def challenge_bytes(nonce: str) -> bytes:
     """What is signed where nothing but the nonce is at stake: an enrolment, and a word for one."""
     return hashlib.sha256(nonce.encode()).digest()
 
 
-def spend(tx: Tx, nonce: str) -> Spent | None:
+def spend_challenge(tx: Tx, nonce: str) -> SpentChallenge | None:
     """Spend a challenge, whatever comes of it; None for one that is unknown or was spent before."""
     row = find_one(tx.conn, ChallengeRow, nonce_hash=_hashed(nonce))
     if row is None:
@@ -107,33 +107,35 @@ def spend(tx: Tx, nonce: str) -> Spent | None:
     )
     if tx.conn.execute(claim.values(used_at=tx.now)).rowcount != 1:
         return None
-    return Spent(row.purpose, f"{row.iss}|{row.sub}", row.session, row.about, row.expires_at)
+    return SpentChallenge(row.purpose, f"{row.iss}|{row.sub}", row.session, row.about, row.expires_at)
 
 
-def require_for(spent: Spent | None, purpose: str, person: str, session: str, now: datetime) -> Spent:
+def require_matching_challenge(
+    spent: SpentChallenge | None, purpose: str, person: str, session: str, now: datetime
+) -> SpentChallenge:
     """That a spent challenge was for this.
 
     Raises:
         ForbiddenError: step_up_required; it was not.
     """
     if spent is None:
-        raise again("this confirmation was used before, or never was one")
+        raise step_up_error("this confirmation was used before, or never was one")
     if spent.person != person or spent.session != session:
-        raise again("this confirmation was begun by another person or in another session")
+        raise step_up_error("this confirmation was begun by another person or in another session")
     if spent.purpose != purpose:
-        raise again("this confirmation was begun for something else")
+        raise step_up_error("this confirmation was begun for something else")
     if now >= spent.expires_at:
-        raise again("this confirmation took too long")
+        raise step_up_error("this confirmation took too long")
     return spent
 
 
-def again(why: str) -> ForbiddenError:
+def step_up_error(why: str) -> ForbiddenError:
     """Nothing was proved; the way on is to begin again."""
     return ForbiddenError(f"{why}; open the page again and confirm anew", code=ErrorCode.STEP_UP_REQUIRED)
 
 
-def enrol(
-    tx: Tx, session: Session, made: Enrolled, name: str, *, vouched_by: str | None, wait_s: int
+def enrol_passkey(
+    tx: Tx, session: Session, made: RegisteredCredential, name: str, *, vouched_by: str | None, wait_s: int
 ) -> PasskeyRow:
     """Keep a fresh passkey. One in place of lost ones that no older one vouches for counts only after ``wait_s``.
 
@@ -156,7 +158,7 @@ def enrol(
         created_at=tx.now,
         counts_from=tx.now + timedelta(seconds=wait_s if replaces else 0),
     )
-    if not insert_unless_taken(tx.conn, row):
+    if not insert_row_or_ignore(tx.conn, row):
         raise ConflictError(
             "this passkey was enrolled before, by you or by somebody else: each is one person's"
         )
@@ -165,29 +167,29 @@ def enrol(
     return row
 
 
-def require_name(name: str) -> str:
+def require_passkey_name(name: str) -> str:
     """What a person calls a passkey.
 
     Raises:
         InvalidRequestError: nobody could read it.
     """
     name = name.strip()
-    if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise InvalidRequestError(f"call the passkey by 1 to {_LONGEST_NAME} letters, for example 'blue key'")
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise InvalidRequestError(f"call the passkey by 1 to {_MAX_NAME} letters, for example 'blue key'")
     return name
 
 
-def require_room(conn: Connection, iss: str, sub: str) -> None:
+def require_passkey_capacity(conn: Connection, iss: str, sub: str) -> None:
     """Refuse more passkeys than anybody needs.
 
     Raises:
         ConflictError: there are as many.
     """
-    if sum(row.removed_at is None for row in passkeys_of(conn, iss, sub)) >= _MOST:
-        raise ConflictError(f"{_MOST} passkeys are enough for one person; remove one first")
+    if sum(row.removed_at is None for row in passkeys_of(conn, iss, sub)) >= _MAX_PASSKEYS:
+        raise ConflictError(f"{_MAX_PASSKEYS} passkeys are enough for one person; remove one first")
 
 
-def own(conn: Connection, session: Session, passkey_id: str) -> PasskeyRow:
+def own_passkey(conn: Connection, session: Session, passkey_id: str) -> PasskeyRow:
     """A passkey this person has now.
 
     Raises:
@@ -199,7 +201,7 @@ def own(conn: Connection, session: Session, passkey_id: str) -> PasskeyRow:
     return row
 
 
-def remove(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str | None = None) -> bool:
+def remove_passkey(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str | None = None) -> bool:
     """Let a passkey count no more; whether it still did exist. What was voted with it stands."""
     where = (col(PasskeyRow.passkey_id) == row.passkey_id, col(PasskeyRow.removed_at).is_(None))
     gone = update(table(PasskeyRow)).where(*where).values(removed_at=tx.now, removed_by=by)
@@ -210,7 +212,7 @@ def remove(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str | None =
     return True
 
 
-def used(tx: Tx, row: PasskeyRow, counter: int) -> None:
+def record_use(tx: Tx, row: PasskeyRow, counter: int) -> None:
     """Note that a passkey has answered, and what its counter said. The row is as it was read.
 
     Raises:
@@ -223,15 +225,15 @@ def used(tx: Tx, row: PasskeyRow, counter: int) -> None:
     )
     noted = update(table(PasskeyRow)).where(*where).values(sign_count=counter, last_used_at=tx.now)
     if tx.conn.execute(noted).rowcount != 1:
-        raise again("this passkey was removed or used elsewhere a moment ago")
+        raise step_up_error("this passkey was removed or used elsewhere a moment ago")
 
 
-def regressed(row: PasskeyRow, counter: int) -> bool:
+def counter_regressed(row: PasskeyRow, counter: int) -> bool:
     """Whether a counter does not rise (WebAuthn section 6.1.1); authenticators without one say 0 for ever."""
     return (counter > 0 or row.sign_count > 0) and counter <= row.sign_count
 
 
-def alarm(tx: Tx, row: PasskeyRow, counter: int) -> None:
+def report_counter_regression(tx: Tx, row: PasskeyRow, counter: int) -> None:
     """Tell the operator that a copy of somebody's passkey may be at work."""
     body = {
         "person": f"{row.iss}|{row.sub}",
@@ -243,12 +245,12 @@ def alarm(tx: Tx, row: PasskeyRow, counter: int) -> None:
     log.error("passkey_counter_regressed", **body)
 
 
-def dismiss(tx: Tx, session: Session) -> None:
+def dismiss_notices(tx: Tx, session: Session) -> None:
     """This session has been told what changed; the person's others have not."""
-    change(tx.conn, SessionRow, {"id_hash": session.key}, {"told_at": tx.now})
+    update_rows(tx.conn, SessionRow, {"id_hash": session.key}, {"told_at": tx.now})
 
 
-def forget_challenges(tx: Tx, before: datetime) -> int:
+def delete_expired_challenges(tx: Tx, before: datetime) -> int:
     """Delete challenges that were over before that moment; how many."""
     return tx.conn.execute(delete(ChallengeRow).where(col(ChallengeRow.expires_at) < before)).rowcount
 

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 from sqlmodel import col
 
-from policy_service.storage.core import find, find_one, insert_unless_there, rows_of, table
+from policy_service.storage.core import find, find_one, insert_or_ignore, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
@@ -39,7 +39,7 @@ class Person:
         return f"{self.iss}|{self.sub}"
 
 
-def remember(
+def record_sign_in(
     tx: Tx,
     iss: str,
     sub: str,
@@ -55,17 +55,17 @@ def remember(
     columns |= {"groups": sorted(groups or ()), "groups_at": None if groups is None else tx.now}
     columns["groups_problem"] = groups_problem
     row = {"iss": iss, "sub": sub, "first_seen_at": tx.now, **columns}
-    if tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
+    if tx.conn.execute(insert_or_ignore(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
         where = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
         tx.conn.execute(update(PersonRow).where(*where).values(columns))
 
 
-def make_room(tx: Tx, iss: str, sub: str) -> None:
+def ensure_person(tx: Tx, iss: str, sub: str) -> None:
     """A row for somebody who never signed in, so that something can be noted of them. Nothing where there is one, also
     of a sign-in that is being committed: it is waited for.
     """
     row = {"iss": iss, "sub": sub, "name": sub, "groups": [], "first_seen_at": tx.now, "last_seen_at": tx.now}
-    tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row))
+    tx.conn.execute(insert_or_ignore(tx.conn, table(PersonRow)).values(row))
 
 
 def is_known(conn: Connection, iss: str, sub: str) -> bool:
@@ -122,7 +122,7 @@ def slack_links_of(conn: Connection, iss: str, sub: str) -> list[SlackLinkRow]:
     return _by_age(find(conn, SlackLinkRow, iss=iss, sub=sub))
 
 
-def every_slack_link(conn: Connection) -> list[SlackLinkRow]:
+def list_slack_links(conn: Connection) -> list[SlackLinkRow]:
     """Every account that is linked, oldest link first."""
     return _by_age(find(conn, SlackLinkRow))
 
@@ -131,19 +131,19 @@ def _by_age(rows: list[SlackLinkRow]) -> list[SlackLinkRow]:
     return sorted(rows, key=lambda row: (row.linked_at, row.team_id, row.user_id))
 
 
-def rest_until_signed_in(tx: Tx, iss: str, sub: str) -> None:
+def suspend_slack_links(tx: Tx, iss: str, sub: str) -> None:
     """Nothing is decided through this person's accounts until they have signed in again."""
     theirs = (col(SlackLinkRow.iss) == iss, col(SlackLinkRow.sub) == sub)
     tx.conn.execute(update(SlackLinkRow).where(*theirs).values(signed_out_at=tx.now))
 
 
-def end_every_slack_link(tx: Tx) -> None:
+def delete_all_slack_links(tx: Tx) -> None:
     """No account is anybody's any more, and no invitation makes it so."""
     tx.conn.execute(delete(SlackLinkRow))
     tx.conn.execute(delete(SlackInvitationRow))
 
 
-def forget_invitations(tx: Tx, before: datetime) -> int:
+def delete_expired_invitations(tx: Tx, before: datetime) -> int:
     """Delete invitations that were over before that moment; how many."""
     over = col(SlackInvitationRow.expires_at) < before
     return tx.conn.execute(delete(SlackInvitationRow).where(over)).rowcount

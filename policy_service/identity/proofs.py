@@ -39,7 +39,7 @@ from policy_service.errors import UnauthenticatedError
 from policy_service.identity.agents import Caller, LiveKey, find_api_key, find_key, has_live_api_key
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage.unit_of_work import Clock, utc_now
 
 _LABEL = b"countersign/nonce/v1\n"
 _BYTES = 18  # 144 bits, 24 characters without padding
@@ -73,13 +73,13 @@ class Nonces:
 
 log = structlog.get_logger(__name__)
 
-_NOT_HELD = (
+_PROOF_REFUSED = (
     "the proof does not hold for this request; usual causes: its key is not enrolled or was revoked, it names another "
     "agent than the key's, something else was signed than was sent, or the caller's clock is off (compare the Date of "
     "this answer); the service's log says which, as proof_refused"
 )
 
-HOW_TO_PROVE: Final = (
+PROOF_INSTRUCTIONS: Final = (
     "prove who you are: sign this request into an Agent-Proof header with an enrolled key, using the nonce in "
     "Agent-Nonce"
 )
@@ -90,7 +90,7 @@ _MAX_HEADER = 512  # bytes of a proof's header; ours has three short members
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class RequestHead:
     """The head of a request as it arrived, as far as a proof covers it."""
 
     method: str
@@ -110,11 +110,11 @@ class Authenticator:
         self._issuers = frozenset(one.trust for one in settings.trusted_issuers)
         self._clock = clock
 
-    def next_nonce(self) -> str:
+    def current_nonce(self) -> str:
         """What goes into ``Agent-Nonce``."""
         return self._nonces.current(self._clock())
 
-    async def recognize(self, presented: Presented) -> None:
+    async def check_head(self, presented: RequestHead) -> None:
         """Refuse a request by its head alone, so that a stranger's body is never read. It proves nothing yet: the
         body may be another than the signed one, and the key may be revoked before it has arrived.
 
@@ -123,7 +123,7 @@ class Authenticator:
         """
         await self._find_caller(presented, None)
 
-    async def authenticate(self, presented: Presented, body: bytes) -> Caller:
+    async def authenticate(self, presented: RequestHead, body: bytes) -> Caller:
         """The party that made this request.
 
         Raises:
@@ -131,12 +131,12 @@ class Authenticator:
         """
         return await self._find_caller(presented, body)
 
-    async def _find_caller(self, presented: Presented, body: bytes | None) -> Caller:
+    async def _find_caller(self, presented: RequestHead, body: bytes | None) -> Caller:
         if presented.proof is not None:
             return await self._by_proof(presented, body, presented.proof)
         if presented.authorization is not None and presented.authorization.startswith(_BEARER):
             return await self._by_api_key(presented.authorization.removeprefix(_BEARER))
-        raise UnauthenticatedError(HOW_TO_PROVE)
+        raise UnauthenticatedError(PROOF_INSTRUCTIONS)
 
     async def is_live(self, caller: Caller) -> bool:
         """Whether a caller who proved itself earlier still could: its key, or an API key of its own, is live."""
@@ -146,14 +146,14 @@ class Authenticator:
         found = await self._live_key(jkt)
         return found is not None and found.agent == caller.agent
 
-    async def _by_proof(self, presented: Presented, body: bytes | None, proof: str) -> Caller:
+    async def _by_proof(self, presented: RequestHead, body: bytes | None, proof: str) -> Caller:
         kid = _unverified_kid(proof)
         found = None if kid is None else await self._live_key(kid)
         if found is None:
             raise self._refused("the proof's key is not enrolled, was revoked, or its time is over", kid)
         return self._verify(presented, body, proof, found.key, found.agent)
 
-    def authenticate_new_key(self, presented: Presented, body: bytes, key: PublicKey, agent: str) -> None:
+    def authenticate_new_key(self, presented: RequestHead, body: bytes, key: PublicKey, agent: str) -> None:
         """Make sure that whoever sends a request holds a key that is not known yet, and calls itself that agent.
 
         Raises:
@@ -168,7 +168,7 @@ class Authenticator:
         return found if found is None or found.trust is None or found.trust in self._issuers else None
 
     def _verify(
-        self, presented: Presented, body: bytes | None, proof: str, key: PublicKey, agent: str
+        self, presented: RequestHead, body: bytes | None, proof: str, key: PublicKey, agent: str
     ) -> Caller:
         kid, now = key.kid, self._clock()
         verify: Callable[..., ProofClaims] = verify_proof_before_body
@@ -207,7 +207,7 @@ class Authenticator:
     def _refused(self, why: str, kid: str | None) -> UnauthenticatedError:
         log.warning("proof_refused", why=why, kid=kid)
         # The same words for every cause: which keys exist and where a forgery fails is for the operator's log alone.
-        return UnauthenticatedError(_NOT_HELD, code=ErrorCode.BAD_PROOF)
+        return UnauthenticatedError(_PROOF_REFUSED, code=ErrorCode.BAD_PROOF)
 
 
 def _unverified_kid(unverified_token: str) -> str | None:

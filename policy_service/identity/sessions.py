@@ -26,28 +26,28 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import col
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.claims import LONGEST
+from policy_service.identity.claims import MAX_LENGTHS
 from policy_service.identity.external_jwt import UntrustedTokenError, audiences, text_claim
 from policy_service.identity.people import (
     Person,
     find_person,
     is_revoked,
-    rest_until_signed_in,
     slack_links_of,
+    suspend_slack_links,
 )
 from policy_service.issuers import SignInProvider
 from policy_service.settings import Settings
-from policy_service.storage.core import change, find, table
-from policy_service.storage.credentials import LogoutTokenRow, SessionRow
+from policy_service.storage.audit_writer import append
+from policy_service.storage.core import find, table, update_rows
+from policy_service.storage.credential_tables import LogoutTokenRow, SessionRow
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.logbook import append
-from policy_service.storage.plumbing import PasskeyRow
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage.system_tables import PasskeyRow
+from policy_service.storage.unit_of_work import Clock, utc_now
 
 _BYTES = 32
 # a change of passkeys or Slack accounts is told on every page for so long, session by session
-_TOLD_FOR = timedelta(days=7)
+_NOTICE_PERIOD = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Session:
     notices: tuple[Notice, ...] = ()
 
 
-def hashed(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """What is stored of a secret that is random and long: its SHA-256."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
@@ -98,7 +98,7 @@ def open_session(
         raise ForbiddenError("an operator of this deployment has taken you out of its decisions")
     cookie = secrets.token_urlsafe(_BYTES)
     row = {
-        "id_hash": hashed(cookie),
+        "id_hash": hash_secret(cookie),
         "iss": iss,
         "sub": sub,
         "assurance": assurance,
@@ -146,7 +146,7 @@ class Sessions:
         self, conn: Connection, cookie: str, now: datetime
     ) -> tuple[SessionRow, Person, tuple[Notice, ...]] | None:
         columns = table(SessionRow).columns
-        row = conn.execute(select(*columns).where(col(SessionRow.id_hash) == hashed(cookie))).first()
+        row = conn.execute(select(*columns).where(col(SessionRow.id_hash) == hash_secret(cookie))).first()
         if row is None or row.revoked_at is not None or now >= row.expires_at:
             return None
         if row.assurance == "dev" and not self._settings.dev_signin:
@@ -164,7 +164,7 @@ class Sessions:
 
 def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Notice, ...]:
     """What others did to this person's passkeys and Slack accounts lately, and this session has not been told."""
-    since = max(now - _TOLD_FOR, session.told_at or session.created_at - _TOLD_FOR)
+    since = max(now - _NOTICE_PERIOD, session.told_at or session.created_at - _NOTICE_PERIOD)
     found = []
     for row in find(conn, PasskeyRow, iss=session.iss, sub=session.sub):
         changes = (("added", row.created_at, row.created_by), ("removed", row.removed_at, row.removed_by))
@@ -185,7 +185,7 @@ def _touch(tx: Tx, id_hash: str) -> None:
     tx.conn.execute(update(SessionRow).where(col(SessionRow.id_hash) == id_hash).values(seen_at=tx.now))
 
 
-def another_cookie(tx: Tx, session: Session) -> str:
+def rotate_cookie(tx: Tx, session: Session) -> str:
     """The same session under another cookie, so that whoever else holds the one it had is signed out; its value, once.
     What was done in it stays its own: nobody is told that they did it elsewhere.
 
@@ -194,18 +194,18 @@ def another_cookie(tx: Tx, session: Session) -> str:
     """
     cookie = secrets.token_urlsafe(_BYTES)
     live = (col(SessionRow.id_hash) == session.key, col(SessionRow.revoked_at).is_(None))
-    if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hashed(cookie))).rowcount != 1:
+    if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hash_secret(cookie))).rowcount != 1:
         raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     for row, by in ((PasskeyRow, "created_by"), (PasskeyRow, "removed_by"), (SlackLinkRow, "linked_by")):
         whose = {"iss": session.person.iss, "sub": session.person.sub, by: session.key}
-        change(tx.conn, row, whose, {by: hashed(cookie)})
+        update_rows(tx.conn, row, whose, {by: hash_secret(cookie)})
     return cookie
 
 
 def end_session(tx: Tx, cookie: str | None) -> None:
     """End the session of a cookie; none, or one that is over, is ignored."""
     if cookie is not None:
-        _end(tx, col(SessionRow.id_hash) == hashed(cookie))
+        _end(tx, col(SessionRow.id_hash) == hash_secret(cookie))
 
 
 def end_sessions_of(tx: Tx, iss: str, sub: str) -> int:
@@ -225,7 +225,7 @@ def end_every_session(tx: Tx) -> int:
 
 def _end_all(tx: Tx, cookie: str) -> None:
     whose = select(col(SessionRow.iss), col(SessionRow.sub))
-    row = tx.conn.execute(whose.where(col(SessionRow.id_hash) == hashed(cookie))).first()
+    row = tx.conn.execute(whose.where(col(SessionRow.id_hash) == hash_secret(cookie))).first()
     if row is not None:
         end_sessions_of(tx, row.iss, row.sub)
 
@@ -238,14 +238,14 @@ def _end(tx: Tx, which: ColumnElement[bool]) -> int:
     return len(rows)
 
 
-def forget_sessions(tx: Tx, before: datetime) -> int:
+def delete_expired_sessions(tx: Tx, before: datetime) -> int:
     """Delete sessions that were over before that moment; how many."""
     return tx.conn.execute(delete(SessionRow).where(col(SessionRow.expires_at) < before)).rowcount
 
 
-EVENT = "http://schemas.openid.net/event/backchannel-logout"
-TYPES = ("logout+jwt", "JWT")  # the second for providers of before the standard's final form
-_LONGEST_LIFE = timedelta(hours=24)  # of a token; the standard advises two minutes
+LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+LOGOUT_TYPES = ("logout+jwt", "JWT")  # the second for providers of before the standard's final form
+_MAX_LOGOUT_LIFE = timedelta(hours=24)  # of a token; the standard advises two minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,22 +270,22 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
     if provider.client_id not in audiences(claims):
         raise UntrustedTokenError("it is for somebody else")
     events = claims.get("events")
-    if not isinstance(events, dict) or not isinstance(events.get(EVENT), dict):
+    if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict):
         raise UntrustedTokenError("it tells of no logout")
     if "nonce" in claims:
         raise UntrustedTokenError("it holds a nonce, so it is an ID token")
     sub, sid = (
-        text_claim(claims, name, LONGEST["sub"]) if name in claims else None for name in ("sub", "sid")
+        text_claim(claims, name, MAX_LENGTHS["sub"]) if name in claims else None for name in ("sub", "sid")
     )
     if sub is None and sid is None:
         raise UntrustedTokenError("it says neither who nor which session")
-    if claims["exp"] > (now + _LONGEST_LIFE).timestamp():
+    if claims["exp"] > (now + _MAX_LOGOUT_LIFE).timestamp():
         raise UntrustedTokenError("it holds for longer than a day")
     expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
-    return Logout(provider.issuer, sub, sid, text_claim(claims, "jti", LONGEST["sub"]), expires_at)
+    return Logout(provider.issuer, sub, sid, text_claim(claims, "jti", MAX_LENGTHS["sub"]), expires_at)
 
 
-def obey(tx: Tx, logout: Logout) -> int:
+def apply_logout(tx: Tx, logout: Logout) -> int:
     """End the sessions a logout is about; how many were open. One of everything a person has open puts their Slack
     accounts to rest as well, until they sign in again: nothing else would tell these that somebody has left.
 
@@ -299,7 +299,7 @@ def obey(tx: Tx, logout: Logout) -> int:
     except IntegrityError as error:
         raise UntrustedTokenError("it was obeyed before") from error
     if logout.sub is not None and logout.sid is None:
-        rest_until_signed_in(tx, logout.iss, logout.sub)
+        suspend_slack_links(tx, logout.iss, logout.sub)
     named = col(SessionRow.sid) == logout.sid
     theirs = col(SessionRow.sub) == logout.sub
     if logout.sid is None:
@@ -311,6 +311,6 @@ def obey(tx: Tx, logout: Logout) -> int:
     return end_sessions(tx, and_(col(SessionRow.iss) == logout.iss, which))
 
 
-def forget_logouts(tx: Tx, before: datetime) -> int:
+def delete_expired_logouts(tx: Tx, before: datetime) -> int:
     """Delete what is known of logout tokens that hold no more; how many."""
     return tx.conn.execute(delete(LogoutTokenRow).where(col(LogoutTokenRow.expires_at) < before)).rowcount

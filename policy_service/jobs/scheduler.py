@@ -21,8 +21,8 @@ from policy_service.health import Health
 
 log = structlog.get_logger(__name__)
 
-_LATE = 3  # times its own pace, and a minute more: a sweep that takes long is not a sweep that hangs
-_SPARE_S = 60.0
+_LATE_FACTOR = 3  # times its own pace, and a minute more: a sweep that takes long is not a sweep that hangs
+_LATE_MARGIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Scheduler:
         """Note the jobs that have not succeeded for too long: those that hang tell nobody themselves."""
         for job in self._jobs:
             at, when = self._succeeded[job.name]
-            if time.monotonic() - at > _LATE * job.every_s + _SPARE_S:
+            if time.monotonic() - at > _LATE_FACTOR * job.every_s + _LATE_MARGIN_S:
                 self._health.bad("sweeps", f"the job {job.name} has not succeeded", job.name, when)
 
     async def _tick(self, job: Job) -> None:

@@ -15,14 +15,14 @@ from typing import Final
 
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import Facts
-from policy_service.facts.groups import Directory
+from policy_service.domain.policy_request import Facts
+from policy_service.facts.allowlist import Allowlist
+from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
-from policy_service.facts.outside import Outside
 from policy_service.facts.sources import FactSources
-from policy_service.pap.checking import Checked, check_files
+from policy_service.pap.check import CheckedBundle, check_files
 from policy_service.pap.compile import compile_rules
-from policy_service.pap.parts import outside_problems
+from policy_service.pap.parts import allowlist_problems
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pap.tools import ToolVersion
@@ -41,7 +41,7 @@ class Bundle:
     manifests: Mapping[str, ToolManifest]
     tools: tuple[ToolVersion, ...]
     policies: Mapping[str, PolicySource]
-    directory: Directory
+    directory: GroupDirectory
     facts: FactSources
     meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
     warnings: tuple[Problem, ...] = ()
@@ -94,11 +94,11 @@ class Bundle:
 
     def with_groups(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Bundle:
         """The same bundle with what the directory says now: another object, so that nobody mixes the two."""
-        directory = self.directory.as_read(said, fresh)
+        directory = self.directory.with_directory(said, fresh)
         rules = replace(self.rules, groups_of=directory.groups_of)
         return replace(self, directory=directory, rules=rules)
 
-    def grouped(self, outside: Outside | None) -> Bundle:
+    def grouped(self, outside: Allowlist | None) -> Bundle:
         """The same bundle with its groups as the directory was last read; itself where none of them is there."""
         directory = None if outside is None else outside.directory
         if directory is None or not self.directory.elsewhere:
@@ -141,10 +141,10 @@ def load_bundle(folder: Path) -> Bundle:
     Raises:
         BundleError: everything that is wrong with it.
     """
-    return prepare_bundle(FolderSource(folder).read())
+    return build_bundle(FolderSource(folder).read())
 
 
-def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundle:
+def build_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundle:
     """Check bytes that were read, and prepare them for deciding.
 
     ``outside`` is what the service may ask; without it, sources and groups outside load and nobody is ever asked.
@@ -152,11 +152,14 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
     Raises:
         BundleError: everything that is wrong with them.
     """
-    return assemble(source, check_files(source.files, outside), outside)
+    return assemble_bundle(source, check_files(source.files, outside), outside)
 
 
-def assemble(
-    source: BundleFiles, checked: Checked, outside: Outside | None, pause: Callable[[], None] = lambda: None
+def assemble_bundle(
+    source: BundleFiles,
+    checked: CheckedBundle,
+    outside: Allowlist | None,
+    pause: Callable[[], None] = lambda: None,
 ) -> Bundle:
     """The bundle of these bytes, made of what checking them found.
 
@@ -166,7 +169,7 @@ def assemble(
         BundleError: it asks what this service may not ask.
     """
     parts = checked.parts
-    if outside is not None and (problems := outside_problems(parts.directory, parts.config, outside)):
+    if outside is not None and (problems := allowlist_problems(parts.directory, parts.config, outside)):
         raise BundleError(problems)
     rules = compile_rules(
         digest=source.digest,

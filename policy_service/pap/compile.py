@@ -15,33 +15,33 @@ from typing import Any
 from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import ToolManifest
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.meters import Meter
 from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
-from policy_service.pap.parts import Parts, read_parts
+from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, may_match, policy_set
+from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, policy_set, scope_may_match
 
 
-def shape_of(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:
+def tool_shape(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:
     """What the schema needs to know of a tool, and of the meters that count it."""
     manifest, codec = version.manifest, version.codec
     names = tuple(meter.name for meter in meters)
     return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type, names)
 
 
-def schema_of(shapes: Iterable[ToolShape], config: FactsConfig) -> Schema:
+def compile_schema(shapes: Iterable[ToolShape], config: FactsConfig) -> Schema:
     """The Cedar schema of these tools, with every entity type that facts.toml declares.
 
     Raises:
         ValueError: Cedar does not take it, for example a type named like a keyword.
     """
-    return Schema.from_json_str(json.dumps(schema_json(shapes, config)))
+    return Schema.from_json_str(json.dumps(cedar_schema_json(shapes, config)))
 
 
-def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, Any]:
+def cedar_schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, Any]:
     """The same, as Cedar's JSON schema."""
     attributes = {entity: config.attribute_types(entity) for entity in config.entities}
     return tools_schema(shapes, attributes, (entity for entity in config.entities if entity != AGENT))
@@ -50,44 +50,46 @@ def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, A
 def bundle_schema(files: Mapping[str, bytes]) -> dict[str, Any]:
     """The schema of a bundle's current tools, as Cedar's JSON schema; the files make a valid bundle."""
     parts, _ = read_parts(files)
-    return schema_json(shapes_in(parts), parts.config)
+    return cedar_schema_json(tool_shapes(parts), parts.config)
 
 
-def shapes_in(parts: Parts, instead: ToolVersion | None = None) -> list[ToolShape]:
+def tool_shapes(parts: BundleParts, instead: ToolVersion | None = None) -> list[ToolShape]:
     """What the one schema of all tools is made from: their current versions, and ``instead`` in place of its own."""
     versions = parts.current if instead is None else {**parts.current, instead.tool: instead}
-    return [shape_of(version, parts.meters.get(name, ())) for name, version in versions.items()]
+    return [tool_shape(version, parts.meters.get(name, ())) for name, version in versions.items()]
 
 
-def approving_schema() -> Schema:
+def people_schema() -> Schema:
     """The Cedar schema of what people do."""
     return Schema.from_json_str(json.dumps(approval_schema()))
 
 
-WrittenSet = str | Mapping[str, pst.Template]
+PolicySetSource = str | Mapping[str, pst.Template]
 """Policies by our ids, before the engine has them: as its JSON, or as its trees."""
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenTool:
+class ToolRulesSource:
     """One version of a tool as `ToolRules` is made from it: the schema as JSON, the two sets, and what is in them."""
 
     name: str
     schema: str
-    guards: WrittenSet
-    written: WrittenSet
+    guards: PolicySetSource
+    written: PolicySetSource
     everything: tuple[str, ...]
     gates: frozenset[str]
     permits: tuple[str, ...]
 
 
-def written_tool(version: ToolVersion, policies: Mapping[str, Policy], parts: Parts) -> WrittenTool:
+def tool_rules_source(
+    version: ToolVersion, policies: Mapping[str, Policy], parts: BundleParts
+) -> ToolRulesSource:
     """What one version of a tool is decided with, under these policies about tools; they have been validated."""
-    shape = shape_of(version, parts.meters.get(version.tool, ()))
-    schema = json.dumps(schema_json([shape], parts.config))
+    shape = tool_shape(version, parts.meters.get(version.tool, ()))
+    schema = json.dumps(cedar_schema_json([shape], parts.config))
     matching = _matching(version.manifest, policies)
     guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
-    return WrittenTool(
+    return ToolRulesSource(
         name=version.tool,
         schema=schema,
         guards=guards,
@@ -98,7 +100,7 @@ def written_tool(version: ToolVersion, policies: Mapping[str, Policy], parts: Pa
     )
 
 
-def engine_set(written: WrittenSet) -> PolicySet:
+def compile_policy_set(written: PolicySetSource) -> PolicySet:
     """The engine's handle. From JSON nobody waits meanwhile; trees are read while all other threads stand still."""
     if isinstance(written, str):
         return PolicySet.from_json_str(written, release_gil=True)
@@ -109,10 +111,10 @@ def compile_rules(
     *,
     digest: str,
     commit: str,
-    parts: Parts,
+    parts: BundleParts,
     policies: Mapping[str, PolicySource],
-    tools: Sequence[WrittenTool],
-    people: Mapping[str, WrittenSet],
+    tools: Sequence[ToolRulesSource],
+    people: Mapping[str, PolicySetSource],
     pause: Callable[[], None] = lambda: None,
 ) -> Rules:
     """Prepare everything decisions need, of what has been checked."""
@@ -133,12 +135,12 @@ def compile_rules(
 
 
 def _tool_rules(
-    version: ToolVersion, written: WrittenTool, parts: Parts, pause: Callable[[], None]
+    version: ToolVersion, written: ToolRulesSource, parts: BundleParts, pause: Callable[[], None]
 ) -> ToolRules:
     manifest, config = version.manifest, parts.config
     schema = Schema.from_json_str(written.schema, release_gil=True)
     pause()
-    guards = engine_set(written.guards)
+    guards = compile_policy_set(written.guards)
     pause()
     return ToolRules(
         manifest=manifest,
@@ -146,7 +148,7 @@ def _tool_rules(
         schema=schema,
         guards=guards,
         gates=written.gates,
-        everything=engine_set(written.written),
+        everything=compile_policy_set(written.written),
         permits=written.permits,
         resource_attributes=_always(config, manifest.resource.type),
         agent_attributes=_always(config, AGENT),
@@ -169,7 +171,7 @@ def with_policies(tool: ToolRules, policies: Mapping[str, Policy]) -> ToolRules:
 
 def _matching(manifest: ToolManifest, policies: Mapping[str, Policy]) -> dict[str, Policy]:
     """The policies whose action can match this tool's, in the order of the files."""
-    return {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
+    return {n: p for n, p in policies.items() if scope_may_match(p.tree, manifest.tool, manifest.groups)}
 
 
 def _permits(matching: Mapping[str, Policy]) -> tuple[str, ...]:
@@ -182,17 +184,17 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
 
 def people_rules(policies: Mapping[str, Policy]) -> dict[str, PeopleRules]:
     """The rules about what people do, by what it is; nothing where there is none."""
-    return _all_people_rules({action: about_people(policies, action) for action in ABOUT})
+    return _all_people_rules({action: people_policies(policies, action) for action in RESOURCE_TYPES})
 
 
-def about_people(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+def people_policies(policies: Mapping[str, Policy], action: str) -> PolicySetSource:
     """The policies about one thing people do."""
     return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
 
 
-def _all_people_rules(written: Mapping[str, WrittenSet]) -> dict[str, PeopleRules]:
+def _all_people_rules(written: Mapping[str, PolicySetSource]) -> dict[str, PeopleRules]:
     return {
-        action: PeopleRules(approving_schema(), engine_set(rules))
+        action: PeopleRules(people_schema(), compile_policy_set(rules))
         for action, rules in written.items()
         if rules
     }

@@ -34,7 +34,7 @@ MUTANTS_FILE = "cases/mutants.toml"
 OTHER_BUNDLES = frozenset({"examples", "library"})
 """Folders that hold bundles of their own; they are not part of this one."""
 
-Found = tuple[dict[str, bytes], list[tuple[str, str]]]
+FolderContents = tuple[dict[str, bytes], list[tuple[str, str]]]
 """The files by name, and what is wrong: file and message."""
 
 _TEXT_BESIDE = frozenset({".md", ".txt"})
@@ -46,7 +46,7 @@ _NO_SUCH_FOLDER = (
 _TOO_MUCH = f"more than {MAX_FILES} files or {MAX_BUNDLE_BYTES} bytes; split it"
 
 
-def read(folder: str) -> Found:
+def read_folder(folder: str) -> FolderContents:
     """Every file of the bundle, in the order of its names, and every problem."""
     files: dict[str, bytes] = {}
     problems: list[tuple[str, str]] = []
@@ -59,7 +59,7 @@ def read(folder: str) -> Found:
         path = os.path.join(folder, name)  # noqa: PTH118  pathlib takes longer to load than this to run
         try:
             mode = os.lstat(path).st_mode
-            belonging = belongs(name, is_link=stat.S_ISLNK(mode), is_folder=stat.S_ISDIR(mode))
+            belonging = belongs_to_bundle(name, is_link=stat.S_ISLNK(mode), is_folder=stat.S_ISDIR(mode))
             if not stat.S_ISREG(mode):
                 raise ValueError("not a regular file; only those are read")
             if belonging:
@@ -79,7 +79,7 @@ def is_bundle_file(name: str) -> bool:
     return not last.startswith(".") and (named or _suffix(last) in FOLDERS.get(place, ()))
 
 
-def belongs(name: str, *, is_link: bool = False, is_folder: bool = False) -> bool:
+def belongs_to_bundle(name: str, *, is_link: bool = False, is_folder: bool = False) -> bool:
     """Whether what lies under this name within the bundle is part of it; a folder and a repository ask alike.
 
     Raises:
@@ -136,4 +136,4 @@ def _read(path: str) -> bytes:
 
 if __name__ == "__main__":
     with open(1, "wb") as answer:
-        answer.write(marshal.dumps(read(sys.argv[1])))
+        answer.write(marshal.dumps(read_folder(sys.argv[1])))

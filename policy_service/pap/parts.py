@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import Lane, Limits, ToolManifest, load
+from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
-from policy_service.facts.groups import Directory, parse_groups
+from policy_service.facts.groups import GroupDirectory, parse_groups
 from policy_service.facts.manifests import InputCodec
-from policy_service.facts.meters import Meter, by_tool, read_meters
-from policy_service.facts.outside import Outside
+from policy_service.facts.meters import Meter, by_tool, parse_meters
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
-from policy_service.pap.problems import Problem, unreadable
+from policy_service.pap.problems import Problem, parse_problem
 from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
 
 
 @dataclass(frozen=True)
-class Parts:
+class BundleParts:
     """Everything in a bundle but its policies."""
 
     tools: tuple[ToolVersion, ...]
-    directory: Directory
+    directory: GroupDirectory
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
     meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
@@ -54,16 +54,16 @@ class Parts:
         """The codec of each tool's current manifest, by its name."""
         return {name: version.codec for name, version in self.current.items()}
 
-    def open_readers(self, folder: Path | None, outside: Outside | None) -> dict[str, FactReader]:
+    def open_readers(self, folder: Path | None, outside: Allowlist | None) -> dict[str, FactReader]:
         """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
 
         ``folder`` is where the databases lie that facts.toml names by path, ``outside`` which hosts may be asked.
         """
         return {source.name: self._open(source, folder, outside) for source in self.config.source}
 
-    def _open(self, source: SourceSpec, folder: Path | None, outside: Outside | None) -> FactReader:
+    def _open(self, source: SourceSpec, folder: Path | None, outside: Allowlist | None) -> FactReader:
         if source.url is not None:
-            allowed = None if outside is None else outside.place_for(source.url)
+            allowed = None if outside is None else outside.host_for(source.url)
             if allowed is None:
                 return FailedReader(
                     "nothing outside may be asked here: only a service with an allowlist asks"
@@ -93,24 +93,26 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
     )
 
 
-def read_parts(files: Mapping[str, bytes], outside: Outside | None = None) -> tuple[Parts, list[Problem]]:
+def read_parts(
+    files: Mapping[str, bytes], outside: Allowlist | None = None
+) -> tuple[BundleParts, list[Problem]]:
     """All parts, and every problem in them; parts with a problem are empty.
 
     What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.
     """
     problems: list[Problem] = []
     tools = read_tools(files, problems)
-    directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
+    directory = _toml(files, "groups.toml", parse_groups, problems) or GroupDirectory({}, {}, {})
     config = _toml(files, "facts.toml", parse_facts_config, problems) or FactsConfig()
     rows = _fact_files(files, config, problems)
     meters = _meters(files, tools, problems)
     problems += _tool_problems(tools, config)
     if outside is not None:
-        problems += outside_problems(directory, config, outside)
-    return Parts(tools, directory, config, rows, meters), problems
+        problems += allowlist_problems(directory, config, outside)
+    return BundleParts(tools, directory, config, rows, meters), problems
 
 
-def outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
+def allowlist_problems(directory: GroupDirectory, config: FactsConfig, outside: Allowlist) -> list[Problem]:
     """What of the world outside this service may not ask for them."""
     problems = [
         Problem(
@@ -120,7 +122,7 @@ def outside_problems(directory: Directory, config: FactsConfig, outside: Outside
             f"adds it to [[facts_http]]",
         )
         for source in config.source
-        if source.url is not None and outside.place_for(source.url) is None
+        if source.url is not None and outside.host_for(source.url) is None
     ]
     if directory.elsewhere and outside.directory is None:
         first = sorted(directory.elsewhere)[0]
@@ -191,7 +193,7 @@ def _toml(files: Mapping[str, bytes], name: str, read: Any, problems: list[Probl
     try:
         return read(tomllib.loads(files[name].decode("utf-8")))
     except (ValueError, RecursionError) as error:
-        problems.append(unreadable(name, error))
+        problems.append(parse_problem(name, error))
         return None
 
 
@@ -212,7 +214,7 @@ def _fact_files(
         try:
             rows[file] = _rows(load(files[file], _FACTS_LIMITS))
         except ValueError as error:
-            problems.append(unreadable(file, error))
+            problems.append(parse_problem(file, error))
             continue
         for spec in (source for source in config.source if source.file == file):
             problems += [Problem(file, None, said) for said in row_problems(config, spec, rows[file])]
@@ -229,12 +231,12 @@ def _meters(
     files: Mapping[str, bytes], tools: Sequence[ToolVersion], problems: list[Problem]
 ) -> dict[str, tuple[Meter, ...]]:
     current = {version.tool: version.manifest for version in tools if version.label is None}
-    meters, wrong = read_meters(_toml(files, "meters.toml", dict, problems) or {}, current)
+    meters, wrong = parse_meters(_toml(files, "meters.toml", dict, problems) or {}, current)
     problems += [Problem("meters.toml", None, message) for message in wrong]
     counted = by_tool(meters.values())
     # A version beside the current one spends from the same budget, so it must say as well what is counted.
     for version in tools:
         for meter in counted.get(version.tool, ()):
-            if version.label is not None and (fault := meter.fault_in(version.manifest)) is not None:
+            if version.label is not None and (fault := meter.incompatibility(version.manifest)) is not None:
                 problems.append(Problem(version.file, None, f"the meter {meter.name!r} counts it: {fault}"))
     return counted

@@ -22,15 +22,15 @@ from countersign.contract.manifest import PEOPLE_ACTIONS
 from policy_service.domain.gates import STEP_UPS, Gate
 from policy_service.domain.values import parse_duration
 from policy_service.pap.problems import Problem
-from policy_service.pap.scan import Statement, hidden_characters, scan
-from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN, PolicySource, actions_named
-from policy_service.slack import require_place
+from policy_service.pap.scan import Statement, hidden_character_problems, scan
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN, PolicySource, scope_actions
+from policy_service.slack import require_channel
 
-ANYWHERE: Final = frozenset({"id", "title", "doc"})
-ON_A_GATE: Final = frozenset(
+POLICY_ANNOTATIONS: Final = frozenset({"id", "title", "doc"})
+GATE_ANNOTATIONS: Final = frozenset(
     "approval quorum step_up shared answer_within valid_for channel remind escalate reason".split()
 )
-ON_A_PERMIT: Final = frozenset({"unseen"})
+PERMIT_ANNOTATIONS: Final = frozenset({"unseen"})
 MAX_QUORUM: Final = 50
 """More people than that never agree on one effect within any deadline; a larger number is a slip."""
 
@@ -40,7 +40,7 @@ _MAX_TEXT: Final = 2_000  # characters of a title or doc: it is shown beside the
 
 
 @dataclass(frozen=True, slots=True)
-class Annotations:
+class ParsedAnnotations:
     """What the annotations of one policy say; `problems` when they may not."""
 
     id: str | None
@@ -71,7 +71,7 @@ class _Lint:
 
 def read_annotations(
     statement: Statement, effect: str, annotations: Mapping[str, str], groups: frozenset[str]
-) -> Annotations:
+) -> ParsedAnnotations:
     """Lint one policy's annotations; `groups` are the groups that exist."""
     lint = _Lint(statement, annotations)
     policy_id = _id(lint)
@@ -82,7 +82,7 @@ def read_annotations(
     if effect == "forbid" and "approval" in annotations:
         gate = _gate(lint, policy_id or "?", groups)
     unseen = lint.value("unseen", _names, frozenset()) if effect == "permit" else frozenset()
-    return Annotations(policy_id, gate if not lint.problems else None, unseen, tuple(lint.problems))
+    return ParsedAnnotations(policy_id, gate if not lint.problems else None, unseen, tuple(lint.problems))
 
 
 def _id(lint: _Lint) -> str | None:
@@ -104,26 +104,26 @@ def _places(lint: _Lint, effect: str) -> None:
     is_gate = effect == "forbid" and "approval" in lint.annotations
     for name in lint.annotations:
         if (
-            name in ANYWHERE
-            or (name in ON_A_GATE and is_gate)
-            or (name in ON_A_PERMIT and effect == "permit")
+            name in POLICY_ANNOTATIONS
+            or (name in GATE_ANNOTATIONS and is_gate)
+            or (name in PERMIT_ANNOTATIONS and effect == "permit")
         ):
             continue
         lint.refuse(name, _misplaced(name, effect))
 
 
 def _misplaced(name: str, effect: str) -> str:
-    if name in ON_A_GATE and effect == "permit":
+    if name in GATE_ANNOTATIONS and effect == "permit":
         return f"@{name} belongs on a gate, which is a forbid; write `forbid (...) when {{ people must agree }};`"
-    if name in ON_A_GATE:
+    if name in GATE_ANNOTATIONS:
         return f'@{name} belongs on a gate; add @approval("group"), or drop it from this plain forbid'
-    if name in ON_A_PERMIT:
+    if name in PERMIT_ANNOTATIONS:
         return f"@{name} belongs on a permit; a {effect} cannot say that fields need no weighing"
-    close = get_close_matches(name, ANYWHERE | ON_A_GATE | ON_A_PERMIT, n=1)
+    close = get_close_matches(name, POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS, n=1)
     hint = (
         f"did you mean @{close[0]}?"
         if close
-        else f"known are {', '.join(sorted(ANYWHERE | ON_A_GATE | ON_A_PERMIT))}"
+        else f"known are {', '.join(sorted(POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS))}"
     )
     return f"@{name} is not an annotation we know; {hint}"
 
@@ -140,7 +140,7 @@ def _gate(lint: _Lint, policy_id: str, groups: frozenset[str]) -> Gate | None:
         "answer_within": lint.value("answer_within", parse_duration),
         "valid_for": lint.value("valid_for", parse_duration),
         "reason": lint.value("reason", _flag),
-        "channel": lint.value("channel", require_place),
+        "channel": lint.value("channel", require_channel),
         "remind": lint.value("remind", parse_duration),
         "escalate": lint.value("escalate", existing),
         "title": lint.annotations.get("title"),
@@ -196,7 +196,7 @@ def _shown_text(text: str) -> str:
 MAX_POLICIES: Final = 10_000
 """Of a whole bundle: what it takes to load grows with them, at a millisecond or two each."""
 
-MAX_OF_ONE_TOOL: Final = 2_000
+MAX_POLICIES_PER_TOOL: Final = 2_000
 """That can match one tool: all of them are weighed at each call, which nothing can interrupt, at some microseconds
 each."""
 
@@ -212,7 +212,7 @@ class Policy:
     @property
     def about_people(self) -> frozenset[str]:
         """Which of the things people do it is about; a policy open to all actions is about tools only."""
-        return PEOPLE_ACTIONS & (actions_named(self.tree) or frozenset())
+        return PEOPLE_ACTIONS & (scope_actions(self.tree) or frozenset())
 
 
 def read_policies(
@@ -241,7 +241,7 @@ def read_policies(
     return policies, problems
 
 
-def validate(policies: Iterable[Policy], tools: Schema, approving: Schema) -> list[Problem]:
+def schema_problems(policies: Iterable[Policy], tools: Schema, approving: Schema) -> list[Problem]:
     """What the schema has against each policy."""
     problems: list[Problem] = []
     for policy in policies:
@@ -268,7 +268,7 @@ def _statements(files: Mapping[str, bytes], problems: list[Problem]) -> list[Sta
             problems.append(Problem(name, None, f"byte {error.start} is not UTF-8"))
             continue
         statements += found
-        problems += [*hidden_characters(name, text), *wrong]
+        problems += [*hidden_character_problems(name, text), *wrong]
         if len(statements) > MAX_POLICIES:
             break  # it is refused whatever else is in it
     return statements
@@ -295,7 +295,7 @@ def _read(statement: Statement, groups: frozenset[str], problems: list[Problem])
     )
     policy = Policy(source, replace(tree, id=read.id), statement)
     if policy.about_people:
-        policy = replace(policy, source=replace(source, people_do=min(policy.about_people)))
+        policy = replace(policy, source=replace(source, people_action=min(policy.about_people)))
     problems += _people_problems(policy)
     return policy
 
@@ -318,7 +318,7 @@ def _people_problems(policy: Policy) -> list[Problem]:
     if not policy.about_people:
         return []
     action = min(policy.about_people)
-    if actions_named(policy.tree) != frozenset({action}):
+    if scope_actions(policy.tree) != frozenset({action}):
         return [
             policy.statement.problem(f'a rule about Action::"{action}" may name no other action; write two')
         ]

@@ -12,7 +12,7 @@ from typing import Literal
 Level = Literal["error", "warning", "note"]
 """An error keeps a bundle from becoming active; a warning looks wrong; a note is worth knowing."""
 
-Why = Literal["invalid", "unreachable", "gone", "force_push", "unsigned", "cases"]
+RejectionReason = Literal["invalid", "unreachable", "gone", "force_push", "unsigned", "cases"]
 """Why the newest bytes of a source are not in force, for programs."""
 
 
@@ -38,7 +38,7 @@ class Problem:
 _LINE = re.compile(r"\bline (\d+)")
 
 
-def unreadable(file: str, error: Exception) -> Problem:
+def parse_problem(file: str, error: Exception) -> Problem:
     """A file that a parser refused, at the line the parser names, if it names one."""
     said = str(error)
     at = _LINE.search(said)
@@ -48,9 +48,9 @@ def unreadable(file: str, error: Exception) -> Problem:
 class BundleError(Exception):
     """A bundle that may not become active, and why. The text is one line for each problem."""
 
-    why: Why = "invalid"
+    why: RejectionReason = "invalid"
 
-    def __init__(self, problems: Iterable[Problem], why: Why | None = None) -> None:
+    def __init__(self, problems: Iterable[Problem], why: RejectionReason | None = None) -> None:
         self.problems = tuple(problems)
         self.why = why or self.why
         super().__init__("\n".join(str(problem) for problem in self.problems))
@@ -59,5 +59,5 @@ class BundleError(Exception):
 class HeadError(BundleError):
     """A head that may not follow the commit in force, or that cannot be had at all; the bundle in it may be good."""
 
-    def __init__(self, origin: str, message: str, why: Why) -> None:
+    def __init__(self, origin: str, message: str, why: RejectionReason) -> None:
         super().__init__([Problem(origin, None, message)], why)

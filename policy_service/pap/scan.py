@@ -114,7 +114,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
         line += token.count("\n")
 
 
-def hidden_characters(file: str, text: str) -> Iterator[Problem]:
+def hidden_character_problems(file: str, text: str) -> Iterator[Problem]:
     """Characters that let a rule read otherwise than it is parsed: they turn writing round, or cannot be seen."""
     for number, content in enumerate(text.split("\n"), start=1):
         if content.replace("\t", "").replace("\r", "").isprintable():
@@ -183,14 +183,14 @@ _ROUNDS: Final = 3  # the engine's formatter needs a second round for some comme
 
 
 @dataclass(frozen=True, slots=True)
-class Formatted:
+class FormattedFile:
     """The text of one file in our layout, and the statements that were left as they are."""
 
     text: str
     left: tuple[Problem, ...] = ()
 
 
-def format_file(file: str, raw: bytes) -> Formatted:
+def format_file(file: str, raw: bytes) -> FormattedFile:
     """One policy file in our layout.
 
     Raises:
@@ -201,7 +201,7 @@ def format_file(file: str, raw: bytes) -> Formatted:
     except UnicodeDecodeError as error:
         raise BundleError([Problem(file, None, f"byte {error.start} is not UTF-8")]) from None
     statements, problems = scan(file, text)
-    problems += [*hidden_characters(file, text), *_unparsable(statements)]
+    problems += [*hidden_character_problems(file, text), *_unparsable(statements)]
     if problems:
         raise BundleError(problems)
     pieces: list[str] = []
@@ -224,7 +224,7 @@ def format_file(file: str, raw: bytes) -> Formatted:
         raise BundleError(
             [Problem(file, None, "a comment would be lost; lay this file out by hand, and tell us")]
         )
-    return Formatted(whole + "\n" if whole else "", tuple(left))
+    return FormattedFile(whole + "\n" if whole else "", tuple(left))
 
 
 def _unparsable(statements: list[Statement]) -> Iterator[Problem]:

@@ -28,7 +28,7 @@ from policy_service.pap.folder_reader import (
 )
 from policy_service.pap.problems import BundleError, HeadError, Problem
 
-LABEL: Final = b"countersign/bundle/v1\n"
+DIGEST_LABEL: Final = b"countersign/bundle/v1\n"
 READ_S: Final = 10.0  # for a whole folder; 2,000 files take a tenth of a second from a disk
 _KILLED_S: Final = 1.0
 
@@ -94,7 +94,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def bundle_digest(files: Mapping[str, bytes]) -> str:
     """SHA-256 over the names and the bytes."""
     contents = {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
-    return hashlib.sha256(LABEL + canonicalize(contents)).hexdigest()
+    return hashlib.sha256(DIGEST_LABEL + canonicalize(contents)).hexdigest()
 
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -105,7 +105,7 @@ _HASHES: Final = {
 }
 
 
-def commit_of(folder: Path, files: Mapping[str, bytes], digest: str) -> str:
+def find_commit(folder: Path, files: Mapping[str, bytes], digest: str) -> str:
     """The commit's name, or `dir-<digest>` for bytes that are not exactly a commit's."""
     head = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
     tree = _git(folder, "ls-tree", "-r", "-z", head.strip()) if head else None
@@ -142,7 +142,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CommitInfo:
     """What a commit says of itself: nobody has checked it, unless it was signed."""
 
     author: str
@@ -164,11 +164,11 @@ class BundleFiles:
     commit: str
     origin: str
     folder: Path | None = None
-    written: Written | None = None
+    written: CommitInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AcceptedCommits:
     """What all replicas know of a source with a history: the commit in force, and one an operator let follow it."""
 
     accepted: str | None = None
@@ -180,7 +180,7 @@ class BundleSource(Protocol):
 
     identity: str | None
     """Which source it is to other replicas; None for one that no other shares, which has no history to keep to."""
-    standing: Standing
+    standing: AcceptedCommits
     """Kept by whoever reads the database; a source without an identity does not look at it."""
     head: str | None
     """The newest commit as the last look found it, in force or not."""
@@ -203,7 +203,7 @@ class BundleSource(Protocol):
             BundleError: they cannot be read any more.
         """
 
-    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+    def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
         """What commits say of themselves, those of them that can still be read."""
 
     def keep(self, commit: str) -> None:
@@ -217,7 +217,7 @@ class FolderSource:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._reader = folder, FolderReader(folder)
-        self.standing = Standing()
+        self.standing = AcceptedCommits()
         self.head: str | None = None
 
     @property
@@ -233,14 +233,14 @@ class FolderSource:
         """
         files = self._reader.read()
         digest = bundle_digest(files)
-        self.head = commit = commit_of(self._folder, files, digest)
+        self.head = commit = find_commit(self._folder, files, digest)
         return BundleFiles(files, digest, commit, self.origin, self._folder)
 
     def read_accepted(self) -> BundleFiles | None:
         """Nothing: a folder has no history."""
         return None
 
-    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+    def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
         """Nothing: whose work a folder is, nobody knows."""
         return {}
 

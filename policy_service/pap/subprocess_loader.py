@@ -27,11 +27,11 @@ from typing import Any, Final
 
 from cedarpy import policies_to_json_str, pst
 
-from policy_service.facts.outside import Outside
-from policy_service.pap.bundle import Bundle, assemble
-from policy_service.pap.cases.guarding import Guarded, guard
-from policy_service.pap.checking import Checked, check_files
-from policy_service.pap.compile import WrittenSet, WrittenTool, engine_set
+from policy_service.facts.allowlist import Allowlist
+from policy_service.pap.bundle import Bundle, assemble_bundle
+from policy_service.pap.check import CheckedBundle, check_files
+from policy_service.pap.compile import PolicySetSource, ToolRulesSource, compile_policy_set
+from policy_service.pap.policy_tests.activation_check import CaseCheck, require_cases_pass
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles
 
@@ -46,7 +46,7 @@ copyreg.pickle(pst.FrozenMap, lambda frozen: (pst.FrozenMap, (dict(frozen),)))
 
 
 @dataclass(frozen=True)
-class Task:
+class LoadRequest:
     """One bundle to read; with ``guarded`` its cases are run, and those of the bundle in force where there is one."""
 
     files: Mapping[str, bytes]
@@ -56,12 +56,12 @@ class Task:
 
 
 @dataclass
-class Unpacking:
+class LoadResponse:
     """What was found, put together again from its pieces."""
 
     refused: BundleError | None = None
-    guarded: Guarded | None = None
-    _whole: Checked | None = None
+    guarded: CaseCheck | None = None
+    _whole: CheckedBundle | None = None
     _lists: dict[str, list[Any]] = field(default_factory=lambda: {"version": [], "tool": [], "policies": []})
 
     def take(self, piece: tuple[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Unpacking:
         else:
             self._lists[kind].append(value)
 
-    def checked(self) -> Checked | None:
+    def checked(self) -> CheckedBundle | None:
         """All of it; None where its end is missing."""
         if self._whole is None:
             return None
@@ -91,20 +91,20 @@ def main(seconds: float) -> None:
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a parser prints is no answer
     _bound(seconds)
-    task: Task = pickle.load(sys.stdin.buffer)  # noqa: S301  from the service that started this process
-    for piece in answers(task):
+    task: LoadRequest = pickle.load(sys.stdin.buffer)  # noqa: S301  from the service that started this process
+    for piece in load_in_pieces(task):
         raw = pickle.dumps(piece)
         answer.write(len(raw).to_bytes(8, "big") + raw)
     answer.close()
 
 
-def answers(task: Task) -> Iterator[tuple[str, Any]]:
+def load_in_pieces(task: LoadRequest) -> Iterator[tuple[str, Any]]:
     """The pieces of the answer to a task."""
     try:
         checked = check_files(task.files, allowed_outside=task.allowed_outside)
         if task.guarded:
             active = None if task.active is None else _files(task.active)
-            yield "guarded", guard(assemble(_files(task.files), checked, None), active)
+            yield "guarded", require_cases_pass(assemble_bundle(_files(task.files), checked, None), active)
     except BundleError as error:
         yield "refused", (error.why, error.problems)
         return
@@ -118,7 +118,7 @@ def answers(task: Task) -> Iterator[tuple[str, Any]]:
     while some := list(islice(policies, _AT_A_TIME)):
         yield "policies", some
     people = {action: _as_json(written, bodies) for action, written in checked.people.items()}
-    none: tuple[WrittenTool, ...] = ()
+    none: tuple[ToolRulesSource, ...] = ()
     parts = replace(checked.parts, tools=())
     yield "rest", replace(checked, parts=parts, policies={}, tools=none, people=people)
 
@@ -127,7 +127,7 @@ def _files(files: Mapping[str, bytes]) -> BundleFiles:
     return BundleFiles(files, "", "", "")
 
 
-def _bodies(checked: Checked) -> dict[str, str]:
+def _bodies(checked: CheckedBundle) -> dict[str, str]:
     """Each policy as the engine's JSON, without its id; a long chain has none, because it is nested too deep for it."""
     bodies: dict[str, str] = {}
     for name, source in checked.policies.items():
@@ -139,14 +139,14 @@ def _bodies(checked: Checked) -> dict[str, str]:
     return bodies
 
 
-def _as_json(written: WrittenSet, bodies: Mapping[str, str]) -> WrittenSet:
+def _as_json(written: PolicySetSource, bodies: Mapping[str, str]) -> PolicySetSource:
     """A set as JSON where the engine takes it so, which it then can without holding up anybody; else as it was."""
     if isinstance(written, str) or not written or written.keys() - bodies.keys():
         return written
     inner = ",".join(f"{json.dumps(name)}:{bodies[name]}" for name in written)
     text = f'{{"templates":{{}},"staticPolicies":{{{inner}}},"templateLinks":[]}}'
     try:
-        engine_set(text)
+        compile_policy_set(text)
     except ValueError:
         return written
     return text
@@ -168,7 +168,7 @@ SMALL_BYTES: Final = 32 * 1024
 """Rules, manifests and cases up to this are checked in a thread: about 100 policies, some 0.3 s; a process takes
 longer to start than that."""
 
-MAX_SECONDS: Final = 180.0
+MAX_LOAD_S: Final = 180.0
 """For one bundle. The largest that is allowed (10,000 policies) takes about 30 on an idle core."""
 
 _BREATH_S: Final = 0.0005  # between two pieces: whoever waits for the interpreter has it
@@ -180,29 +180,31 @@ _BEGIN: Final = (
 _KEPT: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 
 
-class EndedError(BundleError):
+class LoaderFailedError(BundleError):
     """The process that read the bundle ended or took too long. It may do better at the next look."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cases:
+class RequiredCases:
     """Which cases a candidate has to pass beside its own: those of the bundle in force, if there is one."""
 
     active: BundleFiles | None
 
 
 @dataclass
-class Preparer:
+class BundleLoader:
     """Prepares bundles for one service; from any thread, one at a time each. Closing it ends what goes on."""
 
-    outside: Outside | None = None
+    outside: Allowlist | None = None
     small_bytes: int = SMALL_BYTES
-    max_seconds: float = MAX_SECONDS
+    max_seconds: float = MAX_LOAD_S
     _running: set[subprocess.Popen[bytes]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
-    def prepare(self, source: BundleFiles, cases: Cases | None = None) -> tuple[Bundle, Guarded | None]:
+    def prepare(
+        self, source: BundleFiles, cases: RequiredCases | None = None
+    ) -> tuple[Bundle, CaseCheck | None]:
         """The bundle, and how many cases it passed where they were asked for. Blocks; belongs in a thread.
 
         Raises:
@@ -226,21 +228,21 @@ class Preparer:
             for process in self._running:
                 process.kill()
 
-    def _here(self, source: BundleFiles, cases: Cases | None) -> tuple[Bundle, Guarded | None]:
+    def _here(self, source: BundleFiles, cases: RequiredCases | None) -> tuple[Bundle, CaseCheck | None]:
         with _others_first():
-            bundle = assemble(source, check_files(source.files, self.outside), self.outside, _breathe)
+            bundle = assemble_bundle(source, check_files(source.files, self.outside), self.outside, _breathe)
             if cases is None:
                 return bundle, None
             try:
-                return bundle, guard(bundle, cases.active)
+                return bundle, require_cases_pass(bundle, cases.active)
             except BundleError:
                 bundle.close()
                 raise
 
-    def _apart(self, source: BundleFiles, cases: Cases | None) -> tuple[Bundle, Guarded | None]:
+    def _apart(self, source: BundleFiles, cases: RequiredCases | None) -> tuple[Bundle, CaseCheck | None]:
         active = None if cases is None or cases.active is None else dict(cases.active.files)
-        task = Task(dict(source.files), self.outside is not None, cases is not None, active)
-        answer = Unpacking()
+        task = LoadRequest(dict(source.files), self.outside is not None, cases is not None, active)
+        answer = LoadResponse()
         said = self._ask(task)
         with _others_first():
             for piece in _frames(said):
@@ -250,9 +252,9 @@ class Preparer:
                 raise answer.refused
             if (checked := answer.checked()) is None:
                 raise _ended("the process that read it answered nothing")
-            return assemble(source, checked, self.outside, _breathe), answer.guarded
+            return assemble_bundle(source, checked, self.outside, _breathe), answer.guarded
 
-    def _ask(self, task: Task) -> bytes:
+    def _ask(self, task: LoadRequest) -> bytes:
         process = self._start()
         try:
             said, _ = process.communicate(pickle.dumps(task), timeout=self.max_seconds)
@@ -286,8 +288,8 @@ class Preparer:
             return process
 
 
-def _ended(why: str) -> EndedError:
-    return EndedError([Problem("bundle", None, f"the bundle could not be read: {why}")])
+def _ended(why: str) -> LoaderFailedError:
+    return LoaderFailedError([Problem("bundle", None, f"the bundle could not be read: {why}")])
 
 
 def _how(code: int) -> str:

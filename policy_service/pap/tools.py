@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from countersign.contract import ContractError, ToolManifest, load_manifest, manifest_file
 from policy_service.facts.manifests import InputCodec
-from policy_service.pap.problems import Problem, unreadable
+from policy_service.pap.problems import Problem, parse_problem
 
 MAX_VERSIONS: Final = 8
 """Manifests of one tool in force at once: every rule is validated against each, and each must be kept in mind."""
@@ -44,7 +44,7 @@ class ToolVersion:
     @property
     def unseen(self) -> tuple[str, ...]:
         """The fields that policy cannot see: a call that carries one asks people, unless a permit names it."""
-        return tuple(sorted(self.codec.may_be_unseen))
+        return tuple(sorted(self.codec.possible_unseen))
 
 
 def read_tools(files: Mapping[str, bytes], problems: list[Problem]) -> tuple[ToolVersion, ...]:
@@ -58,7 +58,7 @@ def read_tools(files: Mapping[str, bytes], problems: list[Problem]) -> tuple[Too
             codec = InputCodec(manifest)
             read.append(ToolVersion(file, _label(file, manifest.tool), manifest, codec))
         except (ContractError, ValueError, RecursionError) as error:
-            problems.append(unreadable(file, error))
+            problems.append(parse_problem(file, error))
     problems += _version_problems(read)
     return tuple(read)
 

@@ -20,7 +20,7 @@ from cedarpy import Decision as CedarDecision
 from cedarpy import Entities, PolicySet, Schema, is_authorized
 
 from countersign.contract import Resource
-from policy_service.domain.question import Claimed, Encoded, Question
+from policy_service.domain.policy_request import Claimed, EncodedArgs, PolicyRequest
 from policy_service.domain.values import datetime_value
 from policy_service.pdp.rules import Rules, ToolRules
 
@@ -30,7 +30,7 @@ _FAILED_POLICY: Final = re.compile(r"error while evaluating policy `([A-Za-z0-9.
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CedarRequest:
     """Who, what, on which, in which context; `context` is JSON text, written once for both questions."""
 
     principal: Uid
@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CedarAnswer:
     """What the engine said of one policy set. Where `errors` is not empty, nothing else may be believed."""
 
     allowed: bool
@@ -48,17 +48,17 @@ class Answer:
     errors: tuple[str, ...] = ()
 
 
-def uid(kind: str, name: str) -> Uid:
+def entity_uid(kind: str, name: str) -> Uid:
     """An entity's id as data, safe for any characters."""
     return {"type": kind, "id": name}
 
 
-def entity(of: Uid, attrs: Mapping[str, Any], parents: Sequence[Uid] = ()) -> dict[str, Any]:
+def entity_json(of: Uid, attrs: Mapping[str, Any], parents: Sequence[Uid] = ()) -> dict[str, Any]:
     """One entity in Cedar's JSON."""
     return {"uid": of, "attrs": attrs, "parents": parents}
 
 
-def entities_of(entities: Sequence[Mapping[str, Any]], schema: Schema) -> Entities:
+def build_entities(entities: Sequence[Mapping[str, Any]], schema: Schema) -> Entities:
     """The entities of one request, checked against the schema.
 
     Raises:
@@ -67,7 +67,9 @@ def entities_of(entities: Sequence[Mapping[str, Any]], schema: Schema) -> Entiti
     return Entities.from_json_str(json.dumps(entities), schema)
 
 
-def ask(policies: PolicySet, request: Request, entities: Entities, schema: Schema) -> Answer:
+def evaluate_policies(
+    policies: PolicySet, request: CedarRequest, entities: Entities, schema: Schema
+) -> CedarAnswer:
     """Ask one policy set. Any input the engine will not take is an answer with errors."""
     result = is_authorized(
         {
@@ -82,16 +84,18 @@ def ask(policies: PolicySet, request: Request, entities: Entities, schema: Schem
     )
     errors = tuple(result.diagnostics.errors)
     if result.decision not in (CedarDecision.Allow, CedarDecision.Deny):
-        return Answer(False, errors=errors or ("the engine came to no decision and did not say why",))
-    return Answer(result.decision is CedarDecision.Allow, frozenset(result.diagnostics.reasons), errors)
+        return CedarAnswer(False, errors=errors or ("the engine came to no decision and did not say why",))
+    return CedarAnswer(result.decision is CedarDecision.Allow, frozenset(result.diagnostics.reasons), errors)
 
 
-def failed_policies(errors: Sequence[str]) -> tuple[str, ...]:
+def failed_policy_ids(errors: Sequence[str]) -> tuple[str, ...]:
     """Ids of the policies these errors are about."""
     return tuple(match.group(1) for error in errors if (match := _FAILED_POLICY.match(error)))
 
 
-def request_for(question: Question, tool: ToolRules, resource: Resource, encoded: Encoded) -> Request:
+def build_request(
+    question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs
+) -> CedarRequest:
     """The request both policy sets are asked about."""
     manifest = tool.manifest
     context: dict[str, Any] = {
@@ -105,38 +109,40 @@ def request_for(question: Question, tool: ToolRules, resource: Resource, encoded
         "env": question.env,
     }
     if question.on_behalf_of is not None:
-        context["on_behalf_of"] = {"__entity": uid("User", question.on_behalf_of)}
-    return Request(
-        principal=uid("Agent", question.agent.name),
-        action=uid("Action", manifest.tool),
-        resource=uid(resource.type, resource.id),
+        context["on_behalf_of"] = {"__entity": entity_uid("User", question.on_behalf_of)}
+    return CedarRequest(
+        principal=entity_uid("Agent", question.agent.name),
+        action=entity_uid("Action", manifest.tool),
+        resource=entity_uid(resource.type, resource.id),
         context=json.dumps(context),
     )
 
 
-def entities_for(question: Question, rules: Rules, resource: Resource) -> list[dict[str, Any]]:
+def entities_json(question: PolicyRequest, rules: Rules, resource: Resource) -> list[dict[str, Any]]:
     """Agent, resource, and the people the policy may ask about, with their groups."""
     agent = question.agent
     attributes: dict[str, Any] = {**question.facts.agent, "proof": question.method}
     if agent.owner is not None:
-        attributes["owner"] = {"__entity": uid("User", agent.owner)}
-    parents = [uid("Role", role) for role in sorted(agent.roles)] + [
-        uid("Group", team) for team in sorted(agent.teams)
+        attributes["owner"] = {"__entity": entity_uid("User", agent.owner)}
+    parents = [entity_uid("Role", role) for role in sorted(agent.roles)] + [
+        entity_uid("Group", team) for team in sorted(agent.teams)
     ]
     people = {person for person in (agent.owner, question.on_behalf_of) if person is not None}
     return [
-        entity(uid("Agent", agent.name), attributes, parents),
-        entity(uid(resource.type, resource.id), question.facts.resource),
-        *(person_entity(person, rules.groups_of(person)) for person in sorted(people)),
+        entity_json(entity_uid("Agent", agent.name), attributes, parents),
+        entity_json(entity_uid(resource.type, resource.id), question.facts.resource),
+        *(person_entity_json(person, rules.groups_of(person)) for person in sorted(people)),
     ]
 
 
-def person_entity(person: str, groups: frozenset[str]) -> dict[str, Any]:
+def person_entity_json(person: str, groups: frozenset[str]) -> dict[str, Any]:
     """A person in their groups."""
-    return entity(uid("User", person), {}, [uid("Group", group) for group in sorted(groups)])
+    return entity_json(
+        entity_uid("User", person), {}, [entity_uid("Group", group) for group in sorted(groups)]
+    )
 
 
-def missing_facts(question: Question, tool: ToolRules) -> tuple[str, ...]:
+def missing_facts(question: PolicyRequest, tool: ToolRules) -> tuple[str, ...]:
     """Attributes every effect of this tool must have and this one has not."""
     return (
         *sorted(tool.resource_attributes.difference(question.facts.resource)),

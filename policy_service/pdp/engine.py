@@ -37,16 +37,16 @@ from cedarpy import Entities
 from countersign.contract import ContractError, DenyCode, Resource, Verdict, manifest_file
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.question import ArgsRefusedError, Encoded, Question
+from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError, PolicyRequest
 from policy_service.pdp.cedar import (
-    Answer,
-    Request,
-    ask,
-    entities_for,
-    entities_of,
-    failed_policies,
+    CedarAnswer,
+    CedarRequest,
+    build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
+    failed_policy_ids,
     missing_facts,
-    request_for,
 )
 from policy_service.pdp.rules import (
     DEV,
@@ -60,7 +60,7 @@ from policy_service.pdp.rules import (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RulesOutcome:
     """The verdict, and which policies determined it."""
 
     verdict: Verdict
@@ -69,54 +69,54 @@ class Outcome:
     errors: tuple[str, ...] = ()
 
 
-def outcome_of(guards: Answer, fired: frozenset[str]) -> Outcome:
+def combine_outcome(guards: CedarAnswer, fired: frozenset[str]) -> RulesOutcome:
     """Put together what the guards say and which gates fired."""
     if guards.errors:
-        return Outcome(Verdict.DENY, frozenset(), errors=guards.errors)
+        return RulesOutcome(Verdict.DENY, frozenset(), errors=guards.errors)
     if not guards.allowed:
-        return Outcome(Verdict.DENY, guards.reasons)
+        return RulesOutcome(Verdict.DENY, guards.reasons)
     if not fired:
-        return Outcome(Verdict.RELEASE, guards.reasons)
-    return Outcome(Verdict.REVIEW, guards.reasons | fired, fired=fired)
+        return RulesOutcome(Verdict.RELEASE, guards.reasons)
+    return RulesOutcome(Verdict.REVIEW, guards.reasons | fired, fired=fired)
 
 
-def ask_rules(tool: ToolRules, request: Request, entities: Entities) -> Outcome:
+def evaluate_rules(tool: ToolRules, request: CedarRequest, entities: Entities) -> RulesOutcome:
     """Ask guards and gates, in one engine call where one tells both apart.
 
     Asked together they name every forbid that is satisfied, gates and plain ones, and every error. Only the
     permits stay hidden when a gate fires, and then the guards are asked again by themselves.
     """
-    together = ask(tool.everything, request, entities, tool.schema)
+    together = evaluate_policies(tool.everything, request, entities, tool.schema)
     fired = together.reasons & tool.gates
     if together.errors or not fired:
-        return outcome_of(together, frozenset())
-    return outcome_of(ask(tool.guards, request, entities, tool.schema), fired)
+        return combine_outcome(together, frozenset())
+    return combine_outcome(evaluate_policies(tool.guards, request, entities, tool.schema), fired)
 
 
-def decide(rules: Rules, question: Question) -> Decision:
+def decide(rules: Rules, question: PolicyRequest) -> Decision:
     """The decision of these rules on this question."""
     current = rules.tools.get(question.tool)  # step 1
     if current is None:
         return _unknown(rules, question)
     tool = rules.versions.get((question.tool, question.tool_digest))
     if tool is None:
-        return _deny(rules, (tool_changed(question, current.manifest.digest),))
+        return _deny(rules, (tool_changed_reason(question, current.manifest.digest),))
     try:  # step 2
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)
-    except (ArgsRefusedError, ContractError) as error:
-        return _deny(rules, (invalid_args(question, str(error)),))
+    except (InvalidArgsError, ContractError) as error:
+        return _deny(rules, (invalid_args_reason(question, str(error)),))
     if problem := _facts_problem(rules, question, tool):  # step 3
         alarms = () if question.facts.alarm is None else (question.facts.alarm,)
-        return _deny(rules, (facts_unavailable(problem),), unseen=encoded.unseen, alarms=alarms)
+        return _deny(rules, (facts_unavailable_reason(problem),), unseen=encoded.unseen, alarms=alarms)
     outcome = _ask(rules, question, tool, resource, encoded)  # steps 4 and 5
     if outcome.verdict is Verdict.DENY:
         return _denied(rules, question, tool, resource, outcome, encoded.unseen)
     return _granted(rules, outcome, encoded.unseen)  # step 6
 
 
-def _unknown(rules: Rules, question: Question) -> Decision:
-    if question.env == DEV and (question.asked_as_unknown or not question.redecided):
+def _unknown(rules: Rules, question: PolicyRequest) -> Decision:
+    if question.env == DEV and (question.reviewed_as_unknown or not question.reevaluated):
         return Decision(
             outcome=Verdict.REVIEW,
             bundle=rules.digest,
@@ -124,12 +124,12 @@ def _unknown(rules: Rules, question: Question) -> Decision:
             policies=(UNKNOWN_TOOL,),
             gates=(UNKNOWN_TOOL_GATE,),
         )
-    if question.redecided:
-        return _deny(rules, (tool_changed(question, None),))
-    return _deny(rules, (unknown_tool(question),))
+    if question.reevaluated:
+        return _deny(rules, (tool_changed_reason(question, None),))
+    return _deny(rules, (unknown_tool_reason(question),))
 
 
-def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | None:
+def _facts_problem(rules: Rules, question: PolicyRequest, tool: ToolRules) -> str | None:
     facts = question.facts
     if facts.failed is not None:
         return facts.failed
@@ -140,23 +140,25 @@ def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | N
     return None
 
 
-def _ask(rules: Rules, question: Question, tool: ToolRules, resource: Resource, encoded: Encoded) -> Outcome:
+def _ask(
+    rules: Rules, question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs
+) -> RulesOutcome:
     try:
-        entities = entities_of(entities_for(question, rules, resource), tool.schema)
+        entities = build_entities(entities_json(question, rules, resource), tool.schema)
     except ValueError as error:
-        return Outcome(Verdict.DENY, frozenset(), errors=(f"entities do not fit the schema: {error}",))
-    request = request_for(question, tool, resource, encoded)
-    return ask_rules(tool, request, entities)
+        return RulesOutcome(Verdict.DENY, frozenset(), errors=(f"entities do not fit the schema: {error}",))
+    request = build_request(question, tool, resource, encoded)
+    return evaluate_rules(tool, request, entities)
 
 
-def _granted(rules: Rules, outcome: Outcome, unseen: tuple[str, ...]) -> Decision:
+def _granted(rules: Rules, outcome: RulesOutcome, unseen: tuple[str, ...]) -> Decision:
     determining = rules.in_order(outcome.determining)
     fired = [rules.policies[policy_id].gate for policy_id in rules.in_order(outcome.fired)]
     gates: tuple[Gate, ...] = tuple(gate for gate in fired if gate is not None)
     # INVARIANT: a gate that fired is never lost on the way to the people it asks
     if len(gates) != len(outcome.fired):
         errors = (f"gates fired that these rules do not hold: {sorted(outcome.fired)}",)
-        return _deny(rules, policy_errors(rules, errors), unseen=unseen, alarms=errors)
+        return _deny(rules, policy_error_reasons(rules, errors), unseen=unseen, alarms=errors)
     if unseen and not _named_by_a_permit(rules, determining, unseen):
         gates, determining = (*gates, UNSEEN_GATE), (*determining, UNSEEN)
     return Decision(
@@ -177,18 +179,18 @@ def _named_by_a_permit(rules: Rules, determining: Sequence[str], unseen: tuple[s
 
 def _denied(
     rules: Rules,
-    question: Question,
+    question: PolicyRequest,
     tool: ToolRules,
     resource: Resource,
-    outcome: Outcome,
+    outcome: RulesOutcome,
     unseen: tuple[str, ...],
 ) -> Decision:
     if outcome.errors:
-        return _deny(rules, policy_errors(rules, outcome.errors), unseen=unseen, alarms=outcome.errors)
+        return _deny(rules, policy_error_reasons(rules, outcome.errors), unseen=unseen, alarms=outcome.errors)
     forbids = rules.in_order(outcome.determining)
     if forbids:
-        return _deny(rules, forbidden(rules, forbids), policies=forbids, unseen=unseen)
-    return _deny(rules, (no_permit(question, rules, tool, resource),), unseen=unseen)
+        return _deny(rules, forbidden_reasons(rules, forbids), policies=forbids, unseen=unseen)
+    return _deny(rules, (no_permit_reason(question, rules, tool, resource),), unseen=unseen)
 
 
 def _deny(
@@ -213,7 +215,7 @@ def _deny(
 _SHOWN = 12  # digits of a digest, enough to tell two manifests apart by eye
 
 
-def unknown_tool(question: Question) -> Reason:
+def unknown_tool_reason(question: PolicyRequest) -> Reason:
     """The bundle has never heard of it."""
     tool = question.tool
     return Reason(
@@ -224,7 +226,7 @@ def unknown_tool(question: Question) -> Reason:
     )
 
 
-def tool_changed(question: Question, reviewed: str | None) -> Reason:
+def tool_changed_reason(question: PolicyRequest, reviewed: str | None) -> Reason:
     """The tool is not, or no longer, the one this effect was staged for."""
     tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
@@ -244,7 +246,7 @@ def tool_changed(question: Question, reviewed: str | None) -> Reason:
     )
 
 
-def invalid_args(question: Question, problem: str) -> Reason:
+def invalid_args_reason(question: PolicyRequest, problem: str) -> Reason:
     """The args do not fit the reviewed manifest."""
     return Reason(
         DenyCode.INVALID_ARGS.value,
@@ -254,7 +256,7 @@ def invalid_args(question: Question, problem: str) -> Reason:
     )
 
 
-def facts_unavailable(problem: str) -> Reason:
+def facts_unavailable_reason(problem: str) -> Reason:
     """A fact the decision needs is not to be had."""
     return Reason(
         DenyCode.FACTS_UNAVAILABLE.value,
@@ -264,9 +266,9 @@ def facts_unavailable(problem: str) -> Reason:
     )
 
 
-def policy_errors(rules: Rules, errors: Sequence[str]) -> tuple[Reason, ...]:
+def policy_error_reasons(rules: Rules, errors: Sequence[str]) -> tuple[Reason, ...]:
     """The policy could not be evaluated. One reason for each policy that is known to have failed."""
-    failed = rules.in_order(failed_policies(errors))
+    failed = rules.in_order(failed_policy_ids(errors))
     return tuple(_policy_error(rules, policy_id) for policy_id in failed) or (_policy_error(rules, None),)
 
 
@@ -282,7 +284,7 @@ def _policy_error(rules: Rules, policy_id: str | None) -> Reason:
     )
 
 
-def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
+def forbidden_reasons(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
     """Plain forbids: nobody can lift them by approving."""
     return tuple(
         Reason(
@@ -296,7 +298,7 @@ def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
     )
 
 
-def no_permit(question: Question, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
+def no_permit_reason(question: PolicyRequest, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
     """Nothing permits it; says which permits were looked at, and the line that would."""
     agent, name = question.agent, question.tool
     permits = ", ".join(f"{permit} ({rules.policies[permit].place})" for permit in tool.permits)

@@ -22,7 +22,7 @@ _MAX_CHARS: Final = 4_000  # a longer policy is no plain limit
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class MeterLimit:
     """A policy that forbids, or asks, as soon as the total would be above ``total``."""
 
     total: int
@@ -34,21 +34,21 @@ class Threshold:
         return self.source.gate is not None
 
 
-def limit_of(
+def find_limit(
     policies: Iterable[PolicySource],
     *,
     meter: str,
     field: tuple[str, ...],
     action: str,
     groups: frozenset[str],
-) -> Threshold | None:
+) -> MeterLimit | None:
     """The lowest limit on a meter for calls of one tool: one that forbids, before any that asks.
 
     ``field`` names the member of ``context.input`` the meter adds up; empty, it counts calls.
     """
     reachable = {action, *groups}
     found = [
-        Threshold(total, policy)
+        MeterLimit(total, policy)
         for policy in policies
         if policy.effect == "forbid" and f".{meter}" in policy.text and len(policy.text) <= _MAX_CHARS
         if (total := _total(_tree(policy.text), meter, field, reachable)) is not None

@@ -16,7 +16,7 @@ from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import JSON, ToolManifest
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import Encoded
+from policy_service.domain.policy_request import EncodedArgs
 
 UNSEEN: Final = "unseen"
 """Policy id and group of the built-in gate for what Cedar cannot weigh; no author's policy may take the id.
@@ -40,11 +40,11 @@ DEV: Final = "dev"
 class Codec(Protocol):
     """Args of one tool to `context.input`."""
 
-    def encode(self, args: JSON) -> Encoded:
+    def encode(self, args: JSON) -> EncodedArgs:
         """The args as policy sees them; raises ArgsRefusedError."""
 
     @property
-    def may_be_unseen(self) -> frozenset[str]:
+    def possible_unseen(self) -> frozenset[str]:
         """The fields that policy cannot weigh where they are present."""
 
 
@@ -60,7 +60,7 @@ class PolicySource:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
     unseen: frozenset[str] = frozenset()
-    people_do: str | None = None  # what people do that it is about, not tools: approve, settle, stop, ...
+    people_action: str | None = None  # what people do that it is about, not tools: approve, settle, stop, ...
 
     @property
     def title(self) -> str:
@@ -128,7 +128,7 @@ class Rules:
         return tuple(sorted(known, key=self.places.__getitem__))
 
 
-def actions_named(policy: pst.Template) -> frozenset[str] | None:
+def scope_actions(policy: pst.Template) -> frozenset[str] | None:
     """Ids of the actions and groups in a policy's scope; None when it is open to every action."""
     match policy.action:
         case pst.ActionEq(entity=entity):
@@ -138,7 +138,7 @@ def actions_named(policy: pst.Template) -> frozenset[str] | None:
     return None
 
 
-def may_match(policy: pst.Template, action: str, groups: Iterable[str]) -> bool:
+def scope_may_match(policy: pst.Template, action: str, groups: Iterable[str]) -> bool:
     """Whether this policy's action scope can match that action, itself or through one of its groups."""
     match policy.action:
         case pst.ActionEq(entity=entity):

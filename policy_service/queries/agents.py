@@ -21,13 +21,13 @@ from countersign.contract import EffectState
 from policy_service.identity.agents import find_agent, list_keys
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.alarms import StopLine, who
+from policy_service.queries.alarms import StopLine, actor_display_name
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, sentence
-from policy_service.queries.records import at_revisions, rows
+from policy_service.queries.effect_text import Piece, effect_sentence
+from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table
-from policy_service.storage.credentials import AgentKeyRow
+from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 
 RECENT: Final = 50  # effects an agent's page tells of
@@ -167,7 +167,12 @@ def _frozen(conn: Connection, bundle: Bundle, row: AgentRow) -> StopLine | None:
         return None
     by = row.frozen_by or ""
     names = names_of(conn, {by.removeprefix("person:")} if by.startswith("person:") else set())
-    return StopLine(Target("agent", row.name), row.frozen_at, who(bundle, by, names), row.frozen_reason or "")
+    return StopLine(
+        Target("agent", row.name),
+        row.frozen_at,
+        actor_display_name(bundle, by, names),
+        row.frozen_reason or "",
+    )
 
 
 def _key(key: AgentKeyRow, now: datetime) -> KeyLine:
@@ -187,14 +192,14 @@ def _newest(conn: Connection, name: str) -> list[EffectRow]:
     wanted = [(txn, rev) for txn, rev in conn.execute(newest)]
     if not wanted:
         return []
-    found = at_revisions(conn, EffectRow, "txn", wanted)
+    found = select_at_revisions(conn, EffectRow, "txn", wanted)
     place = {key: n for n, key in enumerate(wanted)}
     return sorted(found, key=lambda effect: (place[effect.txn, effect.rev], effect.seq))[:RECENT]
 
 
 def _reviews_of(conn: Connection, effects: list[EffectRow]) -> dict[tuple[str, int], ReviewRow]:
     named = [(effect.effect_id, effect.rev) for effect in effects]
-    return {(row.effect_id, row.rev): row for row in at_revisions(conn, ReviewRow, "effect_id", named)}
+    return {(row.effect_id, row.rev): row for row in select_at_revisions(conn, ReviewRow, "effect_id", named)}
 
 
 def _lines(
@@ -205,7 +210,7 @@ def _lines(
     return tuple(
         EffectLine(
             effect_id=effect.effect_id,
-            sentence=sentence(bundle, effect),
+            sentence=effect_sentence(bundle, effect),
             tool=effect.tool,
             state=effect.state,
             at=effect.changed_at,

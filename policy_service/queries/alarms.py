@@ -15,19 +15,19 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import TaskKind
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.identity.agents import OPERATOR, frozen_agents
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.records import at_revisions, rows
+from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target, list_stops
-from policy_service.slack import LATE_FAILURES, SlackApp
+from policy_service.slack import UNHEALTHY_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
-from policy_service.storage.slack_tables import SlackStandingRow, resting
+from policy_service.storage.slack_tables import SlackStatusRow, list_failing_places
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 
-LOUD_FOR: Final = timedelta(hours=24)
+BREAK_GLASS_SHOWN_FOR: Final = timedelta(hours=24)
 """How long every page names an opening by two people; one by a single person is named until it is reviewed."""
 
 _SHOWN: Final = 20
@@ -44,7 +44,7 @@ class StopLine:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedLine:
+class BreakGlassLine:
     """An effect that went without the people its gates asked; ``task_id`` where somebody still owes it a review."""
 
     review_id: str
@@ -69,7 +69,7 @@ class Alarms:
     """All of it."""
 
     stops: tuple[StopLine, ...] = ()
-    opened: tuple[OpenedLine, ...] = ()
+    opened: tuple[BreakGlassLine, ...] = ()
     slack: SlackLine | None = None
 
 
@@ -85,17 +85,17 @@ def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: d
 
 
 def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
-    row = None if app is None else find_one(conn, SlackStandingRow, team_id=app.team_id)
+    row = None if app is None else find_one(conn, SlackStatusRow, team_id=app.team_id)
     if row is None:
         return None
-    if row.since is not None and row.failures >= LATE_FAILURES:
+    if row.since is not None and row.failures >= UNHEALTHY_FAILURES:
         return SlackLine(row.since, row.last_error or "")
     return _shut(conn)
 
 
 def _shut(conn: Connection) -> SlackLine | None:
     """Channels that take nothing while something waits for them."""
-    found = resting(conn, LATE_FAILURES)
+    found = list_failing_places(conn, UNHEALTHY_FAILURES)
     if not found or found[0].since is None:
         return None
     return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))
@@ -117,10 +117,13 @@ def _stops(conn: Connection, bundle: Bundle) -> list[StopLine]:
         if row.frozen_at is not None
     ]
     names = names_of(conn, {by.removeprefix("person:") for _, _, by, _ in held if by.startswith("person:")})
-    return [StopLine(target, since, who(bundle, by, names), reason) for target, since, by, reason in held]
+    return [
+        StopLine(target, since, actor_display_name(bundle, by, names), reason)
+        for target, since, by, reason in held
+    ]
 
 
-def who(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
+def actor_display_name(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
     """An actor of the log, for people."""
     kind, _, name = actor.partition(":")
     if kind == "person":
@@ -128,11 +131,14 @@ def who(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
     return "an operator" if actor == OPERATOR else name or kind
 
 
-def _opened(conn: Connection, now: datetime) -> list[OpenedLine]:
+def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     owed = _owed(conn)
     lately = (
         select(*table(ReviewRow).columns)
-        .where(col(ReviewRow.break_glass_at).is_not(None), col(ReviewRow.break_glass_at) > now - LOUD_FOR)
+        .where(
+            col(ReviewRow.break_glass_at).is_not(None),
+            col(ReviewRow.break_glass_at) > now - BREAK_GLASS_SHOWN_FOR,
+        )
         .order_by(col(ReviewRow.break_glass_at).desc())
         .limit(_SHOWN)
     )
@@ -142,7 +148,7 @@ def _opened(conn: Connection, now: datetime) -> list[OpenedLine]:
     shown |= {review.review_id: review for review in _reviews_of(conn, list(owed))}
     signed = _signed(conn, list(shown))
     return [
-        OpenedLine(
+        BreakGlassLine(
             review.review_id,
             review.tool,
             review.agent,
@@ -177,7 +183,7 @@ def _reviewed(conn: Connection, effect_ids: list[str]) -> set[tuple[str, int]]:
 def _reviews_of(conn: Connection, effects: list[tuple[str, int]]) -> list[ReviewRow]:
     if not effects:
         return []
-    return at_revisions(conn, ReviewRow, "effect_id", effects)
+    return select_at_revisions(conn, ReviewRow, "effect_id", effects)
 
 
 def _signed(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:

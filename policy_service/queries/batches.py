@@ -22,23 +22,23 @@ from sqlmodel import col
 from countersign.contract import canonicalize
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import count
-from policy_service.queries.cases import Case, read_case, read_cases
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import ArgRow, Money, Piece, arguments, first_money, sentence
+from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, effect_sentence, first_money
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.reviews import content_of, finality, owner_name
-from policy_service.queries.shown import BATCH, view_of
-from policy_service.queries.voter import Voter, why_not
+from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
+from policy_service.queries.reviews import finality_text, owner_name, review_content
+from policy_service.queries.view_digest import BATCH_RENDERER, view_of
+from policy_service.queries.vote_eligibility import count_votes
+from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
 
-MAX_TOGETHER = 50  # lines a page shows, and votes of one form
+MAX_BATCH_LINES = 50  # lines a page shows, and votes of one form
 _LOOKED_AT = 200  # reviews of an agent's tool, to find those of the kind
 
 
-def kind_of(bundle: Bundle, case: Case) -> str:
+def batch_kind(bundle: Bundle, case: ReviewContext) -> str:
     """The kind of a review, or nothing when it is to be decided on its own."""
     effect, review, decision = case.effect, case.review, case.snapshot.decisions[case.effect.decision_id]
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
@@ -46,14 +46,14 @@ def kind_of(bundle: Bundle, case: Case) -> str:
         return ""
     if effect.kind != "effect" or len(case.snapshot.effects) != 1 or case.snapshot.superseded_by is not None:
         return ""
-    if why_alone(case):
+    if why_not_batched(case):
         return ""
     gates = sorted(gate.policy_id for gate in case.gates)
     told = [effect.agent, effect.tool, effect.tool_digest, gates, sorted(decision.policies), decision.bundle]
     return hashlib.sha256(canonicalize(told)).hexdigest()[:32]
 
 
-async def alike(ctx: Context, voter: Voter, review_id: str) -> AlikePage:
+async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:
     """The reviews of the kind of this one that wait for this person, those that expire first in front.
 
     Raises:
@@ -63,34 +63,36 @@ async def alike(ctx: Context, voter: Voter, review_id: str) -> AlikePage:
     return await ctx.db.read(lambda conn: _alike(conn, ctx, voter, review_id))
 
 
-def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> AlikePage:
-    if records.review_by_id(conn, review_id) is None:
+def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
+    if repository.review_by_id(conn, review_id) is None:
         raise NotFoundError(f"there is no review {review_id!r} that you may see")
-    bundle, first = ctx.active.current, read_case(conn, review_id)
-    kind = kind_of(bundle, first)
+    bundle, first = ctx.active.current, read_review_context(conn, review_id)
+    kind = batch_kind(bundle, first)
     if not kind:
         raise InvalidRequestError(
             "this review is to be decided on its own: it is not one of a kind of low risk"
         )
     found = _of_the_same_tool(conn, first.review)
-    answered = records.answered_among(conn, voter.iss, voter.sub, [review.review_id for review in found])
+    answered = repository.answered_reviews(conn, voter.iss, voter.sub, [review.review_id for review in found])
     now = ctx.clock()
     same = [
         case
-        for case in read_cases(conn, [review for review in found if review.review_id not in answered])
-        if kind_of(bundle, case) == kind
+        for case in read_review_contexts(
+            conn, [review for review in found if review.review_id not in answered]
+        )
+        if batch_kind(bundle, case) == kind
         and now < case.review.answer_by
-        and why_not(ctx, bundle, case.agent, case.review, case.gates, voter, now) is None
+        and vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, now) is None
     ]
     manifest = manifest_for(bundle, first.effect.tool, first.effect.tool_digest)
-    return AlikePage(
+    return BatchPage(
         kind=kind,
         agent=first.review.agent,
         owner=owner_name(bundle, first.agent.owner),
         tool=first.review.tool,
         title=first.review.tool if manifest is None else manifest.title,
         gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
-        finality=finality(first),
+        finality=finality_text(first),
         lines=tuple(batch_line(ctx, bundle, case) for case in same),
         more=len(found) == _LOOKED_AT,
     )
@@ -104,13 +106,13 @@ def _of_the_same_tool(conn: Connection, like: ReviewRow) -> list[ReviewRow]:
         .order_by(col(ReviewRow.answer_by), col(ReviewRow.review_id))
         .limit(_LOOKED_AT)
     )
-    return records.rows(conn, ReviewRow, query)
+    return repository.rows(conn, ReviewRow, query)
 
 
 _MAX_ARG_BYTES = 320  # a page folds longer values; nothing that is folded is decided in a batch
 
 
-def why_alone(case: Case) -> str:
+def why_not_batched(case: ReviewContext) -> str:
     """Why a review is decided on its own page whatever stands beside it; empty where nothing says so."""
     decision = case.snapshot.decisions[case.effect.decision_id]
     reasons = {
@@ -123,18 +125,18 @@ def why_alone(case: Case) -> str:
     return next((why for why, so in reasons.items() if so), "")
 
 
-def batch_line(ctx: Context, bundle: Bundle, case: Case) -> BatchLine:
+def batch_line(ctx: Context, bundle: Bundle, case: ReviewContext) -> BatchLine:
     """All that is signed of a review, and all that a ballot names."""
     effect, now = case.effect, ctx.clock()
-    content = content_of(bundle, case)
-    counted = count(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now)
+    content = review_content(bundle, case)
+    counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now)
     return BatchLine(
         review_id=case.review.review_id,
         rev=effect.rev,
         effect_id=effect.effect_id,
         effect_digest=effect.effect_digest,
         txn_digest=case.snapshot.transaction.txn_digest,
-        view_digest=view_of(content, BATCH).digest,
+        view_digest=view_of(content, BATCH_RENDERER).digest,
         sentence=content.sentence,
         args=content.args,
         canonical=effect.args,
@@ -169,7 +171,7 @@ class BatchLine:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikePage:
+class BatchPage:
     """Reviews of one kind that wait for one person: one tool, one agent, one set of rules, low risk."""
 
     kind: str
@@ -184,7 +186,7 @@ class AlikePage:
 
 
 @dataclass(frozen=True, slots=True)
-class WholePart:
+class TransactionReviewPart:
     """One effect of a transaction: a line that this person may decide here, or why there is none."""
 
     seq: int
@@ -199,13 +201,13 @@ class WholePart:
 
 
 @dataclass(frozen=True, slots=True)
-class WholePage:
+class TransactionReviewPage:
     """A transaction of several effects, in their order, for one person who may approve all or some of it."""
 
     agent: str
     owner: str | None
     txn_digest: str
-    parts: tuple[WholePart, ...]
+    parts: tuple[TransactionReviewPart, ...]
 
     @property
     def lines(self) -> tuple[BatchLine, ...]:
@@ -218,7 +220,7 @@ class WholePage:
         return sum(row.bytes for part in self.parts for row in part.args)
 
 
-async def whole(ctx: Context, voter: Voter, review_id: str) -> WholePage:
+async def transaction_review(ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
     """The transaction that a review is of, as it stands for this person.
 
     Raises:
@@ -228,16 +230,16 @@ async def whole(ctx: Context, voter: Voter, review_id: str) -> WholePage:
     return await ctx.db.read(lambda conn: _whole(conn, ctx, voter, review_id))
 
 
-def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> WholePage:
-    if records.review_by_id(conn, review_id) is None:
+def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
+    if repository.review_by_id(conn, review_id) is None:
         raise NotFoundError(f"there is no review {review_id!r} that you may see")
-    bundle, first = ctx.active.current, read_case(conn, review_id)
+    bundle, first = ctx.active.current, read_review_context(conn, review_id)
     snapshot = first.snapshot
     if first.effect.kind != "effect" or len(snapshot.effects) == 1:
         raise InvalidRequestError("this effect stands alone: decide it on the page of its review")
     if snapshot.superseded_by is not None:
         raise InvalidRequestError("another revision of this transaction stands now: open the review again")
-    return WholePage(
+    return TransactionReviewPage(
         agent=first.review.agent,
         owner=owner_name(bundle, first.agent.owner),
         txn_digest=snapshot.transaction.txn_digest,
@@ -249,22 +251,22 @@ def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Whol
 
 
 def _part(
-    conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, of: Case, effect: EffectRow
-) -> WholePart:
+    conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, of: ReviewContext, effect: EffectRow
+) -> TransactionReviewPart:
     review = of.snapshot.review_of(effect)
-    part = WholePart(
+    part = TransactionReviewPart(
         seq=effect.seq,
-        sentence=sentence(bundle, effect),
-        args=arguments(bundle, effect, of.snapshot.decisions[effect.decision_id].unseen),
+        sentence=effect_sentence(bundle, effect),
+        args=arg_rows(bundle, effect, of.snapshot.decisions[effect.decision_id].unseen),
         state=effect.state,
     )
     if review is None:
         return part
-    case = Case(review, of.snapshot, effect, of.agent)
+    case = ReviewContext(review, of.snapshot, effect, of.agent)
     part = replace(
         part,
         review_id=review.review_id,
-        finality=finality(case),
+        finality=finality_text(case),
         gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in case.gates)),
     )
     if review.state != "open":
@@ -278,16 +280,16 @@ def _part(
 
 
 def _why_not_here(
-    conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, case: Case, now: datetime
+    conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, case: ReviewContext, now: datetime
 ) -> str:
-    if records.answered_among(conn, voter.iss, voter.sub, [case.review.review_id]):
+    if repository.answered_reviews(conn, voter.iss, voter.sub, [case.review.review_id]):
         return "you have answered it"
     if now >= case.review.answer_by:
         return "its time is up"
     return (
-        why_not(ctx, bundle, case.agent, case.review, case.gates, voter, now)
+        vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, now)
         or _high_risk(bundle, case.effect, case.review)
-        or why_alone(case)
+        or why_not_batched(case)
     )
 
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policy_service.audit.feed import Feed
-from policy_service.pap.active import ActiveBundle
-from policy_service.pap.shadow import Candidate
+from policy_service.pap.active_bundle import ActiveBundle
+from policy_service.pap.candidate import Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer
 
 
-class Looks:
+class RefreshSignal:
     """Who asks never waits; who looks waits here until somebody has asked."""
 
     def __init__(self) -> None:
@@ -48,4 +48,4 @@ class Context:
     epoch: Callable[[], int]
     candidate: Candidate | None = None  # a bundle in shadow; nothing that decides asks it
     clock: Clock = utc_now  # between units; inside one, its own `now` counts
-    looks: Looks = field(default_factory=Looks)
+    looks: RefreshSignal = field(default_factory=RefreshSignal)

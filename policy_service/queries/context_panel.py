@@ -18,19 +18,19 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
 from countersign.contract import EffectState, load, pointer_tokens
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.limits import limit_of
-from policy_service.queries.effect_text import ArgRow, Piece, arguments, is_hidden, sentence
+from policy_service.pdp.limits import find_limit
+from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, effect_sentence, is_hidden
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.records import among, at_revisions
+from policy_service.queries.repository import select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 
 
 @dataclass(frozen=True, slots=True)
-class PastEffect:
+class Precedent:
     """An earlier effect and what became of it. `by` and `reason` are of the person who settled it with a no."""
 
     sentence: tuple[Piece, ...]
@@ -43,7 +43,7 @@ class PastEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Precedents:
     """The effects of the same tool on the same resource, or to the same recipients, in the days before."""
 
     days: int
@@ -51,14 +51,14 @@ class Past:
     to_recipients: bool  # the arguments name recipients
     counts: Mapping[str, int]  # by state
     capped: bool  # there are more than were counted
-    rows: tuple[PastEffect, ...]  # the newest of them, newest first
+    rows: tuple[Precedent, ...]  # the newest of them, newest first
 
 
 @dataclass(frozen=True, slots=True)
 class LastApproved:
     """The agent's last effect by the same tool that fired, or that people approved, with its arguments."""
 
-    effect: PastEffect
+    effect: Precedent
     args: tuple[ArgRow, ...]
     approved_by: tuple[str, ...]
     same_version: bool  # of the tool: its description has not changed since
@@ -66,7 +66,7 @@ class LastApproved:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MeterLimit:
     """The total above which a rule forbids, or asks people, whatever else the effect is like."""
 
     total: int
@@ -87,11 +87,11 @@ class MeterLine:
     before: int
     this: int | None  # None: it would tell a secret
     currency: str | None
-    limit: Limit | None = None
+    limit: MeterLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class RedemptionProof:
     """How the effect was spent."""
 
     redeemer: str
@@ -102,19 +102,19 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ContextPanel:
     """All of it. `last` and `past` are None where there is nothing before it."""
 
     last: LastApproved | None = None
-    past: Past | None = None
+    past: Precedents | None = None
     meters: tuple[MeterLine, ...] = ()
-    proof: Proof | None = None
+    proof: RedemptionProof | None = None
 
 
-DAYS: Final = 30
-SHOWN: Final = 5
-COUNTED: Final = 200  # effects like it, at most
-LOOKED_THROUGH: Final = 200  # of the agent's effects of the kind, to find one that was approved
+PRECEDENT_DAYS: Final = 30
+MAX_SHOWN: Final = 5
+MAX_COUNTED: Final = 200  # effects like it, at most
+MAX_SCANNED: Final = 200  # of the agent's effects of the kind, to find one that was approved
 
 _FIRED: Final = (
     EffectState.FIRED,
@@ -132,7 +132,7 @@ def _newest_of_kind() -> Select[Any]:
         .where(_E.agent == bindparam("agent"), _E.tool == bindparam("tool"))
         .where(_E.asked_at < bindparam("before"), _E.effect_id != bindparam("own"))
         .order_by(_E.asked_at.desc())
-        .limit(LOOKED_THROUGH)
+        .limit(MAX_SCANNED)
         .subquery()
     )
     reviewed = and_(_R.effect_id == newest.c.effect_id, _R.rev == newest.c.rev)
@@ -152,7 +152,7 @@ def _like(key: str) -> Select[Any]:
         .where(_E.asked_at < bindparam("before"), _E.asked_at >= bindparam("since"))
         .where(_E.effect_id != bindparam("own"))
         .order_by(_E.asked_at.desc())
-        .limit(COUNTED + 1)
+        .limit(MAX_COUNTED + 1)
     )
 
 
@@ -170,21 +170,23 @@ class _Story:
     votes: tuple[VoteRow, ...]
 
 
-def before_it(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[LastApproved | None, Past | None]:
+def read_precedents(
+    conn: Connection, bundle: Bundle, effect: EffectRow
+) -> tuple[LastApproved | None, Precedents | None]:
     """The last approved of its kind, and what was like it; None for what there is not."""
     newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
     like = _found_like(conn, effect)
-    shown = [(row.effect_id, row.rev) for row in like[:SHOWN]]
+    shown = [(row.effect_id, row.rev) for row in like[:MAX_SHOWN]]
     stories = _stories(conn, [*newest, *shown])
     last = _last(bundle, effect, stories[newest[0]]) if newest else None
     if not like:
         return last, None
-    return last, Past(
-        days=DAYS,
+    return last, Precedents(
+        days=PRECEDENT_DAYS,
         resource_type=effect.resource_type,
         to_recipients=effect.recipients_key is not None,
-        counts=Counter(row.state for row in like[:COUNTED]),
-        capped=len(like) > COUNTED,
+        counts=Counter(row.state for row in like[:MAX_COUNTED]),
+        capped=len(like) > MAX_COUNTED,
         rows=tuple(_past(bundle, effect, stories[key]) for key in shown),
     )
 
@@ -198,7 +200,7 @@ def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
     asked = {
         "tool": effect.tool,
         "before": effect.asked_at,
-        "since": effect.asked_at - timedelta(days=DAYS),
+        "since": effect.asked_at - timedelta(days=PRECEDENT_DAYS),
         "own": effect.effect_id,
     }
     found = list(conn.execute(_BY_RESOURCE, asked | {"key": effect.resource_key}))
@@ -214,9 +216,13 @@ def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
 def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], _Story]:
     if not wanted:
         return {}
-    effects = {(row.effect_id, row.rev): row for row in at_revisions(conn, EffectRow, "effect_id", wanted)}
-    reviews = {(row.effect_id, row.rev): row for row in at_revisions(conn, ReviewRow, "effect_id", wanted)}
-    cast = among(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
+    effects = {
+        (row.effect_id, row.rev): row for row in select_at_revisions(conn, EffectRow, "effect_id", wanted)
+    }
+    reviews = {
+        (row.effect_id, row.rev): row for row in select_at_revisions(conn, ReviewRow, "effect_id", wanted)
+    }
+    cast = select_in(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
     votes: dict[str, list[VoteRow]] = {}
     for vote in sorted(cast, key=lambda vote: vote.vote_id):
         if not vote.late and vote.revoked_at is None:
@@ -232,7 +238,7 @@ def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
 def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
     return LastApproved(
         effect=_past(bundle, effect, story),
-        args=arguments(bundle, _hidden_alike(bundle, effect, story.effect), []),
+        args=arg_rows(bundle, _hidden_alike(bundle, effect, story.effect), []),
         approved_by=_names(story, "approve"),
         same_version=story.effect.tool_digest == effect.tool_digest,
         opened_by=_names(story, BREAK_GLASS)
@@ -245,12 +251,12 @@ def _names(story: _Story, verdict: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(vote.name for vote in story.votes if vote.verdict == verdict))
 
 
-def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> PastEffect:
+def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> Precedent:
     denied = next((vote for vote in story.votes if vote.verdict == "deny"), None)
     if story.effect.state != EffectState.DENIED.value:
         denied = None
-    return PastEffect(
-        sentence=sentence(bundle, _hidden_alike(bundle, effect, story.effect)),
+    return Precedent(
+        sentence=effect_sentence(bundle, _hidden_alike(bundle, effect, story.effect)),
         agent=story.effect.agent,
         asked_at=story.effect.asked_at,
         state=story.effect.state,
@@ -260,7 +266,7 @@ def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> PastEffect:
     )
 
 
-def secret_now(bundle: Bundle, effect: EffectRow) -> list[str]:
+def current_secrets(bundle: Bundle, effect: EffectRow) -> list[str]:
     """What is secret of an effect by its own day and by the manifest of today."""
     today = bundle.manifests.get(effect.tool)
     return [*effect.secret, *(() if today is None else today.secret)]
@@ -270,14 +276,14 @@ def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectR
     """The earlier effect, with all that is secret in either of the two hidden. Beside a tool nobody describes any more
     nothing is shown."""
     known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
-    secret = [*then.secret, *secret_now(bundle, effect)] if known is not None else [""]
+    secret = [*then.secret, *current_secrets(bundle, effect)] if known is not None else [""]
     return EffectRow(**vars(then) | {"secret": secret})
 
 
 _SOURCE = "meter "
 
 
-def totals(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
+def meter_lines(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
     """Every meter of the bundle in force that the decision has seen."""
     return tuple(
         _line(bundle, effect, meter, decision.history[meter.name])
@@ -286,7 +292,7 @@ def totals(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[Me
     )
 
 
-def is_meter(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
+def is_meter_fact(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
     """Whether a fact is the figure of a meter that has a line of its own."""
     name = source.removeprefix(_SOURCE)
     known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
@@ -294,7 +300,7 @@ def is_meter(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionR
 
 
 def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> MeterLine:
-    hidden = meter.field != COUNT and is_hidden(secret_now(bundle, effect), meter.field)
+    hidden = meter.field != COUNT and is_hidden(current_secrets(bundle, effect), meter.field)
     return MeterLine(
         name=meter.name,
         doc=meter.doc,
@@ -308,9 +314,9 @@ def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> Meter
     )
 
 
-def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> Limit | None:
+def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> MeterLimit | None:
     manifest = bundle.manifests.get(effect.tool)
-    found = limit_of(
+    found = find_limit(
         bundle.policies.values(),
         meter=meter.name,
         field=tuple(pointer_tokens(meter.field)),
@@ -319,4 +325,4 @@ def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> Limit | None:
     )
     if found is None:
         return None
-    return Limit(found.total, found.source.id, found.source.title, found.asks)
+    return MeterLimit(found.total, found.source.id, found.source.title, found.asks)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from policy_service.errors import InvalidRequestError
 
 
-def read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
+def parse_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     """The time and the key of a cursor; None without one.
 
     Raises:
@@ -27,6 +27,6 @@ def read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     return aware, key
 
 
-def write_cursor(at: datetime, key: str) -> str:
+def format_cursor(at: datetime, key: str) -> str:
     """The cursor of a page that ends at this time and key."""
     return f"{at.isoformat()}~{key}"

@@ -97,7 +97,7 @@ _TYPES = {
 }
 
 
-def sentence(bundle: Bundle, effect: EffectRow) -> tuple[Piece, ...]:
+def effect_sentence(bundle: Bundle, effect: EffectRow) -> tuple[Piece, ...]:
     """What will happen, with the values filled in."""
     manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), args_of(effect)
     if manifest is None:
@@ -164,16 +164,16 @@ def _shown(value: JSON) -> str:
     return value if isinstance(value, str) else canonicalize(value).decode()
 
 
-def arguments(bundle: Bundle, effect: EffectRow, unseen: list[str]) -> tuple[ArgRow, ...]:
+def arg_rows(bundle: Bundle, effect: EffectRow, unseen: list[str]) -> tuple[ArgRow, ...]:
     """Every argument: in the order of the schema, then any the schema does not know."""
     args = args_of(effect)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
-    properties = properties_of(manifest)
+    properties = schema_properties(manifest)
     order = [name for name in properties if name in args] + [name for name in args if name not in properties]
     return tuple(_row(manifest, properties.get(name), name, args, unseen, effect.secret) for name in order)
 
 
-def properties_of(manifest: ToolManifest | None) -> dict[str, Any]:
+def schema_properties(manifest: ToolManifest | None) -> dict[str, Any]:
     """The schema of each argument, in the order it is written."""
     found = None if manifest is None else manifest.args.get("properties")
     return found if isinstance(found, dict) else {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from countersign.contract import JSON, ToolManifest, load
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.tables import AgentRow, EffectRow
 
@@ -33,10 +33,10 @@ def args_of(effect: EffectRow) -> dict[str, JSON]:
     Raises:
         TypeError: they are no object, which nothing that was admitted can be.
     """
-    return args_in(effect.args)
+    return decode_args(effect.args)
 
 
-def args_in(stored: bytes) -> dict[str, JSON]:
+def decode_args(stored: bytes) -> dict[str, JSON]:
     """The same, of the bytes alone.
 
     Raises:

@@ -16,17 +16,24 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from sqlalchemy import Connection, select
 
-from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
+from policy_service.domain.person_actions import (
+    APPROVE,
+    BREAK_GLASS,
+    BREAK_GLASS_ALONE,
+    SETTLE,
+    START_AGAIN,
+    STOP,
+)
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.guarding import Held, held
-from policy_service.pap.source import Written
+from policy_service.pap.policy_tests.activation_check import CaseSummary, summarize_cases
+from policy_service.pap.source import CommitInfo
 from policy_service.pdp.rules import PolicySource
 from policy_service.queries.context import Context
-from policy_service.queries.records import rows
+from policy_service.queries.repository import rows
 from policy_service.queries.review_models import FactLine
-from policy_service.queries.shadow import Way, shadow_of
+from policy_service.queries.shadow import ShadowDirection, read_shadow
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
+from policy_service.storage.system_tables import BUNDLE_LINES, AuditRow, ShadowDifferenceRow
 from policy_service.storage.tables import DecisionRow
 
 EventKind: TypeAlias = Literal["activated", "refused", "allowed"]
@@ -36,7 +43,7 @@ PolicyKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class ActiveBundleInfo:
     """The bundle that decides, and what keeps a newer one from doing so."""
 
     digest: str
@@ -88,7 +95,7 @@ class ToolRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowRow:
+class ShadowDifferenceLine:
     """An effect about which the candidate differs."""
 
     tool: str
@@ -101,7 +108,7 @@ class ShadowRow:
 
 
 @dataclass(frozen=True, slots=True)
-class InShadow:
+class ShadowInfo:
     """The candidate, its numbers, and the newest differences."""
 
     origin: str
@@ -113,7 +120,7 @@ class InShadow:
     other: int
     failed: int
     problems: tuple[str, ...]
-    rows: tuple[ShadowRow, ...]
+    rows: tuple[ShadowDifferenceLine, ...]
 
     @property
     def same(self) -> int:
@@ -138,18 +145,18 @@ class BundleEvent:
 class PoliciesPage:
     """Everything the policies page shows. ``counted`` decisions were looked at, the newest of the last week."""
 
-    in_force: InForce
+    in_force: ActiveBundleInfo
     policies: tuple[PolicyRow, ...]
     tools: tuple[ToolRow, ...]
     counted: int
     counted_all: bool
-    shadow: InShadow | None
+    shadow: ShadowInfo | None
     events: tuple[BundleEvent, ...]
     chosen: PolicyRow | None
 
 
 @dataclass(frozen=True, slots=True)
-class TriedEffect:
+class EvaluatedCall:
     """What would be decided about a call, without anything being recorded."""
 
     outcome: Literal["release", "review", "deny"]
@@ -174,7 +181,7 @@ _PEOPLES: Final[dict[str, PolicyKind]] = {
     BREAK_GLASS_ALONE: "break-glass",
 }
 _EVENTS: Final = 12
-_NO_CASES: Final = Held()
+_NO_CASES: Final = CaseSummary()
 _TOLD: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
@@ -190,7 +197,7 @@ _decisions, _lines = table(DecisionRow).c, table(AuditRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class DecisionCounts:
     """How often each policy determined an answer, among so many decisions."""
 
     at: datetime
@@ -199,19 +206,21 @@ class Tally:
     all: bool
 
 
-class Policies:
+class PoliciesReader:
     """Reads the policies page of one service."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._tally: Tally | None = None
-        self._held: tuple[str, Held] = ("", Held())
+        self._tally: DecisionCounts | None = None
+        self._held: tuple[str, CaseSummary] = ("", CaseSummary())
 
     async def page(self, chosen: str | None) -> PoliciesPage:
         """The page, with one policy in full when it is named and there."""
         bundle, tally = self._ctx.active.current, await self._counted()
         cases = await self._cases(bundle)
-        policies = tuple(row_of(bundle, source, tally.decided, cases) for source in bundle.policies.values())
+        policies = tuple(
+            policy_row(bundle, source, tally.decided, cases) for source in bundle.policies.values()
+        )
         return PoliciesPage(
             in_force=self._in_force(bundle, cases),
             policies=policies,
@@ -228,22 +237,22 @@ class Policies:
         written = await self._ctx.active.written({event.commit for event in found})
         return tuple(_by(event, written.get(event.commit)) for event in found)
 
-    async def _counted(self) -> Tally:
+    async def _counted(self) -> DecisionCounts:
         now = self._ctx.clock()
         if self._tally is None or not now - _KEPT_FOR < self._tally.at <= now:
             self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
         return self._tally
 
-    async def _cases(self, bundle: Bundle) -> Held:
+    async def _cases(self, bundle: Bundle) -> CaseSummary:
         """Run once for each bundle, beside the loop."""
         if self._held[0] != bundle.digest:
-            self._held = (bundle.digest, await asyncio.to_thread(held, bundle))
+            self._held = (bundle.digest, await asyncio.to_thread(summarize_cases, bundle))
         return self._held[1]
 
-    def _in_force(self, bundle: Bundle, cases: Held) -> InForce:
+    def _in_force(self, bundle: Bundle, cases: CaseSummary) -> ActiveBundleInfo:
         status, written = self._ctx.active.status(), bundle.source.written
         gates = sum(source.gate is not None for source in bundle.policies.values())
-        return InForce(
+        return ActiveBundleInfo(
             digest=bundle.digest,
             commit=bundle.commit,
             origin=bundle.source.origin,
@@ -263,13 +272,13 @@ class Policies:
             cases_say=_cases_say(cases),
         )
 
-    async def _shadow(self) -> InShadow | None:
+    async def _shadow(self) -> ShadowInfo | None:
         if self._ctx.candidate is None:
             return None
         status = self._ctx.candidate.status()
-        known = None if status.digest is None else await shadow_of(self._ctx, status.digest, _DIFFERENCES)
+        known = None if status.digest is None else await read_shadow(self._ctx, status.digest, _DIFFERENCES)
         counts = dict.fromkeys(("compared", "looser", "stricter", "other", "failed"), 0)
-        return InShadow(
+        return ShadowInfo(
             origin=status.origin,
             commit=status.commit,
             since=None if known is None else known.since,
@@ -279,12 +288,14 @@ class Policies:
         )
 
 
-def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: Held = _NO_CASES) -> PolicyRow:
+def policy_row(
+    bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES
+) -> PolicyRow:
     """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,
         title=source.title,
-        kind=kind_of(source),
+        kind=policy_kind(source),
         asks=_asks(bundle, source),
         file=source.file,
         line=source.line,
@@ -295,7 +306,7 @@ def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: H
     )
 
 
-def _cases_say(cases: Held) -> str:
+def _cases_say(cases: CaseSummary) -> str:
     if cases.problem is not None:
         return f"cases cannot be read: {cases.problem}"
     if not cases.cases:
@@ -304,10 +315,10 @@ def _cases_say(cases: Held) -> str:
     return f"cases, {passed}" + (f", {cases.not_run} need sources and were not run" if cases.not_run else "")
 
 
-def kind_of(source: PolicySource) -> PolicyKind:
+def policy_kind(source: PolicySource) -> PolicyKind:
     """What a policy is for."""
-    if source.people_do is not None:
-        return _PEOPLES[source.people_do]
+    if source.people_action is not None:
+        return _PEOPLES[source.people_action]
     return "gate" if source.gate is not None else source.effect
 
 
@@ -322,18 +333,18 @@ def _asks(bundle: Bundle, source: PolicySource) -> str:
 
 def _tool(bundle: Bundle, name: str) -> ToolRow:
     manifest = bundle.manifests[name]
-    unseen = tuple(sorted(bundle.rules.tools[name].codec.may_be_unseen))
+    unseen = tuple(sorted(bundle.rules.tools[name].codec.possible_unseen))
     return ToolRow(name, manifest.title, manifest.risk, manifest.digest, unseen)
 
 
-def _difference(row: ShadowDifferenceRow) -> ShadowRow:
+def _difference(row: ShadowDifferenceRow) -> ShadowDifferenceLine:
     gone = [name for name in row.before["policies"] if name not in row.after["policies"]]
     new = [name for name in row.after["policies"] if name not in row.before["policies"]]
-    return ShadowRow(
+    return ShadowDifferenceLine(
         tool=row.tool,
         agent=row.agent,
         at=row.at,
-        way=cast(Way, row.way),
+        way=cast(ShadowDirection, row.way),
         now=_said(row.before),
         then=_said(row.after),
         because=tuple(new or gone),
@@ -346,7 +357,7 @@ def _said(answer: dict[str, object]) -> str:
 
 
 def _events(conn: Connection) -> tuple[BundleEvent, ...]:
-    newest = select(*_lines.columns).where(ABOUT_BUNDLES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
+    newest = select(*_lines.columns).where(BUNDLE_LINES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
     return tuple(_event(row) for row in rows(conn, AuditRow, newest))
 
 
@@ -355,11 +366,11 @@ def _event(row: AuditRow) -> BundleEvent:
     return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
 
 
-def _by(event: BundleEvent, written: Written | None) -> BundleEvent:
+def _by(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
     return event if written is None else replace(event, author=written.author, subject=_subject(written))
 
 
-def _subject(written: Written) -> str:
+def _subject(written: CommitInfo) -> str:
     return written.message.strip().partition("\n")[0]
 
 
@@ -372,10 +383,10 @@ def _said_of(body: Mapping[str, Any]) -> str:
     return str(body.get("override") or body.get("reason") or "")
 
 
-def _count(conn: Connection, now: datetime) -> Tally:
+def _count(conn: Connection, now: datetime) -> DecisionCounts:
     # by key, which goes by time: a week is cut off here and not by a scan
     newest = select(_decisions.policies, _decisions.decided_at).order_by(_decisions.decision_id.desc())
     within = conn.execute(newest.limit(_COUNTED + 1))
     found = [policies for policies, at in within if at > now - _WEEK]
     decided = Counter(policy_id for policies in found[:_COUNTED] for policy_id in policies)
-    return Tally(now, decided, min(len(found), _COUNTED), len(found) <= _COUNTED)
+    return DecisionCounts(now, decided, min(len(found), _COUNTED), len(found) <= _COUNTED)

@@ -1,9 +1,10 @@
 """The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
 
 A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
-(:mod:`policy_service.storage.asked`), less what this person has answered and what their own agents ask; Cedar, which
-only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the count of that
-tab is exact where Cedar narrows nothing, or where everything fits on one page; else it may be too high, never too low.
+(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar,
+which only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the
+count of that tab is exact where Cedar narrows nothing, or where everything fits on one page;
+else it may be too high, never too low.
 
 A filter goes through so many reviews of its tab by key and no further; the page says so and its cursor goes on from
 there. What cannot be read of a review (its rows were damaged) makes its row say so, and no other row.
@@ -22,20 +23,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import count, groups_now
-from policy_service.queries.batches import kind_of
-from policy_service.queries.broken import SetApart
-from policy_service.queries.cases import Case, read_cases
+from policy_service.queries import repository
+from policy_service.queries.batches import batch_kind
 from policy_service.queries.context import Context
-from policy_service.queries.cursors import read_cursor, write_cursor
-from policy_service.queries.effect_text import Money, Piece, first_money, sentence
+from policy_service.queries.cursors import format_cursor, parse_cursor
+from policy_service.queries.effect_text import Money, Piece, effect_sentence, first_money
 from policy_service.queries.effects import manifest_for
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.review_context import ReviewContext, read_review_contexts
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
-from policy_service.queries.voter import Voter, why_not
-from policy_service.storage.asked import Asks
-from policy_service.storage.core import follows, precedes, rows_of, table
+from policy_service.queries.vote_eligibility import count_votes, current_groups
+from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.storage.core import key_after, key_before, rows_of, table
+from policy_service.storage.review_groups import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 
@@ -52,7 +53,7 @@ Order: TypeAlias = Literal["due", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueueFilter:
     """What a person wants to see. Every filter narrows; an empty one does not."""
 
     tab: Tab = Tab.ME
@@ -70,7 +71,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CappedCount:
     """How many, up to a cap."""
 
     number: int = 0
@@ -86,10 +87,10 @@ class Count:
 class TabCounts:
     """How many reviews stand on each tab, whatever the filters say."""
 
-    me: Count = Count()
-    open: Count = Count()
-    mine: Count = Count()
-    decided: Count = Count()
+    me: CappedCount = CappedCount()
+    open: CappedCount = CappedCount()
+    mine: CappedCount = CappedCount()
+    decided: CappedCount = CappedCount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +143,33 @@ _Key = tuple[datetime, str]
 _T = TypeVar("_T")
 
 
-async def queue_page(ctx: Context, voter: Voter, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+async def queue_page(
+    ctx: Context, voter: Voter, wanted: QueueFilter, cursor: str | None, limit: int
+) -> QueuePage:
     """A page of a tab.
 
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    after, now = read_cursor(cursor), ctx.clock()
+    after, now = parse_cursor(cursor), ctx.clock()
     return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, wanted, now).page(after, limit))
 
 
-async def count_waiting(ctx: Context, voter: Voter) -> Count:
+async def count_waiting(ctx: Context, voter: Voter) -> CappedCount:
     """How many reviews wait for this person, as the tab counts them."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, Wanted(), now).count_me())
+    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, QueueFilter(), now).count_me())
 
 
 class _Reader:
     """One look at the queue, in one connection."""
 
-    def __init__(self, conn: Connection, ctx: Context, voter: Voter, wanted: Wanted, now: datetime) -> None:
+    def __init__(
+        self, conn: Connection, ctx: Context, voter: Voter, wanted: QueueFilter, now: datetime
+    ) -> None:
         self._conn, self._ctx, self._voter, self._wanted, self._now = conn, ctx, voter, wanted, now
         self._bundle: Bundle = ctx.active.current
-        self._groups = groups_now(self._bundle, voter.key, voter.groups)
+        self._groups = current_groups(self._bundle, voter.key, voter.groups)
         owned = select(col(AgentRow.name)).where(col(AgentRow.owner) == voter.key)
         self._owned = sorted(conn.execute(owned).scalars())
 
@@ -173,10 +178,10 @@ class _Reader:
         rows, following, looked = self._filled(after, limit)
         counts = self._counts()
         if self._wanted.tab is Tab.ME and after is None and following is None and not self._wanted.filtered:
-            counts = replace(counts, me=Count(len(rows)))  # all of them were weighed
+            counts = replace(counts, me=CappedCount(len(rows)))  # all of them were weighed
         return QueuePage(
             rows=tuple(rows),
-            next_cursor=None if following is None else write_cursor(*following),
+            next_cursor=None if following is None else format_cursor(*following),
             counts=counts,
             looked_through=looked,
         )
@@ -211,7 +216,7 @@ class _Reader:
         wanted = self._wanted
         if wanted.tab is Tab.ME or wanted.group:
             ids = self._asks().page(self._conn, newest=wanted.order == "newest", after=after, limit=limit)
-            rows = {review.review_id: review for review in records.reviews_among(self._conn, ids)}
+            rows = {review.review_id: review for review in repository.reviews_by_id(self._conn, ids)}
             return [rows[review_id] for review_id in ids if review_id in rows]
         query = select(*_reviews)
         if wanted.tab is Tab.DECIDED:
@@ -227,13 +232,13 @@ class _Reader:
         query = query.where(*_after(_reviews.answer_by, after))
         return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
 
-    def _asks(self) -> Asks:
+    def _asks(self) -> OpenReviews:
         """The open reviews that ask: this person's groups, or the one the filter names."""
         named = frozenset({self._wanted.group} if self._wanted.group else ())
         if self._wanted.tab is not Tab.ME:
-            return Asks(named)
+            return OpenReviews(named)
         groups = self._groups & named if named else self._groups
-        return Asks(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+        return OpenReviews(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
 
     def _read(self, query: Select[Any]) -> list[ReviewRow]:
         return rows_of(ReviewRow, self._conn.execute(query))
@@ -249,7 +254,9 @@ class _Reader:
         """Those whose sentence holds the text, whatever its case; secret values are in no sentence."""
         if not (text := self._wanted.text.casefold()):
             return reviews
-        effects = records.small_effects(self._conn, [(review.effect_id, review.rev) for review in reviews])
+        effects = repository.searchable_effects(
+            self._conn, [(review.effect_id, review.rev) for review in reviews]
+        )
         named = {(effect.effect_id, effect.rev): effect for effect in effects}
         found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
         return [
@@ -257,8 +264,8 @@ class _Reader:
         ]
 
     def _said(self, review: ReviewRow, effect: EffectRow) -> str:
-        with SetApart(review):
-            return "".join(piece.text for piece in sentence(self._bundle, effect)).casefold()
+        with Quarantine(review):
+            return "".join(piece.text for piece in effect_sentence(self._bundle, effect)).casefold()
         return ""
 
     def _key(self, review: ReviewRow) -> _Key:
@@ -277,12 +284,12 @@ class _Reader:
             decided=self._count(DECIDED_CAP, _reviews.settled_at.is_not(None)),
         )
 
-    def count_me(self) -> Count:
+    def count_me(self) -> CappedCount:
         """How many wait for this person."""
-        asks = Asks(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+        asks = OpenReviews(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
         return _capped(asks.count(self._conn, COUNT_CAP + 1), COUNT_CAP)
 
-    def _count(self, cap: int, *where: Any) -> Count:
+    def _count(self, cap: int, *where: Any) -> CappedCount:
         some = select(_reviews.review_id).where(*where).limit(cap + 1).subquery()
         return _capped(self._conn.execute(select(func.count()).select_from(some)).scalar_one(), cap)
 
@@ -290,45 +297,45 @@ class _Reader:
 
     def _rows(self, reviews: Sequence[ReviewRow]) -> list[QueueRow]:
         cases = self._cases(reviews)
-        answered = records.answered_among(
+        answered = repository.answered_reviews(
             self._conn, self._voter.iss, self._voter.sub, [review.review_id for review in reviews]
         )
         rows = (self._row(review, cases.get(review.review_id), answered) for review in reviews)
         return [row for row in rows if row is not None]
 
-    def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, Case]:
+    def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, ReviewContext]:
         """All of them at once; one by one only where one of them cannot be read."""
         try:
-            together = read_cases(self._conn, reviews)
+            together = read_review_contexts(self._conn, reviews)
         except SQLAlchemyError:
             raise
         except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
             together = [case for one in reviews for case in self._alone(one)]
         return {case.review.review_id: case for case in together}
 
-    def _alone(self, review: ReviewRow) -> list[Case]:
-        with SetApart(review):
-            return read_cases(self._conn, [review])
+    def _alone(self, review: ReviewRow) -> list[ReviewContext]:
+        with Quarantine(review):
+            return read_review_contexts(self._conn, [review])
         return []
 
-    def _row(self, review: ReviewRow, case: Case | None, answered: set[str]) -> QueueRow | None:
+    def _row(self, review: ReviewRow, case: ReviewContext | None, answered: set[str]) -> QueueRow | None:
         """The row; a broken one where it cannot be described; None where it does not wait for this person."""
         if case is None:
             return _broken(review)
-        with SetApart(review):
+        with Quarantine(review):
             row = self._described(case, answered)
             return row if row.can_vote or self._wanted.tab is not Tab.ME else None
         return _broken(review)
 
-    def _described(self, case: Case, answered: set[str]) -> QueueRow:
+    def _described(self, case: ReviewContext, answered: set[str]) -> QueueRow:
         ctx, bundle, now = self._ctx, self._bundle, self._now
         review, effect, gates = case.review, case.effect, case.gates
-        counted = count(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
+        counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
         manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
         waits = (
             review.state == "open"
             and review.review_id not in answered
-            and why_not(ctx, bundle, case.agent, review, gates, self._voter, now) is None
+            and vote_refusal(ctx, bundle, case.agent, review, gates, self._voter, now) is None
         )
         return QueueRow(
             review_id=review.review_id,
@@ -337,7 +344,7 @@ class _Reader:
             txn=effect.txn,
             tool=effect.tool,
             title=effect.tool if manifest is None else manifest.title,
-            sentence=sentence(bundle, effect),
+            sentence=effect_sentence(bundle, effect),
             risk=cast(Risk, review.risk),
             agent=effect.agent,
             owner=owner_name(bundle, case.agent.owner),
@@ -351,21 +358,21 @@ class _Reader:
             state=review.state,
             effect_state=effect.state,
             settled_at=review.settled_at,
-            alike=kind_of(bundle, case) if waits else "",
+            alike=batch_kind(bundle, case) if waits else "",
             opened=review.break_glass_at is not None,
         )
 
 
 def _after(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (follows((column, _reviews.review_id), key),)
+    return () if key is None else (key_after((column, _reviews.review_id), key),)
 
 
 def _before(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (precedes((column, _reviews.review_id), key),)
+    return () if key is None else (key_before((column, _reviews.review_id), key),)
 
 
-def _capped(number: int, cap: int) -> Count:
-    return Count(min(number, cap), number > cap)
+def _capped(number: int, cap: int) -> CappedCount:
+    return CappedCount(min(number, cap), number > cap)
 
 
 def _broken(review: ReviewRow) -> QueueRow:

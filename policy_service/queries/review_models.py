@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
-from policy_service.queries.context_panel import Beside
+from policy_service.queries.context_panel import ContextPanel
 from policy_service.queries.effect_text import ArgRow, Money, Piece
 
 Risk: TypeAlias = Literal["low", "medium", "high"]
-Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]
-StepUp: TypeAlias = Literal["none", "asked", "missing"]
+VoteVerdict: TypeAlias = Literal["approve", "deny", "break_glass"]
+StepUpStatus: TypeAlias = Literal["none", "asked", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class GateView:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteView:
+class VoteLine:
     """A vote on this revision. `counted` is False for a late, replaced or no longer eligible one."""
 
     person_name: str
-    verdict: Ballot
+    verdict: VoteVerdict
     reason: str
     at: datetime
     counted: bool
@@ -60,7 +60,7 @@ class VoteView:
 
 
 @dataclass(frozen=True, slots=True)
-class CommentView:
+class CommentLine:
     """What somebody wrote. Of a question, the agent's answer is a claim of its own; None while it has said nothing."""
 
     person_name: str
@@ -122,11 +122,13 @@ class RuleChange:
 class BreakGlassView:
     """Opening an effect in an emergency: who has signed, and what this person may do."""
 
-    signed: tuple[VoteView, ...] = ()
+    signed: tuple[VoteLine, ...] = ()
     opened_at: datetime | None = None  # when that let it go
     may: bool = False  # this person may sign now
     alone: bool = False  # and nobody else is needed then
-    step_up: StepUp = "none"  # what their signature asks for: of every gate, also those they could not serve
+    step_up: StepUpStatus = (
+        "none"  # what their signature asks for: of every gate, also those they could not serve
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class DeniedBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ArgChange:
     """One argument before and after a change, in canonical JSON; a hidden value as its byte count. What is money is
     there as people say it, too.
     """
@@ -164,7 +166,7 @@ class ProposalCard:
     at: datetime
     assurance: str
     sentence: tuple[Piece, ...]  # with the proposed arguments
-    changes: tuple[Change, ...]  # against the revision it was made on
+    changes: tuple[ArgChange, ...]  # against the revision it was made on
     rev: int
     mine: bool  # this person made it
     may_answer: bool  # this person may take it, or leave it
@@ -204,7 +206,7 @@ class ReviewPage(ReviewContent):
     txn: str
     effect_state: str
     canonical: bytes  # the stored JCS bytes; the args above are decoded from them
-    votes: tuple[VoteView, ...]
+    votes: tuple[VoteLine, ...]
     answer_by: datetime
     opened_at: datetime
     agent_roles: tuple[str, ...]
@@ -217,18 +219,18 @@ class ReviewPage(ReviewContent):
     seq: int = 1  # place of this effect in its transaction
     undoable: bool = False  # the manifest names a compensation
     reason_required: bool = False  # some gate wants a reason for approving too
-    my_verdict: Ballot | None = None  # this person's counted vote on this revision
+    my_verdict: VoteVerdict | None = None  # this person's counted vote on this revision
     denied_before: tuple[DeniedBefore, ...] = ()  # by people, a short while ago, the newest first
-    step_up: StepUp = (
+    step_up: StepUpStatus = (
         "none"  # whether this person's approval asks for their passkey, and whether they have one
     )
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
     proposals: tuple[ProposalCard, ...] = ()  # open ones, the oldest first
     edits: tuple[ProposalCard, ...] = ()  # accepted ones that made these arguments
-    since_staged: tuple[Change, ...] = ()  # what the agent staged, against what stands
+    since_staged: tuple[ArgChange, ...] = ()  # what the agent staged, against what stands
     may_propose: bool = False  # this person may propose other arguments
-    beside: "Beside | None" = None  # what the service remembers, for people to weigh
-    comments: tuple[CommentView, ...] = ()  # the oldest first
+    beside: "ContextPanel | None" = None  # what the service remembers, for people to weigh
+    comments: tuple[CommentLine, ...] = ()  # the oldest first
     may_comment: bool = False
     may_ask: bool = False  # put a question to the agent
     reminded_at: datetime | None = None  # when its people were last reminded
@@ -245,6 +247,6 @@ class VoteResult:
 
     review_id: str
     state: str
-    verdict: Ballot
+    verdict: VoteVerdict
     counted: bool
-    said_before: bool = False
+    already_recorded: bool = False

@@ -11,77 +11,77 @@ from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.domain.quorum import Tally
-from policy_service.queries.ballots import count, person_key
-from policy_service.queries.broken import SetApart
-from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
-from policy_service.queries.denied_before import Denials, EarlierDenial, period_of
 from policy_service.queries.effect_text import without_secrets
 from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.records import Snapshot
-from policy_service.queries.reviews import content_of, open_cases
-from policy_service.queries.shown import API, view_of
-from policy_service.queries.view import effect_view, needs, review_url
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.recent_denials import RecentDenial, RecentDenials, lookback_period
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.reviews import open_review_contexts, review_content
+from policy_service.queries.transaction_views import effect_view, need_views, review_url
+from policy_service.queries.view_digest import API_RENDERER, view_of
+from policy_service.queries.vote_eligibility import count_votes, person_key
 from policy_service.storage.tables import CommentRow, EffectRow
 
 
-async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
+async def open_review_page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
     """Open reviews, those that expire first in front.
 
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    cases, following = await open_cases(ctx, cursor, limit)
-    denials = await ctx.db.read(lambda conn: Denials(conn, cases, period_of(ctx)))
+    cases, following = await open_review_contexts(ctx, cursor, limit)
+    denials = await ctx.db.read(lambda conn: RecentDenials(conn, cases, lookback_period(ctx)))
     views = (_readable(ctx, case, denials) for case in cases)
     return ReviewPageView(reviews=tuple(view for view in views if view is not None), next=following)
 
 
-def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
+def _readable(ctx: Context, case: ReviewContext, denials: RecentDenials) -> ReviewView | None:
     """A review of a list; one that cannot be read is left out, and told."""
-    with SetApart(case.review):
+    with Quarantine(case.review):
         return _review(ctx, case, denials.before(case))
     return None
 
 
-async def review(ctx: Context, review_id: str) -> ReviewView:
+async def load_review_view(ctx: Context, review_id: str) -> ReviewView:
     """One review as a program of a person reads it.
 
     Raises:
         NotFoundError: there is no such review.
     """
 
-    def read(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]]:
-        case = read_case(conn, review_id)
-        return case, Denials(conn, [case], period_of(ctx)).before(case)
+    def read(conn: Connection) -> tuple[ReviewContext, tuple[RecentDenial, ...]]:
+        case = read_review_context(conn, review_id)
+        return case, RecentDenials(conn, [case], lookback_period(ctx)).before(case)
 
     return _with_digest(ctx, *await ctx.db.read(read))
 
 
-async def review_of(ctx: Context, case: Case, counted: Tally | None = None) -> ReviewView:
+async def review_view_of(ctx: Context, case: ReviewContext, counted: Tally | None = None) -> ReviewView:
     """The same of a case that was read already, and of its count."""
-    denials = await ctx.db.read(lambda conn: Denials(conn, [case], period_of(ctx)).before(case))
+    denials = await ctx.db.read(lambda conn: RecentDenials(conn, [case], lookback_period(ctx)).before(case))
     return _with_digest(ctx, case, denials, counted)
 
 
 def _with_digest(
-    ctx: Context, case: Case, denials: Sequence[EarlierDenial], counted: Tally | None = None
+    ctx: Context, case: ReviewContext, denials: Sequence[RecentDenial], counted: Tally | None = None
 ) -> ReviewView:
-    view = view_of(content_of(ctx.active.current, case), API)
+    view = view_of(review_content(ctx.active.current, case), API_RENDERER)
     return _review(ctx, case, denials, view.digest, counted)
 
 
 def _review(
     ctx: Context,
-    case: Case,
-    denials: Sequence[EarlierDenial],
+    case: ReviewContext,
+    denials: Sequence[RecentDenial],
     view_digest: str | None = None,
     counted: Tally | None = None,
 ) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
     if counted is None:
-        counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+        counted = count_votes(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewView(
         review_id=row.review_id,
@@ -95,7 +95,7 @@ def _review(
         url=review_url(ctx, row),
         title=effect.tool if manifest is None else manifest.title,
         effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
-        needs=needs(counted),
+        needs=need_views(counted),
         owner=case.agent.owner,
         votes=tuple(
             VoteView(

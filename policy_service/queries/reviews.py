@@ -15,27 +15,37 @@ from typing import cast
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, MergedGate
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.queries import records
-from policy_service.queries.ballots import count, requesters_side, signatures_on, standing_verdict
-from policy_service.queries.cases import Case, case_of, read_cases
+from policy_service.queries import repository
+from policy_service.queries.audit_log import rows_of_effect
 from policy_service.queries.context import Context
-from policy_service.queries.context_panel import Beside, MeterLine, Proof, before_it, is_meter, totals
-from policy_service.queries.cursors import read_cursor, write_cursor
-from policy_service.queries.denied_before import Denials, period_of
-from policy_service.queries.edit_views import edit_cards, may_propose, open_cards, since_staged
-from policy_service.queries.effect_text import arguments, sentence
+from policy_service.queries.context_panel import (
+    ContextPanel,
+    MeterLine,
+    RedemptionProof,
+    is_meter_fact,
+    meter_lines,
+    read_precedents,
+)
+from policy_service.queries.cursors import format_cursor, parse_cursor
+from policy_service.queries.effect_text import arg_rows, effect_sentence
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.log import of_effect
-from policy_service.queries.records import Snapshot
+from policy_service.queries.proposal_views import (
+    accepted_proposal_cards,
+    changes_since_staged,
+    may_propose,
+    open_proposal_cards,
+)
+from policy_service.queries.recent_denials import RecentDenials, lookback_period
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_contexts, review_context_of
 from policy_service.queries.review_models import (
-    Ballot,
     BreakGlassView,
-    CommentView,
+    CommentLine,
     DeniedBefore,
     EventLine,
     FactLine,
@@ -44,11 +54,24 @@ from policy_service.queries.review_models import (
     ReviewPage,
     Risk,
     Sibling,
-    VoteView,
+    VoteLine,
+    VoteVerdict,
 )
-from policy_service.queries.signers import Signers, signers_of
-from policy_service.queries.timeline import changes_of, event_line, person_of
-from policy_service.queries.voter import Voter, may_open, opening_step_up, step_up_of, why_not
+from policy_service.queries.signers import PossibleSigners, possible_signers
+from policy_service.queries.timeline import event_line, person_of, rule_changes_of
+from policy_service.queries.vote_eligibility import (
+    break_glass_signatures,
+    count_votes,
+    counted_verdict,
+    requesters_side,
+)
+from policy_service.queries.voter import (
+    Voter,
+    approval_step_up,
+    break_glass_permission,
+    break_glass_step_up,
+    vote_refusal,
+)
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import (
     CommentRow,
@@ -62,21 +85,25 @@ from policy_service.storage.tables import (
 TIMELINE_LINES = 500  # of the log, on one page; reminders and comments make the longest stories
 
 
-async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list[Case], str | None]:
+async def open_review_contexts(
+    ctx: Context, cursor: str | None, limit: int
+) -> tuple[list[ReviewContext], str | None]:
     """The cases of a page of open reviews, and the cursor of the next.
 
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    after = read_cursor(cursor)
+    after = parse_cursor(cursor)
     return await ctx.db.read(lambda conn: _cases(conn, after, limit))
 
 
-def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> tuple[list[Case], str | None]:
-    found = records.open_reviews(conn, after=after, limit=limit + 1)
+def _cases(
+    conn: Connection, after: tuple[datetime, str] | None, limit: int
+) -> tuple[list[ReviewContext], str | None]:
+    found = repository.list_open_reviews(conn, after=after, limit=limit + 1)
     shown = found[:limit]
-    following = write_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
-    return read_cases(conn, shown), following
+    following = format_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
+    return read_review_contexts(conn, shown), following
 
 
 def owner_name(bundle: Bundle, owner: str | None) -> str | None:
@@ -87,14 +114,14 @@ def owner_name(bundle: Bundle, owner: str | None) -> str | None:
 async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
     """One review, open or settled; None when there is no such review."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: read_page(conn, ctx, voter, review_id, now))
+    return await ctx.db.read(lambda conn: read_review_page(conn, ctx, voter, review_id, now))
 
 
-def content_of(
+def review_content(
     bundle: Bundle,
-    case: Case,
+    case: ReviewContext,
     have: Mapping[str, int] = MappingProxyType({}),
-    signers: Mapping[str, Signers] = MappingProxyType({}),
+    signers: Mapping[str, PossibleSigners] = MappingProxyType({}),
 ) -> ReviewContent:
     """What the view digest covers. By the key of each gate: how many people it has (``have``), and who could sign."""
     effect, snapshot = case.effect, case.snapshot
@@ -105,37 +132,39 @@ def content_of(
         rev=effect.rev,
         txn_digest=snapshot.transaction.txn_digest,
         effect_digest=effect.effect_digest,
-        sentence=sentence(bundle, effect),
-        finality=finality(case),
+        sentence=effect_sentence(bundle, effect),
+        finality=finality_text(case),
         risk=cast(Risk, case.review.risk),
         tool=effect.tool,
         tool_title=effect.tool if manifest is None else manifest.title,
-        args=arguments(bundle, effect, decision.unseen),
+        args=arg_rows(bundle, effect, decision.unseen),
         gates=_gates(bundle, case, have, signers),
         agent=effect.agent,
         agent_owner=owner_name(bundle, case.agent.owner),
         claimed=dict(snapshot.transaction.claimed),
-        facts=tuple(fact for fact in _facts(decision) if not is_meter(fact.source, bundle, effect, decision)),
+        facts=tuple(
+            fact for fact in _facts(decision) if not is_meter_fact(fact.source, bundle, effect, decision)
+        ),
         siblings=siblings_of(bundle, snapshot, effect),
         warnings=_warnings(bundle, case),
     )
 
 
-def read_page(
+def read_review_page(
     conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
 ) -> ReviewPage | None:
     """The same, on a connection."""
-    row = records.review_by_id(conn, review_id)
+    row = repository.review_by_id(conn, review_id)
     if row is None:
         return None
-    bundle, case = ctx.active.current, case_of(conn, row)
+    bundle, case = ctx.active.current, review_context_of(conn, row)
     review, effect, snapshot = case.review, case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
-    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+    counted = count_votes(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
-    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
+    barred = vote_refusal(ctx, bundle, case.agent, review, case.gates, voter, now)
     have = {entry.gate.key: entry.have for entry in counted.per_gate}
-    content = content_of(bundle, case, have, signers_of(conn, ctx, bundle, case, voter, now))
+    content = review_content(bundle, case, have, possible_signers(conn, ctx, bundle, case, voter, now))
     return ReviewPage(
         **{each.name: getattr(content, each.name) for each in fields(content)},
         effect_id=effect.effect_id,
@@ -143,7 +172,7 @@ def read_page(
         txn=effect.txn,
         effect_state=effect.state,
         canonical=effect.args,
-        votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
+        votes=tuple(vote_line(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
         agent_roles=tuple(case.agent.roles),
@@ -157,14 +186,14 @@ def read_page(
         seq=effect.seq,
         undoable=effect.compensation is not None,
         reason_required=any(gate.reason for gate in case.gates),
-        my_verdict=cast(Ballot | None, standing_verdict(votes, voter.iss, voter.sub)),
-        rule_changes=changes_of(conn, bundle, effect),
-        beside=_beside(conn, bundle, effect, totals(bundle, effect, decision)),
-        proposals=open_cards(bundle, case, voter),
-        edits=edit_cards(conn, bundle, case, voter),
-        since_staged=since_staged(conn, bundle, case),
+        my_verdict=cast(VoteVerdict | None, counted_verdict(votes, voter.iss, voter.sub)),
+        rule_changes=rule_changes_of(conn, bundle, effect),
+        beside=_beside(conn, bundle, effect, meter_lines(bundle, effect, decision)),
+        proposals=open_proposal_cards(bundle, case, voter),
+        edits=accepted_proposal_cards(conn, bundle, case, voter),
+        since_staged=changes_since_staged(conn, bundle, case),
         may_propose=may_propose(bundle, case, barred),
-        comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
+        comments=tuple(comment_line(one) for one in snapshot.comments_on(effect)),
         may_comment=review.state == "open"
         and (barred is None or voter.key in requesters_side(case.agent, review)),
         may_ask=review.state == "open" and barred is None,
@@ -173,41 +202,47 @@ def read_page(
         break_glass=_break_glass(conn, ctx, bundle, case, counted, voter, now),
         denied_before=tuple(
             DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in Denials(conn, [case], period_of(ctx)).before(case)
+            for one in RecentDenials(conn, [case], lookback_period(ctx)).before(case)
         ),
-        step_up=step_up_of(conn, ctx, bundle, case, voter, now),
+        step_up=approval_step_up(conn, ctx, bundle, case, voter, now),
     )
 
 
-def _newest(conn: Connection, case: Case) -> str:
+def _newest(conn: Connection, case: ReviewContext) -> str:
     """The id of the review that asks about this effect as it stands now."""
-    head = records.require(conn, case.review.txn)
+    head = repository.require_transaction(conn, case.review.txn)
     stands = head.find(case.effect.effect_id)
     review = None if stands is None else head.review_of(stands)
     return "" if review is None else review.review_id
 
 
 def _break_glass(
-    conn: Connection, ctx: Context, bundle: Bundle, case: Case, counted: Tally, voter: Voter, now: datetime
+    conn: Connection,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    counted: Tally,
+    voter: Voter,
+    now: datetime,
 ) -> BreakGlassView | None:
     """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
-    signed = signatures_on(case.snapshot, case.effect)
-    asked = may_open(ctx, bundle, case, voter, now)
+    signed = break_glass_signatures(case.snapshot, case.effect)
+    asked = break_glass_permission(ctx, bundle, case, voter, now)
     may = case.review.state == "open" and asked.why_not is None
     if not signed and not may:
         return None
     return BreakGlassView(
-        signed=tuple(vote_view(vote, counted) for vote in signed),
+        signed=tuple(vote_line(vote, counted) for vote in signed),
         opened_at=case.review.break_glass_at,
         may=may and all((vote.iss, vote.sub) != (voter.iss, voter.sub) for vote in signed),
         alone=asked.alone,
-        step_up=opening_step_up(conn, ctx, case, voter, now),
+        step_up=break_glass_step_up(conn, ctx, case, voter, now),
     )
 
 
-def comment_view(one: CommentRow) -> CommentView:
+def comment_line(one: CommentRow) -> CommentLine:
     """One comment, as a page shows it."""
-    return CommentView(
+    return CommentLine(
         person_name=one.name,
         text=one.text,
         at=one.written_at,
@@ -220,16 +255,18 @@ def comment_view(one: CommentRow) -> CommentView:
     )
 
 
-def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]) -> Beside:
-    last, past = before_it(conn, bundle, effect)
+def _beside(
+    conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]
+) -> ContextPanel:
+    last, past = read_precedents(conn, bundle, effect)
     spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
     if spent is None:
-        return Beside(last, past, meters)
-    proof = Proof(spent.redeemer, spent.attempt_id, spent.redeemed_at, spent.jti, effect.fire_by)
-    return Beside(last, past, meters, proof)
+        return ContextPanel(last, past, meters)
+    proof = RedemptionProof(spent.redeemer, spent.attempt_id, spent.redeemed_at, spent.jti, effect.fire_by)
+    return ContextPanel(last, past, meters, proof)
 
 
-def finality(case: Case) -> str:
+def finality_text(case: ReviewContext) -> str:
     """Whether it can be taken back, in one sentence; and in a second, where it may fail without stopping the others."""
     if case.effect.kind == "compensate":
         return "This takes back what fired before."
@@ -242,7 +279,7 @@ _MAY_FAIL = "If it fails, the other effects of its transaction go on."
 
 
 def _gates(
-    bundle: Bundle, case: Case, have: Mapping[str, int], signers: Mapping[str, Signers]
+    bundle: Bundle, case: ReviewContext, have: Mapping[str, int], signers: Mapping[str, PossibleSigners]
 ) -> tuple[GateView, ...]:
     fired = {gate.policy_id: gate for gate in case.gates}
     return tuple(
@@ -255,10 +292,15 @@ def _gates(
 
 
 def _gate_view(
-    bundle: Bundle, review: ReviewRow, merged: MergedGate, gate: Gate, have: int, signers: Signers | None
+    bundle: Bundle,
+    review: ReviewRow,
+    merged: MergedGate,
+    gate: Gate,
+    have: int,
+    signers: PossibleSigners | None,
 ) -> GateView:
     source, since = bundle.describe(gate.policy_id), review.escalated.get(merged.key)
-    could = signers or Signers()
+    could = signers or PossibleSigners()
     return GateView(
         policy_id=gate.policy_id,
         title=gate.title or gate.policy_id,
@@ -286,11 +328,11 @@ def _titles(bundle: Bundle, groups: frozenset[str]) -> tuple[str, ...]:
     return tuple(bundle.directory.title_of(group) for group in sorted(groups))
 
 
-def vote_view(vote: VoteRow, counted: Tally) -> VoteView:
+def vote_line(vote: VoteRow, counted: Tally) -> VoteLine:
     """One vote, and whether it matters now."""
-    return VoteView(
+    return VoteLine(
         person_name=vote.name,
-        verdict=cast(Ballot, vote.verdict),
+        verdict=cast(VoteVerdict, vote.verdict),
         reason=vote.reason or "",
         at=vote.cast_at,
         counted=counted.counts(vote.vote_id),
@@ -320,10 +362,10 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
     return tuple(
         Sibling(
             seq=effect.seq,
-            sentence=sentence(bundle, effect),
+            sentence=effect_sentence(bundle, effect),
             state=effect.state,
             review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
-            args=arguments(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
+            args=arg_rows(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
         )
         for effect in others
     )
@@ -331,13 +373,13 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
 
 def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[EventLine, ...]:
     """What happened to an effect and its transaction, from the log: the newest lines, where there are very many."""
-    rows = of_effect(conn, effect, TIMELINE_LINES)
+    rows = rows_of_effect(conn, effect, TIMELINE_LINES)
     names = names_of(conn, {key for row in rows if (key := person_of(row)) is not None})
     lines = (event_line(bundle, row, names) for row in rows)
     return tuple(line for line in lines if line is not None)
 
 
-def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
+def _warnings(bundle: Bundle, case: ReviewContext) -> tuple[str, ...]:
     if case.effect.tool not in bundle.manifests and any(g.policy_id == UNKNOWN_TOOL for g in case.gates):
         return (
             f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: nobody has reviewed what it does, and no policy "

@@ -9,19 +9,19 @@ from typing import Any, Literal, cast
 from sqlalchemy import Connection, select
 
 from countersign.contract.wire import ShadowAnswer, ShadowDifference, ShadowView
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.storage.core import find_one, table
-from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
+from policy_service.storage.system_tables import ShadowDifferenceRow, ShadowRow
 
-Way = Literal["looser", "stricter", "other"]
+ShadowDirection = Literal["looser", "stricter", "other"]
 
 
 _differences = table(ShadowDifferenceRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class ShadowComparison:
     """What is known of a candidate: its numbers, and the newest differences."""
 
     candidate: str
@@ -31,12 +31,12 @@ class Shadow:
     differences: tuple[ShadowDifferenceRow, ...]
 
 
-async def shadow_of(ctx: Context, digest: str, limit: int) -> Shadow | None:
+async def read_shadow(ctx: Context, digest: str, limit: int) -> ShadowComparison | None:
     """What a candidate would have decided otherwise; None where it was never compared."""
     return await ctx.db.read(lambda conn: _read(conn, digest, limit))
 
 
-def _read(conn: Connection, digest: str, limit: int) -> Shadow | None:
+def _read(conn: Connection, digest: str, limit: int) -> ShadowComparison | None:
     row = find_one(conn, ShadowRow, candidate=digest)
     if row is None:
         return None
@@ -47,22 +47,22 @@ def _read(conn: Connection, digest: str, limit: int) -> Shadow | None:
         .order_by(_differences.c.idx.desc())
         .limit(limit)
     )
-    return Shadow(
+    return ShadowComparison(
         row.candidate,
         row.commit,
         row.since,
         {name: getattr(row, name) for name in names},
-        tuple(records.rows(conn, ShadowDifferenceRow, newest)),
+        tuple(repository.rows(conn, ShadowDifferenceRow, newest)),
     )
 
 
-async def view(ctx: Context, limit: int) -> ShadowView:
+async def shadow_view(ctx: Context, limit: int) -> ShadowView:
     """What is in shadow, its numbers, and its newest differences."""
     if ctx.candidate is None:
         return ShadowView()
     status = ctx.candidate.status()
     problems = () if status.error is None else tuple(str(problem) for problem in status.error.problems)
-    known = None if status.digest is None else await shadow_of(ctx, status.digest, limit)
+    known = None if status.digest is None else await read_shadow(ctx, status.digest, limit)
     said: dict[str, Any] = {}
     if known is not None:
         said = {

@@ -15,18 +15,24 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.quorum import fillers
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.ballots import ballots, groups_now, permission, person_key, requesters_side
-from policy_service.queries.cases import Case
 from policy_service.queries.context import Context
+from policy_service.queries.review_context import ReviewContext
+from policy_service.queries.vote_eligibility import (
+    approval_permission,
+    current_groups,
+    person_key,
+    requesters_side,
+    valid_ballots,
+)
 from policy_service.queries.voter import Voter
 from policy_service.storage.tables import PersonRow
 
 
-class People:
+class KnownPeople:
     """Everybody known here: found once for all gates that ask the same groups."""
 
     def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
@@ -52,17 +58,17 @@ class People:
     def _groups(self, person: str) -> frozenset[str]:
         row = self._by_token.get(person)
         if row is None:
-            return groups_now(self.bundle, person)
-        return frozenset() if row.revoked_at else groups_now(self.bundle, person, frozenset(row.groups))
+            return current_groups(self.bundle, person)
+        return frozenset() if row.revoked_at else current_groups(self.bundle, person, frozenset(row.groups))
 
 
 def is_permitted(
-    ctx: Context, bundle: Bundle, case: Case, person: str, groups: frozenset[str], now: datetime
+    ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
 ) -> bool:
     """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
     ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
     return any(
-        permission(
+        approval_permission(
             ctx, bundle, case.agent, case.review, case.gates,
             person=person, groups=groups, assurance=assurance, now=now,
         )
@@ -70,12 +76,12 @@ def is_permitted(
     )  # fmt: skip
 
 
-NAMED: Final = 6
+MAX_NAMED: Final = 6
 _WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the rest is counted as it stands
 
 
 @dataclass(frozen=True, slots=True)
-class Signers:
+class PossibleSigners:
     """Others than the reader: some by name, how many more there are, and who is in the groups but may not. `also`: the
     groups of other gates whose people can sign here.
     """
@@ -86,28 +92,33 @@ class Signers:
     also: frozenset[str] = frozenset()
 
 
-def signers_of(
-    conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
-) -> Mapping[str, Signers]:
+def possible_signers(
+    conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> Mapping[str, PossibleSigners]:
     """By the key of each gate that is short of its quorum; nothing when the review is settled."""
     if case.review.state != "open":
         return {}
-    people = People(bundle, list_people(conn))
+    people = KnownPeople(bundle, list_people(conn))
     votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
     out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
-    counted = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
+    counted = valid_ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     voters = {gate.key: gate.voters for gate in case.asked}
     found = {}
-    for key, helping in fillers(case.asked, counted, excluded=excluded).items():
+    for key, helping in fillable_gates(case.asked, counted, excluded=excluded).items():
         groups = frozenset[str]().union(*(voters[each] for each in helping))
         found[key] = replace(_of_groups(ctx, people, case, out, groups, now), also=groups - voters[key])
     return found
 
 
 def _of_groups(
-    ctx: Context, people: People, case: Case, out: set[str], asked: frozenset[str], now: datetime
-) -> Signers:
+    ctx: Context,
+    people: KnownPeople,
+    case: ReviewContext,
+    out: set[str],
+    asked: frozenset[str],
+    now: datetime,
+) -> PossibleSigners:
     side, members = requesters_side(case.agent, case.review), people.of(asked)
     barred = tuple(name for person, _ in members if person in side - out if (name := people.name_of(person)))
     left = [(person, groups) for person, groups in members if person not in side | out]
@@ -117,5 +128,5 @@ def _of_groups(
         for person, groups in left[:_WEIGHED]
         if is_permitted(ctx, people.bundle, case, person, groups, now)
     ]
-    names = [name for person in weighed if (name := people.name_of(person))][:NAMED]
-    return Signers(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)
+    names = [name for person in weighed if (name := people.name_of(person))][:MAX_NAMED]
+    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)

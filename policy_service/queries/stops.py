@@ -9,15 +9,15 @@ from typing import Literal, TypeAlias, cast
 from sqlalchemy import Connection, select
 from sqlmodel import col
 
-from policy_service.domain.people import START_AGAIN, STOP
+from policy_service.domain.person_actions import START_AGAIN, STOP
 from policy_service.identity.agents import OPERATOR, agent_names
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do
+from policy_service.pdp.people import Permission, PersonFacts, StopFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
-from policy_service.queries.ballots import groups_now
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, with_missing_groups
-from policy_service.queries.words import only_for
+from policy_service.queries.messages import not_in_groups_text
+from policy_service.queries.vote_eligibility import current_groups
+from policy_service.queries.voter import Voter, with_groups_problem
 from policy_service.storage.core import table
 from policy_service.storage.tables import StopRow
 
@@ -36,10 +36,10 @@ class Stop:
     @property
     def words(self) -> str:
         """What is stopped, for people."""
-        return in_words(self.tool)
+        return describe_stop(self.tool)
 
 
-def in_words(tool: str | None) -> str:
+def describe_stop(tool: str | None) -> str:
     """A tool, or everything, for people."""
     return EVERYTHING if tool is None else f"the tool {tool!r}"
 
@@ -96,24 +96,24 @@ async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
     return StopPage(
         tools=tuple(sorted(bundle.manifests)),
         agents=tuple(agents),
-        why_not=why_not(ctx, bundle, voter, STOP, target, now),
-        why_not_start=why_not(ctx, bundle, voter, START_AGAIN, target, now),
+        why_not=stop_refusal(ctx, bundle, voter, STOP, target, now),
+        why_not_start=stop_refusal(ctx, bundle, voter, START_AGAIN, target, now),
     )
 
 
-def why_not(
+def stop_refusal(
     ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
 ) -> str | None:
     """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
-    groups = groups_now(bundle, voter.key, voter.groups)
+    groups = current_groups(bundle, voter.key, voter.groups)
     if not groups:
-        return with_missing_groups(
+        return with_groups_problem(
             "you are in no group here; ask your administrator to add you to one whose people may do this",
             voter,
         )
-    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
-    granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
+    granted = check_people_rules(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
     if granted is None:
         return _without_a_rule(bundle, action, groups, voter)
     return None if granted else _said(granted)
@@ -126,7 +126,7 @@ def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: 
     if groups & asked:
         return None
     named = sorted(bundle.directory.title_of(group) for group in asked)
-    return with_missing_groups(only_for(named, "may stop this"), voter)
+    return with_groups_problem(not_in_groups_text(named, "may stop this"), voter)
 
 
 def _said(refused: Permission) -> str:

@@ -5,44 +5,46 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from countersign.contract.wire import TaskChoice, TaskDetail, TaskPage, TaskView
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.task_cases import (
-    TaskCase,
+from policy_service.queries.task_context import (
+    TaskContext,
     choices,
-    read_task,
-    read_tasks,
-    said_of,
-    why_not_settle,
+    read_task_context,
+    read_task_contexts,
+    settle_refusal,
+    settlement_of,
 )
-from policy_service.queries.view import effect_view, settlement_view
+from policy_service.queries.transaction_views import effect_view, settlement_view
 from policy_service.queries.voter import Voter
 
 
-async def page(ctx: Context, *, state: str, kind: str | None, cursor: str | None, limit: int) -> TaskPage:
+async def task_list_view(
+    ctx: Context, *, state: str, kind: str | None, cursor: str | None, limit: int
+) -> TaskPage:
     """Tasks in a state, of a kind or of all, oldest first."""
     found = await ctx.db.read(
-        lambda conn: records.tasks(conn, state=state, kind=kind, after=cursor, limit=limit + 1)
+        lambda conn: repository.list_tasks(conn, state=state, kind=kind, after=cursor, limit=limit + 1)
     )
     shown = found[:limit]
-    cases = await ctx.db.read(lambda conn: read_tasks(conn, shown))
+    cases = await ctx.db.read(lambda conn: read_task_contexts(conn, shown))
     return TaskPage(
         tasks=tuple(_view(ctx, case) for case in cases),
         next=shown[-1].task_id if len(found) > limit else None,
     )
 
 
-async def detail(ctx: Context, voter: Voter, task_id: str) -> TaskDetail:
+async def load_task_detail(ctx: Context, voter: Voter, task_id: str) -> TaskDetail:
     """One task with what is known, for the person who settles it.
 
     Raises:
         NotFoundError: no such task.
     """
-    return told(ctx, voter, await ctx.db.read(lambda conn: read_task(conn, task_id)))
+    return task_detail(ctx, voter, await ctx.db.read(lambda conn: read_task_context(conn, task_id)))
 
 
-def told(ctx: Context, voter: Voter, case: TaskCase) -> TaskDetail:
+def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     """One case, the same way."""
     bundle, now, effect = ctx.active.current, ctx.clock(), case.effect
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
@@ -57,12 +59,12 @@ def told(ctx: Context, voter: Voter, case: TaskCase) -> TaskDetail:
         idempotent=None if manifest is None else manifest.idempotent,
         compensation_tool=None if effect.compensation is None else effect.compensation["tool"],
         owner=case.agent.owner,
-        why_not=why_not_settle(ctx, bundle, case, voter, now) if is_open else None,
+        why_not=settle_refusal(ctx, bundle, case, voter, now) if is_open else None,
     )
 
 
-def _view(ctx: Context, case: TaskCase) -> TaskView:
-    task, said = case.task, said_of(case)
+def _view(ctx: Context, case: TaskContext) -> TaskView:
+    task, said = case.task, settlement_of(case)
     return TaskView(
         task_id=task.task_id,
         kind=case.kind,

@@ -18,29 +18,29 @@ from sqlmodel import col
 from countersign.contract import TaskAnswer, reads_result
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import count
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import ArgRow, Money, Piece, arguments, first_money, sentence
+from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, effect_sentence, first_money
 from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteView
-from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_view
-from policy_service.queries.task_cases import (
+from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteLine
+from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_line
+from policy_service.queries.task_context import (
     Choice,
-    TaskCase,
+    TaskContext,
     answer_text,
     choices,
-    read_task,
-    read_tasks,
-    said_of,
-    why_not_settle,
+    read_task_context,
+    read_task_contexts,
+    settle_refusal,
+    settlement_of,
 )
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.voter import Voter
 from policy_service.storage.tables import EffectRow, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
-class SettlementView:
+class SettlementLine:
     """What a person said. `answer` is the sentence they pressed."""
 
     answer: str
@@ -66,7 +66,7 @@ class TaskLine:
     opened_at: datetime
     can_settle: bool
     settled_at: datetime | None = None
-    settlement: SettlementView | None = None
+    settlement: SettlementLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ChoiceView:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPage:
+class TaskReadModel:
     """Everything one person needs to settle one task, and what became of it."""
 
     task_id: str
@@ -124,7 +124,7 @@ class TaskPage:
     siblings: tuple[Sibling, ...]
     takes_back: tuple[Piece, ...]  # of a compensation: the sentence of what it was to take back
     review_id: str | None
-    votes: tuple[VoteView, ...]  # of those who released it
+    votes: tuple[VoteLine, ...]  # of those who released it
     commit: str
     attempt_id: str | None
     fire_by: datetime | None
@@ -132,8 +132,8 @@ class TaskPage:
     idempotent: bool | None  # None: the bundle no longer holds the manifest
     probe: str | None
     compensation_tool: str | None
-    settlements: tuple[SettlementView, ...]  # of the effect, other tasks' too
-    settlement: SettlementView | None  # of this task
+    settlements: tuple[SettlementLine, ...]  # of the effect, other tasks' too
+    settlement: SettlementLine | None  # of this task
     choices: tuple[ChoiceView, ...]
     why_not: str | None
     timeline: tuple[EventLine, ...]
@@ -162,49 +162,49 @@ def _list(
     conn: Connection, ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int, now: datetime
 ) -> TaskList:
     bundle = ctx.active.current
-    found = records.tasks(conn, state=state, after=cursor, limit=limit + 1)
+    found = repository.list_tasks(conn, state=state, after=cursor, limit=limit + 1)
     shown = found[:limit]
     return TaskList(
-        rows=tuple(_line(ctx, bundle, case, voter, now) for case in read_tasks(conn, shown)),
+        rows=tuple(_line(ctx, bundle, case, voter, now) for case in read_task_contexts(conn, shown)),
         next_cursor=shown[-1].task_id if len(found) > limit else None,
     )
 
 
-def _line(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, now: datetime) -> TaskLine:
+def _line(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: datetime) -> TaskLine:
     task, effect = case.task, case.effect
     return TaskLine(
         task_id=task.task_id,
         kind=task.kind,
         of_compensation=effect.kind == "compensate",
         text=task.text,
-        sentence=sentence(bundle, effect),
+        sentence=effect_sentence(bundle, effect),
         tool=effect.tool,
         agent=effect.agent,
         owner=owner_name(bundle, case.agent.owner),
         amount=first_money(bundle, effect),
         opened_at=task.opened_at,
-        can_settle=task.state == "open" and why_not_settle(ctx, bundle, case, voter, now) is None,
+        can_settle=task.state == "open" and settle_refusal(ctx, bundle, case, voter, now) is None,
         settled_at=task.settled_at,
-        settlement=_said(case, said_of(case)),
+        settlement=_said(case, settlement_of(case)),
     )
 
 
-async def task_page(ctx: Context, voter: Voter, task_id: str) -> TaskPage | None:
+async def task_page(ctx: Context, voter: Voter, task_id: str) -> TaskReadModel | None:
     """One task, open or settled; None when there is no such task."""
     now = ctx.clock()
     try:
-        return await ctx.db.read(lambda conn: _page(conn, ctx, read_task(conn, task_id), voter, now))
+        return await ctx.db.read(lambda conn: _page(conn, ctx, read_task_context(conn, task_id), voter, now))
     except NotFoundError:
         return None
 
 
-def _page(conn: Connection, ctx: Context, case: TaskCase, voter: Voter, now: datetime) -> TaskPage:
+def _page(conn: Connection, ctx: Context, case: TaskContext, voter: Voter, now: datetime) -> TaskReadModel:
     bundle, task, effect, snapshot = ctx.active.current, case.task, case.effect, case.snapshot
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     decision = snapshot.decisions[effect.decision_id]
     review = snapshot.review_of(case.forward)
     of_compensation = effect.kind == "compensate"
-    return TaskPage(
+    return TaskReadModel(
         task_id=task.task_id,
         kind=task.kind,
         of_compensation=of_compensation,
@@ -218,17 +218,17 @@ def _page(conn: Connection, ctx: Context, case: TaskCase, voter: Voter, now: dat
         effect_digest=effect.effect_digest,
         effect_state=effect.state,
         call_key=effect.call_key,
-        sentence=sentence(bundle, effect),
+        sentence=effect_sentence(bundle, effect),
         risk=cast(Risk, "high" if manifest is None else manifest.risk),
         tool=effect.tool,
-        args=arguments(bundle, effect, decision.unseen),
+        args=arg_rows(bundle, effect, decision.unseen),
         canonical=effect.args,
         agent=effect.agent,
         agent_owner=owner_name(bundle, case.agent.owner),
         key_kid=snapshot.transaction.jkt,
         seq=effect.seq,
         siblings=siblings_of(bundle, snapshot, case.forward),
-        takes_back=sentence(bundle, case.forward) if of_compensation else (),
+        takes_back=effect_sentence(bundle, case.forward) if of_compensation else (),
         review_id=None if review is None else review.review_id,
         votes=_votes(ctx, bundle, case, now),
         commit=decision.commit,
@@ -239,9 +239,9 @@ def _page(conn: Connection, ctx: Context, case: TaskCase, voter: Voter, now: dat
         probe=None if manifest is None else manifest.probe,
         compensation_tool=_undone_by(effect),
         settlements=tuple(filter(None, (_said(case, said) for said in effect.settlements))),
-        settlement=_said(case, said_of(case)),
+        settlement=_said(case, settlement_of(case)),
         choices=tuple(_choice(effect, choice) for choice in choices(case)),
-        why_not=why_not_settle(ctx, bundle, case, voter, now) if task.state == "open" else None,
+        why_not=settle_refusal(ctx, bundle, case, voter, now) if task.state == "open" else None,
         timeline=timeline_of(conn, bundle, effect),
     )
 
@@ -264,16 +264,16 @@ def _wanted(effect: EffectRow, answer: TaskAnswer) -> tuple[str, ...]:
     return tuple(source.removeprefix(_RESULT) for source in mapping.values() if source.startswith(_RESULT))
 
 
-def _votes(ctx: Context, bundle: Bundle, case: TaskCase, now: datetime) -> tuple[VoteView, ...]:
+def _votes(ctx: Context, bundle: Bundle, case: TaskContext, now: datetime) -> tuple[VoteLine, ...]:
     effect, snapshot = case.forward, case.snapshot
-    counted = count(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
-    return tuple(vote_view(vote, counted) for vote in snapshot.votes_on(effect))
+    counted = count_votes(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
+    return tuple(vote_line(vote, counted) for vote in snapshot.votes_on(effect))
 
 
-def _said(case: TaskCase, said: Mapping[str, Any] | None) -> SettlementView | None:
+def _said(case: TaskContext, said: Mapping[str, Any] | None) -> SettlementLine | None:
     if said is None:
         return None
-    return SettlementView(
+    return SettlementLine(
         answer=answer_text(case, TaskAnswer(said["answer"])),
         person_name=said["name"],
         reason=said["reason"],

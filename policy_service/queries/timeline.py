@@ -17,9 +17,9 @@ from countersign.contract import Verdict
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.review_models import EventLine, RuleChange
 from policy_service.storage.core import find
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import DecisionRow, EffectRow
-from policy_service.storage.types import read_stored
+from policy_service.storage.types import parse_stored_json
 
 _Body = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     """One line, or None for a row that says nothing new to a person. ``names`` is what people called themselves when
     they signed in, by issuer and subject; the bundle's directory knows better."""
     tell = _TOLD.get(row.kind)
-    body = read_stored(row.body)
+    body = parse_stored_json(row.body)
     if tell is None or not isinstance(body, dict):
         return None
     return EventLine(
@@ -172,7 +172,7 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
 }
 
 
-def changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[RuleChange, ...]:
+def rule_changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[RuleChange, ...]:
     """Every change of the answer about this revision under another bundle, the newest first."""
     decisions = find(conn, DecisionRow, effect_id=effect.effect_id, rev=effect.rev)
     decisions.sort(key=lambda row: (row.decided_at, row.decision_id))

@@ -17,20 +17,20 @@ from sqlalchemy import Column, Connection, Select, select
 from countersign.contract import TxnState
 from countersign.contract.wire import EffectView, TransactionLine, TransactionPage, TransactionView
 from policy_service import metrics
-from policy_service.audit.feed import of_transaction
+from policy_service.audit.feed import transaction_topic
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.cursors import read_cursor
-from policy_service.queries.records import Snapshot, rows
-from policy_service.queries.view import effect_view, transaction_view
-from policy_service.storage.core import precedes, table
+from policy_service.queries.cursors import parse_cursor
+from policy_service.queries.repository import Snapshot, rows
+from policy_service.queries.transaction_views import effect_view, transaction_view
+from policy_service.storage.core import key_before, table
 from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
 from policy_service.storage.types import time_text
 
 
-class Telling:
+class TransactionPresenter:
     """Read models for agents."""
 
     def __init__(self, ctx: Context) -> None:
@@ -42,7 +42,7 @@ class Telling:
         Raises:
             NotFoundError: no such transaction, or a stranger asks.
         """
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        snapshot = await self._ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_visible(caller, snapshot.transaction)
         return snapshot
 
@@ -74,7 +74,7 @@ class Telling:
         """Who must not vote on it, asked for only where there are votes to count."""
         name, agent = snapshot.transaction.agent, None
         if snapshot.reviews:
-            agent = await self._ctx.db.read(lambda conn: records.agent_of(conn, name))
+            agent = await self._ctx.db.read(lambda conn: repository.agent_of(conn, name))
         return agent or AgentRow(name=name, enrolled_at=snapshot.transaction.submitted_at)
 
 
@@ -91,7 +91,7 @@ def require_visible(caller: Caller, transaction: TransactionRow) -> None:
 _TRANSACTIONS = table(TransactionRow)
 
 
-async def page(
+async def transaction_page(
     ctx: Context, caller: Caller, *, state: TxnState | None, cursor: str | None, limit: int
 ) -> TransactionPage:
     """A page of them.
@@ -99,7 +99,7 @@ async def page(
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    before = read_cursor(cursor)
+    before = parse_cursor(cursor)
     found = await ctx.db.read(lambda conn: _find(conn, caller.agent, state, before, limit + 1))
     shown = found[:limit]
     return TransactionPage(
@@ -133,7 +133,7 @@ def _of(
     if state is not None:
         query = query.where(row.state == state.value)
     if before is not None:
-        query = query.where(precedes((row.submitted_at, row.txn), before))
+        query = query.where(key_before((row.submitted_at, row.txn), before))
     return query.order_by(row.submitted_at.desc(), row.txn.desc()).limit(limit)
 
 
@@ -193,7 +193,7 @@ def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> 
 
 def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
     """What its agent may answer: which revision people are asked about, and what they would have instead."""
-    rows = [row for effect in snapshot.effects for row in snapshot.proposed_for(effect)]
+    rows = [row for effect in snapshot.effects for row in snapshot.open_proposals_of(effect)]
     return snapshot.transaction.rev, [row.proposal_id for row in rows]
 
 
@@ -219,11 +219,11 @@ async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot
         while True:
             seen = ctx.feed.index
             # Read after the index was noted: a change between the two is seen by one of them.
-            current = await ctx.db.read(lambda conn: records.require(conn, txn))
+            current = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
             goes_on = goes_on or wish(current)
             left = deadline - loop.time()
             if left <= 0 or not goes_on(current):
                 return current
             del current  # kilobytes, for minutes, for each who waits
-            if not await ctx.feed.wait_after(seen, left, topic=of_transaction(txn)):
-                return await ctx.db.read(lambda conn: records.require(conn, txn))
+            if not await ctx.feed.wait_after(seen, left, topic=transaction_topic(txn)):
+                return await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))

@@ -9,16 +9,22 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, merge
-from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
-from policy_service.domain.quorum import BallotVote, could_serve, serves
-from policy_service.identity.passkeys import counting
+from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
+from policy_service.domain.quorum import BallotVote, counts_toward, is_eligible_for
+from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.ballots import groups_now, is_named, permission, person_key, requesters_side
-from policy_service.queries.cases import Case
 from policy_service.queries.context import Context
-from policy_service.queries.review_models import StepUp
-from policy_service.queries.words import only_for
+from policy_service.queries.messages import not_in_groups_text
+from policy_service.queries.review_context import ReviewContext
+from policy_service.queries.review_models import StepUpStatus
+from policy_service.queries.vote_eligibility import (
+    approval_permission,
+    current_groups,
+    person_key,
+    policy_permits,
+    requesters_side,
+)
 from policy_service.storage.tables import AgentRow, ReviewRow
 
 
@@ -40,7 +46,7 @@ class Voter:
         return person_key(self.iss, self.sub)
 
 
-def voter_for(person: Person) -> Voter:
+def voter_from_person(person: Person) -> Voter:
     """Somebody who is signed in, as a voter."""
     return Voter(
         person.iss,
@@ -52,31 +58,35 @@ def voter_for(person: Person) -> Voter:
     )
 
 
-def with_missing_groups(refusal: str, voter: Voter) -> str:
+def with_groups_problem(refusal: str, voter: Voter) -> str:
     """The refusal, and why groups of their provider are missing, where the last sign-in says so."""
     return refusal if voter.groups_problem is None else f"{refusal} ({voter.groups_problem})"
 
 
-def probe(bundle: Bundle, voter: Voter) -> BallotVote:
+def hypothetical_approval(bundle: Bundle, voter: Voter) -> BallotVote:
     """The approval this person would give, for the domain to judge; Cedar is asked apart."""
-    return BallotVote("", voter.key, groups_now(bundle, voter.key, voter.groups), "approve", voter.step_up)
+    return BallotVote(
+        "", voter.key, current_groups(bundle, voter.key, voter.groups), "approve", voter.step_up
+    )
 
 
-def step_up_of(
-    conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
-) -> StepUp:
+def approval_step_up(
+    conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> StepUpStatus:
     """Whether an approval by this person asks for a passkey: where a gate they could serve does. ``missing``: and they
     have none that counts, and nothing they could serve does without.
     """
-    mine, merged = probe(bundle, voter), case.asked
-    if not any(could_serve(gate, mine) and gate.step_up for gate in merged):
+    mine, merged = hypothetical_approval(bundle, voter), case.asked
+    if not any(is_eligible_for(gate, mine) and gate.step_up for gate in merged):
         return "none"
     if _has_passkey(conn, ctx, voter, now):
         return "asked"
-    return "none" if any(serves(gate, mine) for gate in merged) else "missing"
+    return "none" if any(counts_toward(gate, mine) for gate in merged) else "missing"
 
 
-def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, now: datetime) -> StepUp:
+def break_glass_step_up(
+    conn: Connection, ctx: Context, case: ReviewContext, voter: Voter, now: datetime
+) -> StepUpStatus:
     """The same for a signature of break-glass, which every gate's step-up holds for: those who sign are seldom the
     people the gates ask."""
     if not any(gate.step_up for gate in case.asked):
@@ -85,10 +95,10 @@ def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, no
 
 
 def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
-    return ctx.settings.rp_id is not None and bool(counting(conn, voter.iss, voter.sub, now))
+    return ctx.settings.rp_id is not None and bool(active_passkeys(conn, voter.iss, voter.sub, now))
 
 
-def why_not(
+def vote_refusal(
     ctx: Context,
     bundle: Bundle,
     agent: AgentRow,
@@ -102,11 +112,11 @@ def why_not(
         return f"you own {agent.name}; nobody approves their own side"
     if voter.key in requesters_side(agent, review):
         return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
-    mine, merged = probe(bundle, voter), merge(gates, review.escalated)
-    if not any(could_serve(gate, mine) for gate in merged):
+    mine, merged = hypothetical_approval(bundle, voter), merge(gates, review.escalated)
+    if not any(is_eligible_for(gate, mine) for gate in merged):
         asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
-        return with_missing_groups(only_for(sorted(asked), "decide this"), voter)
-    granted = permission(
+        return with_groups_problem(not_in_groups_text(sorted(asked), "decide this"), voter)
+    granted = approval_permission(
         ctx,
         bundle,
         agent,
@@ -125,7 +135,7 @@ def why_not(
 
 
 @dataclass(frozen=True, slots=True)
-class MayOpen:
+class BreakGlassPermission:
     """What one person may do in an emergency: ``why_not`` is the sentence that tells them why nothing, ``alone``
     whether their signature is enough by itself, with a review afterwards.
     """
@@ -134,19 +144,23 @@ class MayOpen:
     alone: bool = False
 
 
-def may_open(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) -> MayOpen:
+def break_glass_permission(
+    ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> BreakGlassPermission:
     """What this person may do about this review."""
     if voter.key in requesters_side(case.agent, case.review):
-        return MayOpen(
+        return BreakGlassPermission(
             f"you own {case.agent.name}, or changed what it asks; nobody opens what their own side asks for"
         )
-    groups, assurance = groups_now(bundle, voter.key, voter.groups), voter.assurance
+    groups, assurance = current_groups(bundle, voter.key, voter.groups), voter.assurance
     as_one, alone = (
-        is_named(ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now)
+        policy_permits(
+            ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now
+        )
         for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
     )
     if as_one or alone:
-        return MayOpen(None, alone)
-    return MayOpen(
+        return BreakGlassPermission(None, alone)
+    return BreakGlassPermission(
         "no policy lets you open this in an emergency; ask somebody whom one names, or an operator"
     )

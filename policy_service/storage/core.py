@@ -71,10 +71,10 @@ def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
 def rows_of(model: type[_AnyRow], found: Iterable[Iterable[Any]]) -> list[_AnyRow]:
     """What a query for every column of ``model``, in their order, has found."""
     names = _columns(model)
-    return [_as_found(model, dict(zip(names, row, strict=True))) for row in found]
+    return [_loaded_row(model, dict(zip(names, row, strict=True))) for row in found]
 
 
-def _as_found(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
+def _loaded_row(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
     """A row whose columns came from the database: there is nothing to check and no default to make."""
     row = object.__new__(model)
     row.__dict__.update(values)
@@ -86,7 +86,7 @@ def table(row: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(row.__tablename__)]
 
 
-def follows(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+def key_after(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
     """Rows whose key comes after this one, as one comparison of rows.
 
     Spelt out with OR it is a walk through everything that stands before the page: no index can be entered by it.
@@ -94,7 +94,7 @@ def follows(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnEle
     return tuple_(*key) > tuple_(*last, types=[column.type for column in key])
 
 
-def precedes(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+def key_before(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
     """The same for a list that is read from its end."""
     return tuple_(*key) < tuple_(*last, types=[column.type for column in key])
 
@@ -111,24 +111,24 @@ def find_one(conn: Connection, model: type[_AnyRow], **where: Any) -> _AnyRow | 
 
 def insert_row(conn: Connection, row: Row) -> None:
     """Insert one row."""
-    write(conn, _insert(type(row)), _stored(row))
+    execute_write(conn, _insert(type(row)), _column_values(row))
 
 
-def insert_unless_taken(conn: Connection, row: Row) -> bool:
+def insert_row_or_ignore(conn: Connection, row: Row) -> bool:
     """Insert one row where no unique key of it is taken; whether it was inserted."""
-    statement = _insert_unless_taken(type(row), conn.dialect.name)
-    return bool(write(conn, statement, _stored(row)))
+    statement = _insert_or_ignore(type(row), conn.dialect.name)
+    return bool(execute_write(conn, statement, _column_values(row)))
 
 
-def change(conn: Connection, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> int:
+def update_rows(conn: Connection, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> int:
     """Give the rows whose columns have the values of ``where`` others; how many those were. None equals nothing."""
     statement = _update(model, tuple(where), tuple(columns))
     values = {f"was_{name}": value for name, value in where.items()} | columns
-    return write(conn, statement, values)
+    return execute_write(conn, statement, values)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _CompiledStatement:
     """A statement in the words of one driver: its text, and each parameter with what turns a value into it."""
 
     text: str
@@ -143,8 +143,8 @@ class _Ready:
         return dict(bound) if self.by_name else tuple(value for _, value in bound)
 
 
-def write(
-    conn: Connection, statement: Insert | Update, values: Mapping[str, Any], *, spelt_out: bool = False
+def execute_write(
+    conn: Connection, statement: Insert | Update, values: Mapping[str, Any], *, explicit_columns: bool = False
 ) -> int:
     """Send a statement that is kept and used again; how many rows it has touched.
 
@@ -155,25 +155,25 @@ def write(
     """
     key = (statement, tuple(values), conn.dialect.name)
     if (ready := _compiled.get(key)) is None:
-        ready = _compiled[key] = _ready(statement, None if spelt_out else list(values), conn.dialect)
+        ready = _compiled[key] = _compile(statement, None if explicit_columns else list(values), conn.dialect)
     return conn.exec_driver_sql(ready.text, ready.bound(values)).rowcount
 
 
 # One entry a shape: engines come and go, their dialects are all alike.
-_compiled: dict[tuple[Insert | Update, tuple[str, ...], str], _Ready] = {}
+_compiled: dict[tuple[Insert | Update, tuple[str, ...], str], _CompiledStatement] = {}
 
 
-def _ready(statement: Insert | Update, columns: list[str] | None, dialect: Dialect) -> _Ready:
+def _compile(statement: Insert | Update, columns: list[str] | None, dialect: Dialect) -> _CompiledStatement:
     compiled = statement.compile(dialect=dialect, column_keys=columns)
     names = (compiled.positiontup or ()) if compiled.positional else compiled.binds
     parameters = tuple(
         (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in names
     )
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
-    return _Ready(str(compiled), parameters, own, by_name=not compiled.positional)
+    return _CompiledStatement(str(compiled), parameters, own, by_name=not compiled.positional)
 
 
-def _stored(row: Row) -> dict[str, Any]:
+def _column_values(row: Row) -> dict[str, Any]:
     values = row.__dict__
     return {name: values[name] for name in _columns(type(row))}
 
@@ -196,7 +196,7 @@ def _insert(model: type[Row]) -> Insert:
 
 
 @cache
-def _insert_unless_taken(model: type[Row], dialect: str) -> Insert:
+def _insert_or_ignore(model: type[Row], dialect: str) -> Insert:
     statement: Insert = _INSERT[dialect](table(model)).on_conflict_do_nothing()
     return statement
 
@@ -208,7 +208,7 @@ def _update(model: type[Row], where: tuple[str, ...], columns: tuple[str, ...]) 
     return update(target).where(*same).values({name: bindparam(name) for name in columns})
 
 
-def insert_unless_there(conn: Connection, into: Table) -> Any:
+def insert_or_ignore(conn: Connection, into: Table) -> Any:
     """An INSERT that does nothing where a unique key is taken; its row count says which it was."""
     statement = _INSERT[conn.dialect.name](into).on_conflict_do_nothing()
     return statement.execution_options(preserve_rowcount=True)  # or PostgreSQL's is forgotten

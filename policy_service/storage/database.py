@@ -26,19 +26,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import postgres, sqlite
-from policy_service.storage.unit import (
+from policy_service.storage.sqlite_writer import SqliteWriter
+from policy_service.storage.unit_of_work import (
     Clock,
-    Listener,
+    CommitListener,
+    ObservedUnit,
     Query,
     T,
-    Told,
     Tx,
     Unit,
     as_storage_error,
-    require_plain,
+    require_plain_result,
     utc_now,
 )
-from policy_service.storage.writer import SqliteWriter
 
 __all__ = ["Database", "StorageLimits", "Tx"]
 
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 # Units handed over and not answered: seconds of work on either engine. Whoever came after them would have given up
 # before being served, and what is refused at once can be asked again at once.
-MOST_WAITING = 4_096
+MAX_PENDING_UNITS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Database:
         self.url = url
         self.dialect = url.get_backend_name()
         self._listeners: list[Callable[[], None]] = []
-        self._listener: Listener | None = None
+        self._listener: CommitListener | None = None
         self.failed: tuple[str, datetime] | None = None
-        self._room = threading.BoundedSemaphore(MOST_WAITING)
+        self._pending = threading.BoundedSemaphore(MAX_PENDING_UNITS)
         self._readers: Engine
         self._pools: tuple[Engine, ...] = ()  # of a database server: connections come and go
         self._writer: Writer
@@ -105,14 +105,14 @@ class Database:
         try:
             return cls(make_url(url), limits or StorageLimits(), clock)
         except SQLAlchemyError as error:
-            raise _opened(error) from error
+            raise _open_failed(error) from error
 
     def _open_sqlite(self, limits: StorageLimits, clock: Clock) -> None:
         sqlite.create_file(self.url)
         if not limits.durable:
             log.warning("durability_normal", told="acknowledged decisions may be lost at power loss")
         engine = sqlite.open_writer(self.url, busy_timeout_ms=limits.busy_timeout_ms, durable=limits.durable)
-        sqlite.require_sound(engine, self.url.database)
+        sqlite.require_intact(engine, self.url.database)
         self._readers = sqlite.open_reader(
             self.url, busy_timeout_ms=limits.busy_timeout_ms, connections=limits.read_threads + 1
         )
@@ -125,7 +125,7 @@ class Database:
         )
 
     def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
-        waits, name = limits.busy_timeout_ms, postgres.own_name()
+        waits, name = limits.busy_timeout_ms, postgres.make_application_name()
         engine = postgres.open_pool(
             self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits, name=name
         )
@@ -165,27 +165,27 @@ class Database:
         return future.result()
 
     def _submit(self, unit: Unit[T], future: Future[T] | asyncio.Future[T]) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._pending.acquire(blocking=False):
             raise StorageUnavailableError(
                 "too many changes wait for the database; this one was not begun, repeat the request under the same key"
             )
-        told = Told(unit, self._listener)
+        told = ObservedUnit(unit, self._listener)
         try:
             self._writer.submit(told, future)
         except BaseException:
-            self._room.release()
+            self._pending.release()
             raise
         told.when(future)  # called back in the caller's context, and before the caller goes on
-        future.add_done_callback(self._make_room)
+        future.add_done_callback(self._release_pending)
 
-    def _make_room(self, _over: object) -> None:
-        self._room.release()
+    def _release_pending(self, _over: object) -> None:
+        self._pending.release()
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after commits, from the writer's thread: a hint, so it must return at once."""
         self._listeners.append(listener)
 
-    def tell_lines(self, listener: Listener) -> None:
+    def set_listener(self, listener: CommitListener) -> None:
         """Show ``listener`` the lines of the log that are committed from here."""
         self._listener = listener
 
@@ -223,20 +223,20 @@ class Database:
         """:meth:`read` for threads and the command line."""
         try:
             with self._readers.connect() as conn:
-                return require_plain(query(conn))
+                return require_plain_result(query(conn))
         except SQLAlchemyError as error:
             raise as_storage_error(error) from error
 
     # -- a server that comes back ---------------------------------------------------------------------------
 
-    def others_connected(self) -> int:
+    def count_other_connections(self) -> int:
         """How many connections other processes of ours have; an embedded database has one process."""
-        return self.read_sync(postgres.others_connected) if self._pools else 0
+        return self.read_sync(postgres.count_other_connections) if self._pools else 0
 
-    def refuse_forgetful(self, reached: Callable[[], tuple[int, int]]) -> None:
+    def refuse_stale_server(self, reached: Callable[[], tuple[int, int]]) -> None:
         """Stop using a server that comes back behind what was reached (epoch, audit index)."""
         for engine in self._pools:
-            postgres.refuse_forgetful(engine, reached)
+            postgres.refuse_stale_server(engine, reached)
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Database:
         self.close()
 
 
-def _opened(error: SQLAlchemyError) -> StorageUnavailableError:
+def _open_failed(error: SQLAlchemyError) -> StorageUnavailableError:
     return StorageUnavailableError(
         f"the database cannot be opened ({type(error).__name__}); check database_url"
     )

@@ -17,18 +17,18 @@ import structlog
 from sqlalchemy import Update, delete, insert, select, update
 
 from policy_service import metrics
-from policy_service.storage.core import insert_unless_taken, table
+from policy_service.storage.core import insert_row_or_ignore, table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.types import new_id
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
 log = structlog.get_logger(__name__)
 
 _outbox = table(OutboxRow)
 _row = _outbox.c
 _MESSAGE = (_row.outbox_id, _row.kind, _row.payload, _row.attempts, _row.created_at)
-_LONGEST_DOUBLING = 30  # beyond it the pause is the longest anyway, and the number need not grow
+_MAX_DOUBLINGS = 30  # beyond it the pause is the longest anyway, and the number need not grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryPolicy:
     """How often and how patiently. ``settings.py`` says why each is what it is."""
 
     max_attempts: int = 20
@@ -53,12 +53,12 @@ class Retry:
 
     def pause(self, attempt: int) -> timedelta:
         """The pause after a failed attempt."""
-        doubled = self.backoff_s * 2.0 ** min(attempt - 1, _LONGEST_DOUBLING)
+        doubled = self.backoff_s * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS)
         return timedelta(seconds=min(doubled, self.max_backoff_s))
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """What one drain did."""
 
     sent: int = 0
@@ -69,7 +69,7 @@ class Drained:
 Deliver = Callable[[Message], Awaitable[None]]
 
 
-def put(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
+def enqueue(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
     """Write a message in the unit of work whose change it tells of."""
     tx.conn.execute(
         insert(_outbox).values(
@@ -79,7 +79,7 @@ def put(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
-def put_once(
+def enqueue_once(
     tx: Tx, outbox_id: str, kind: str, payload: Mapping[str, Any], *, lane: str, give_up_at: datetime
 ) -> None:
     """Write a message under a name of its own into a lane, unless it is there; it is tried until ``give_up_at``."""
@@ -87,10 +87,10 @@ def put_once(
         outbox_id=outbox_id, lane=lane, kind=kind, payload=dict(payload), next_at=tx.now, created_at=tx.now,
         give_up_at=give_up_at,
     )  # fmt: skip
-    insert_unless_taken(tx.conn, row)
+    insert_row_or_ignore(tx.conn, row)
 
 
-def claim(tx: Tx, limit: int, retry: Retry, lane: str = "") -> list[Message]:
+def claim(tx: Tx, limit: int, retry: RetryPolicy, lane: str = "") -> list[Message]:
     """Take what is due in a lane, oldest first, and hide it from everybody else for the time of the claim."""
     due = (
         select(_row.outbox_id)
@@ -101,7 +101,7 @@ def claim(tx: Tx, limit: int, retry: Retry, lane: str = "") -> list[Message]:
     return _hide(tx, list(tx.conn.scalars(due.with_for_update(skip_locked=True))), retry)
 
 
-def claim_first(tx: Tx, retry: Retry, lane: str) -> Message | None:
+def claim_first(tx: Tx, retry: RetryPolicy, lane: str) -> Message | None:
     """Take the first message of a lane that keeps its order; None while that one is under way or not yet due."""
     first = select(_row.outbox_id, _row.next_at).where(_row.lane == lane, _row.state == "waiting")
     found = tx.conn.execute(
@@ -113,7 +113,7 @@ def claim_first(tx: Tx, retry: Retry, lane: str) -> Message | None:
     return message
 
 
-def _hide(tx: Tx, ids: Sequence[str], retry: Retry) -> list[Message]:
+def _hide(tx: Tx, ids: Sequence[str], retry: RetryPolicy) -> list[Message]:
     """Begin an attempt of these, in this order: nobody else sees them for the time of the claim."""
     if not ids:
         return []
@@ -130,19 +130,19 @@ def mark_sent(tx: Tx, outbox_id: str, attempt: int | None = None) -> bool:
     return tx.conn.execute(statement).rowcount == 1
 
 
-def mark_failed(tx: Tx, message: Message, error: str, retry: Retry) -> None:
+def mark_failed(tx: Tx, message: Message, error: str, retry: RetryPolicy) -> None:
     """Try again later, or set it aside after the last attempt. ``error`` names the kind, never quotes."""
     state = "dead" if message.attempt >= retry.max_attempts else "waiting"
     later = {"state": state, "next_at": tx.now + retry.pause(message.attempt), "last_error": error}
     tx.conn.execute(_waiting(message.outbox_id).values(later))
 
 
-def put_off(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
+def reschedule(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
     """It did not leave; try again at that moment. ``error`` names the kind, never quotes."""
     tx.conn.execute(_waiting(outbox_id).values(next_at=until, last_error=error))
 
 
-def put_back(
+def requeue(
     tx: Tx, outbox_id: str, error: str | None, *, untried: bool = False, attempt: int | None = None
 ) -> bool:
     """It did not leave, and stands where it stood. ``error`` names the kind, never quotes. ``untried``: it certainly
@@ -152,7 +152,7 @@ def put_back(
     return tx.conn.execute(_waiting(outbox_id, attempt).values(back)).rowcount == 1
 
 
-def set_aside(tx: Tx, outbox_id: str, error: str | None, attempt: int | None = None) -> bool:
+def mark_dead(tx: Tx, outbox_id: str, error: str | None, attempt: int | None = None) -> bool:
     """It can never leave as it is."""
     statement = _waiting(outbox_id, attempt).values(state="dead", next_at=tx.now, last_error=error)
     return tx.conn.execute(statement).rowcount == 1
@@ -163,19 +163,19 @@ def _waiting(outbox_id: str, attempt: int | None = None) -> Update:
     return statement if attempt is None else statement.where(_row.attempts == attempt)
 
 
-def give_up(tx: Tx, lane: str) -> int:
+def expire_messages(tx: Tx, lane: str) -> int:
     """Set aside what has waited in a lane for as long as it may; how many that were."""
     late = (_row.lane == lane, _row.state == "waiting", _row.give_up_at <= tx.now)
     return tx.conn.execute(update(_outbox).where(*late).values(state="dead", next_at=tx.now)).rowcount
 
 
-def drop_late(tx: Tx, lane: str, kind: str) -> int:
+def delete_expired(tx: Tx, lane: str, kind: str) -> int:
     """Forget what has waited in a lane for as long as it may and is worth nothing later; how many that were."""
     late = (_row.lane == lane, _row.kind == kind, _row.state == "waiting", _row.give_up_at <= tx.now)
     return tx.conn.execute(delete(_outbox).where(*late)).rowcount
 
 
-def try_again(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attempts: int = 0) -> int:
+def retry_dead(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attempts: int = 0) -> int:
     """Let what was set aside in a lane leave after all, ``but`` for one kind, and what waits there leave now; how many
     were dead. ``attempts``: how many are known of, where a message that may have arrived is not sent again."""
     dead = update(_outbox).where(_row.lane == lane, _row.state == "dead", _row.kind != but)
@@ -186,26 +186,28 @@ def try_again(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attempt
     return revived.rowcount
 
 
-def forget_sent(tx: Tx, before: datetime) -> int:
+def delete_sent(tx: Tx, before: datetime) -> int:
     """Drop what left before that moment. The audit log remembers; the outbox need not."""
     return tx.conn.execute(delete(_outbox).where(_row.state == "sent", _row.next_at < before)).rowcount
 
 
-def forget_given_up(tx: Tx, before: datetime) -> int:
+def delete_dead(tx: Tx, before: datetime) -> int:
     """Drop what a lane had to give up before that moment."""
     over = (_row.state == "dead", _row.give_up_at < before)
     return tx.conn.execute(delete(_outbox).where(*over)).rowcount
 
 
-async def drain(db: Database, deliver: Deliver, *, limit: int = 50, retry: Retry | None = None) -> Drained:
+async def drain(
+    db: Database, deliver: Deliver, *, limit: int = 50, retry: RetryPolicy | None = None
+) -> DrainResult:
     """Deliver what is due, one after the other. An error of one message holds up none of the others."""
-    patience = retry or Retry()
+    patience = retry or RetryPolicy()
     messages = await db.write(lambda tx: claim(tx, limit, patience))
     outcomes = [await _deliver(db, deliver, message, patience) for message in messages]
-    return Drained(outcomes.count("sent"), outcomes.count("failed"), outcomes.count("dead"))
+    return DrainResult(outcomes.count("sent"), outcomes.count("failed"), outcomes.count("dead"))
 
 
-async def _deliver(db: Database, deliver: Deliver, message: Message, retry: Retry) -> str:
+async def _deliver(db: Database, deliver: Deliver, message: Message, retry: RetryPolicy) -> str:
     try:
         await deliver(message)
     except Exception as error:  # noqa: BLE001  recorded and tried again; the poison message must not block

@@ -23,10 +23,19 @@ from sqlalchemy.exc import DBAPIError
 
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
-from policy_service.storage.alone import now
-from policy_service.storage.logbook import whole
+from policy_service.storage.advisory_locks import current_time
+from policy_service.storage.audit_writer import run_unit
 from policy_service.storage.types import refuse_nul
-from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_error, deliver, require_plain
+from policy_service.storage.unit_of_work import (
+    Clock,
+    QueuedUnit,
+    T,
+    Tx,
+    Unit,
+    as_storage_error,
+    require_plain_result,
+    resolve_futures,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -34,10 +43,12 @@ RERUN_STATES = frozenset({"40001", "40P01", "23505"})  # serialization failure, 
 _IDLE_MS = (
     30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
 )
-_SILENCE_S = 10  # before a peer that says nothing is asked, and between two questions
-_QUESTIONS = 2  # without an answer: then it is gone
-_GONE_MS = (1 + _QUESTIONS) * _SILENCE_S * 1_000  # the same for what was sent and never acknowledged
-_ANSWER_S = 30.0  # beyond the wait for a lock: a statement takes milliseconds
+_KEEPALIVE_S = 10  # before a peer that says nothing is asked, and between two questions
+_KEEPALIVE_COUNT = 2  # without an answer: then it is gone
+_USER_TIMEOUT_MS = (
+    (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000
+)  # the same for what was sent and never acknowledged
+_RESPONSE_S = 30.0  # beyond the wait for a lock: a statement takes milliseconds
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
 _NAME = "countersign"
@@ -47,15 +58,15 @@ _OTHERS = text(
 )
 
 
-_REACHED = "SELECT (SELECT value FROM meta WHERE name = 'epoch'), (SELECT max(idx) FROM audit)"
+_EPOCH_AND_INDEX = "SELECT (SELECT value FROM meta WHERE name = 'epoch'), (SELECT max(idx) FROM audit)"
 
 
-def own_name() -> str:
+def make_application_name() -> str:
     """What the server knows one open database by."""
     return f"{_NAME}-{secrets.token_hex(8)}"
 
 
-def others_connected(conn: Connection) -> int:
+def count_other_connections(conn: Connection) -> int:
     """How many connections of other processes of ours there are."""
     found: int = conn.execute(_OTHERS).scalar_one()
     return found
@@ -68,7 +79,9 @@ def open_pool(
     does not answer, and no lock for a replica that has gone away in the middle of a unit. The server knows it by
     ``name``.
     """
-    from policy_service.storage.impatient import Impatient  # and the driver: SQLite starts without
+    from policy_service.storage.response_timeout import (
+        TimedConnection,  # and the driver: SQLite starts without
+    )
 
     session = {  # these are the server's: so it notices a replica that has gone
         "application_name": name,
@@ -76,17 +89,17 @@ def open_pool(
         "default_transaction_read_only": "on" if read_only else "off",
         "lock_timeout": lock_timeout_ms,
         "idle_in_transaction_session_timeout": _IDLE_MS,
-        "tcp_keepalives_idle": _SILENCE_S,
-        "tcp_keepalives_interval": _SILENCE_S,
-        "tcp_keepalives_count": _QUESTIONS,
+        "tcp_keepalives_idle": _KEEPALIVE_S,
+        "tcp_keepalives_interval": _KEEPALIVE_S,
+        "tcp_keepalives_count": _KEEPALIVE_COUNT,
     }
     sockets = {  # and these are ours, for a server that has gone
-        "connect_timeout": _SILENCE_S,
+        "connect_timeout": _KEEPALIVE_S,
         "keepalives": 1,
-        "keepalives_idle": _SILENCE_S,
-        "keepalives_interval": _SILENCE_S,
-        "keepalives_count": _QUESTIONS,
-        "tcp_user_timeout": _GONE_MS,
+        "keepalives_idle": _KEEPALIVE_S,
+        "keepalives_interval": _KEEPALIVE_S,
+        "keepalives_count": _KEEPALIVE_COUNT,
+        "tcp_user_timeout": _USER_TIMEOUT_MS,
     }
     options = " ".join(f"-c {name}={value}" for name, value in session.items())
     engine = create_engine(
@@ -95,16 +108,16 @@ def open_pool(
         connect_args={"options": options, **sockets}, hide_parameters=True,
     )  # fmt: skip
     refuse_nul(engine)
-    answer_s = _ANSWER_S + lock_timeout_ms / 1_000
+    answer_s = _RESPONSE_S + lock_timeout_ms / 1_000
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> Any:
-        return Impatient.within(answer_s, *args, **options)
+        return TimedConnection.within(answer_s, *args, **options)
 
     return engine
 
 
-def refuse_forgetful(engine: Engine, reached: Callable[[], tuple[int, int]]) -> None:
+def refuse_stale_server(engine: Engine, reached: Callable[[], tuple[int, int]]) -> None:
     """Use no new connection that leads to another incarnation of the database, or to one whose log ends before what
     ``reached`` tells (epoch, index): a server that went away may come back restored, or as a standby that lacks the
     last commits, and a replica that went on would take what was redeemed for not redeemed.
@@ -114,7 +127,7 @@ def refuse_forgetful(engine: Engine, reached: Callable[[], tuple[int, int]]) -> 
     def _look(driver: Any, _record: object) -> None:
         epoch, index = reached()
         try:
-            found = driver.execute(_REACHED).fetchone()
+            found = driver.execute(_EPOCH_AND_INDEX).fetchone()
             driver.rollback()
         except Exception:
             driver.close()
@@ -172,7 +185,7 @@ class PostgresWriter:
             StorageUnavailableError: the writer is closed.
         """
         try:
-            self._threads.submit(self._serve, Waiting(unit, future))
+            self._threads.submit(self._serve, QueuedUnit(unit, future))
         except RuntimeError as error:
             raise StorageUnavailableError(
                 "the database is closed, the service is stopping; repeat the request under the same key"
@@ -183,9 +196,9 @@ class PostgresWriter:
         self._threads.shutdown(wait=True)
         self._engine.dispose()
 
-    def _serve(self, waiting: Waiting) -> None:
+    def _serve(self, waiting: QueuedUnit) -> None:
         try:
-            waiting.require_fresh()
+            waiting.require_not_expired()
             waiting.answer = self._run(waiting.unit)
         except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
             waiting.error = as_storage_error(error)
@@ -193,7 +206,7 @@ class PostgresWriter:
                 self._on_failure(
                     getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__
                 )
-        deliver([waiting])
+        resolve_futures([waiting])
         if waiting.error is None:
             metrics.COMMIT_UNITS.observe(1)
             self._on_commit()
@@ -211,4 +224,6 @@ class PostgresWriter:
 
     def _once(self, unit: Unit[T]) -> T:
         with self._engine.begin() as conn:
-            return require_plain(whole(unit, Tx(conn, now(conn, self._clock), self._clock)))
+            return require_plain_result(
+                run_unit(unit, Tx(conn, current_time(conn, self._clock), self._clock))
+            )

@@ -69,11 +69,11 @@ def _all() -> Select[Any]:
     return select(*table(ProposalRow).columns)
 
 
-_OF_A_TRANSACTION = (
+_BY_TRANSACTION = (
     _all().where(col(ProposalRow.txn) == bindparam("txn")).order_by(col(ProposalRow.proposal_id))
 )
-_STANDING = _OF_A_TRANSACTION.where(col(ProposalRow.state).in_([OPEN, ACCEPTED]))
-_ACCEPTED = _OF_A_TRANSACTION.where(col(ProposalRow.state) == ACCEPTED)
+_ACTIVE = _BY_TRANSACTION.where(col(ProposalRow.state).in_([OPEN, ACCEPTED]))
+_ACCEPTED = _BY_TRANSACTION.where(col(ProposalRow.state) == ACCEPTED)
 _OPEN_ON = (
     _all()
     .where(col(ProposalRow.review_id) == bindparam("review_id"), col(ProposalRow.state) == OPEN)
@@ -86,22 +86,22 @@ def proposal_by_id(conn: Connection, proposal_id: str) -> ProposalRow | None:
     return find_one(conn, ProposalRow, proposal_id=proposal_id)
 
 
-def open_on(conn: Connection, review_id: str) -> list[ProposalRow]:
+def open_proposals(conn: Connection, review_id: str) -> list[ProposalRow]:
     """The open proposals of a review, oldest first."""
     return rows_of(ProposalRow, conn.execute(_OPEN_ON, {"review_id": review_id}))
 
 
-def made_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[ProposalRow]:
+def proposals_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[ProposalRow]:
     """Everything a person ever proposed on a review, one of them open at most."""
     return find(conn, ProposalRow, review_id=review_id, iss=iss, sub=sub)
 
 
-def standing_in(conn: Connection, txn: str) -> list[ProposalRow]:
+def active_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
     """The proposals of a transaction that are open or were accepted, at whichever revision, oldest first."""
-    return rows_of(ProposalRow, conn.execute(_STANDING, {"txn": txn}))
+    return rows_of(ProposalRow, conn.execute(_ACTIVE, {"txn": txn}))
 
 
-def standing_in_each(conn: Connection, txns: Sequence[str]) -> dict[str, list[ProposalRow]]:
+def active_proposals_by_txn(conn: Connection, txns: Sequence[str]) -> dict[str, list[ProposalRow]]:
     """The same for many transactions, by one query."""
     query = _all().where(col(ProposalRow.txn).in_(txns), col(ProposalRow.state).in_([OPEN, ACCEPTED]))
     found: dict[str, list[ProposalRow]] = {}
@@ -110,7 +110,7 @@ def standing_in_each(conn: Connection, txns: Sequence[str]) -> dict[str, list[Pr
     return found
 
 
-def accepted_in(conn: Connection, txn: str) -> list[ProposalRow]:
+def accepted_proposals(conn: Connection, txn: str) -> list[ProposalRow]:
     """The changes that were accepted under a transaction, in the order they were."""
     found = rows_of(ProposalRow, conn.execute(_ACCEPTED, {"txn": txn}))
     return sorted(found, key=lambda row: row.became_rev or 0)

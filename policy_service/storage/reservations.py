@@ -31,9 +31,9 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, rows_of, table, write
+from policy_service.storage.core import Row, execute_write, rows_of, table
 from policy_service.storage.types import UtcDateTime
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
 _HELD = sql("given_back_at IS NULL")
 _ORDINAL: Any = BigInteger().with_variant(Integer, "sqlite")  # there only an INTEGER key numbers itself
@@ -106,7 +106,7 @@ def resource_digest(kind: str, name: str) -> str:
     return hashlib.sha256(f"{len(kind)} {kind} {name}".encode()).hexdigest()
 
 
-def total(
+def reserved_total(
     conn: Connection,
     subject: Subject,
     who: str,
@@ -122,18 +122,18 @@ def total(
     return (int(high) << _LOW_BITS) + int(low)
 
 
-def held_by(conn: Connection, effect_id: str, rev: int) -> dict[str, ReservationRow]:
+def reservations_of(conn: Connection, effect_id: str, rev: int) -> dict[str, ReservationRow]:
     """What an effect holds, by field."""
     found = conn.execute(_OF_EFFECT, {"of_effect": effect_id, "of_rev": rev})
     return {row.field: row for row in rows_of(ReservationRow, found)}
 
 
-def put(tx: Tx, **columns: Any) -> None:
+def add_reservation(tx: Tx, **columns: Any) -> None:
     """Write one reservation down; the unit is alone with its subjects."""
-    write(tx.conn, _INSERT, columns)
+    execute_write(tx.conn, _INSERT, columns)
 
 
-def give_back(tx: Tx, effect_id: str, rev: int) -> None:
+def release_reservations(tx: Tx, effect_id: str, rev: int) -> None:
     """What an effect holds is anybody's again."""
     c = table(ReservationRow).c
     mine = (c.effect_id == effect_id, c.rev == rev, _HELD)

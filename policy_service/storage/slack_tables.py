@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlmodel import Field
 
 from policy_service.storage.core import Row, rows_of, table
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.types import UtcDateTime
 
 
@@ -106,7 +106,7 @@ class SlackPlaceRow(Row, table=True):
     since: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the first of those failures
 
 
-class SlackStandingRow(Row, table=True):
+class SlackStatusRow(Row, table=True):
     """How far Slack was told of the log, and how it stands with the app as a whole."""
 
     __tablename__: ClassVar[Any] = "slack_standing"
@@ -129,12 +129,12 @@ class SlackDeliveryRow(Row, table=True):
 
 
 _PREFIX: Final = "slack "
-_NAMED: Final = 20
+_MAX_LISTED: Final = 20
 """Places that are named where several take nothing."""
 
 _outbox, _places = table(OutboxRow).c, table(SlackPlaceRow)
 
-WAITS: Final = _outbox.state == "waiting"
+IS_WAITING: Final = _outbox.state == "waiting"
 
 
 def lane_of(place: str) -> str:
@@ -142,19 +142,19 @@ def lane_of(place: str) -> str:
     return _PREFIX + place
 
 
-def lanes() -> Select[tuple[str]]:
+def all_lanes() -> Select[tuple[str]]:
     """The lanes of all places. By name, so that the index of lanes serves: what begins alike does not stand together
     in every collation."""
     return select(_PREFIX + _places.c.place)
 
 
-def holds(*such: ColumnElement[bool]) -> ColumnElement[bool]:
+def has_message(*such: ColumnElement[bool]) -> ColumnElement[bool]:
     """In a query over places: whether the place's lane holds such a message."""
     return select(_outbox.outbox_id).where(_outbox.lane == _PREFIX + _places.c.place, *such).exists()
 
 
-def resting(conn: Connection, failures: int = 1) -> tuple[SlackPlaceRow, ...]:
+def list_failing_places(conn: Connection, failures: int = 1) -> tuple[SlackPlaceRow, ...]:
     """Places that failed so often in a row and have something waiting, those that failed first before the others."""
-    failed = (_places.c.failures >= failures, _places.c.since.is_not(None), holds(WAITS))
+    failed = (_places.c.failures >= failures, _places.c.since.is_not(None), has_message(IS_WAITING))
     query = select(*_places.columns).where(*failed).order_by(_places.c.since, _places.c.place)
-    return tuple(rows_of(SlackPlaceRow, conn.execute(query.limit(_NAMED))))
+    return tuple(rows_of(SlackPlaceRow, conn.execute(query.limit(_MAX_LISTED))))

@@ -25,7 +25,7 @@ from policy_service.errors import StartError
 from policy_service.storage.types import refuse_nul
 
 
-class InUseError(StartError):
+class DatabaseInUseError(StartError):
     """Another process holds the lock."""
 
     def __init__(self, path: Path, holder: str) -> None:
@@ -57,7 +57,7 @@ class ProcessLock:
         except BlockingIOError:
             holder = os.read(fd, 200).decode("utf-8", "replace").strip() or "another process"
             os.close(fd)
-            raise InUseError(self.path, holder) from None
+            raise DatabaseInUseError(self.path, holder) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} ({self._what})\n".encode(), 0)
         self._fd = fd
@@ -89,7 +89,7 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
     # SQLAlchemy keeps its books but ends no transaction: the writer sends every BEGIN, COMMIT and ROLLBACK.
     for name in ("do_commit", "do_rollback"):
-        setattr(engine.dialect, name, _send_nothing)
+        setattr(engine.dialect, name, _no_operation)
 
     refuse_nul(engine)
 
@@ -149,7 +149,7 @@ def open_migrator(url: URL) -> Engine:
 _CONNECT: dict[str, object] = {"isolation_level": None}
 
 
-def _send_nothing(_driver: object) -> None:
+def _no_operation(_driver: object) -> None:
     """In place of the dialect's own COMMIT and ROLLBACK."""
 
 
@@ -187,7 +187,7 @@ def create_file(url: URL) -> None:
         ) from error
 
 
-def copy_to(database: Path, file: Path) -> None:
+def backup_to(database: Path, file: Path) -> None:
     """Copy a database, in use or not, as one committed snapshot: page by page, so that rows keep their places. The copy
     is one file, sound and on the disk, or there is none.
 
@@ -232,7 +232,7 @@ def _require_ok(copy: sqlite3.Connection, database: Path) -> None:
         raise StartError(f"the database {str(database)!r} is damaged ({found}); keep the backups you have")
 
 
-def require_sound(engine: Engine, path: str | None) -> None:
+def require_intact(engine: Engine, path: str | None) -> None:
     """Refuse a damaged file.
 
     Raises:
@@ -241,14 +241,14 @@ def require_sound(engine: Engine, path: str | None) -> None:
     with engine.connect() as conn:
         found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
     if found != "ok":
-        raise damaged(path, found)
+        raise corruption_error(path, found)
 
 
-def is_damage(error: BaseException | None) -> bool:
+def is_corruption(error: BaseException | None) -> bool:
     """Whether SQLite says with this that the file is not what it wrote."""
     return getattr(error, "sqlite_errorname", None) in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 
 
-def damaged(path: str | None, found: object) -> StartError:
+def corruption_error(path: str | None, found: object) -> StartError:
     """The refusal to start on a damaged file."""
     return StartError(f"the database {path!r} is damaged ({found}); restore it from its newest backup")

@@ -90,7 +90,7 @@ def _require_no_nul(
                 raise InvalidRequestError("text may not hold U+0000 (NUL); leave it out")
 
 
-def read_stored(raw: bytes) -> JSON:
+def parse_stored_json(raw: bytes) -> JSON:
     """The value of canonical bytes from our own tables.
 
     No limit of admission applies: an audit body or a view is made here, and may hold more than one request could.
@@ -110,12 +110,12 @@ def new_id(prefix: str, now: datetime) -> str:
     return f"{prefix}_{_encode(number)}"
 
 
-def first_id(prefix: str, at: datetime) -> str:
+def min_id_at(prefix: str, at: datetime) -> str:
     """What every id of that kind made at this moment or later is not less than."""
     return f"{prefix}_{_encode(int(at.timestamp() * 1000) << _RANDOM_BITS)}"
 
 
-def made_at(made: str) -> datetime:
+def id_created_at(made: str) -> datetime:
     """When an id of :func:`new_id` was made, to the millisecond."""
     number = 0
     for digit in made.rpartition("_")[2]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policy_service.errors import StartError
-from policy_service.tokens.files import create_secret, make_secret_folder, read_secret, sync_folder
+from policy_service.tokens.secret_files import create_secret, make_secret_folder, read_secret, sync_folder
 
 _NAME = "epoch.json"
 
@@ -57,7 +57,7 @@ def write_mark(folder: Path, mark: Mark) -> None:
         OSError: it cannot be written, or what stands there cannot be read.
     """
     make_secret_folder(folder)
-    with _one_at_a_time(folder):
+    with _folder_lock(folder):
         try:
             before = read_mark(folder)
         except StartError as error:
@@ -67,7 +67,7 @@ def write_mark(folder: Path, mark: Mark) -> None:
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel lets go of it when a process dies

@@ -34,7 +34,7 @@ from countersign.contract import (
     sign,
 )
 from policy_service.errors import StartError
-from policy_service.tokens.files import (
+from policy_service.tokens.secret_files import (
     create_secret,
     make_secret_folder,
     read_secret,
@@ -45,7 +45,7 @@ from policy_service.tokens.files import (
 CURRENT, NEXT, PREVIOUS = "release-current.pem", "release-next.pem", "release-previous.pem"
 NONCE_SECRET = "nonces.secret"  # noqa: S105 - a file's name
 _NONCE_BYTES = 32
-PUBLISHED_FIRST_S = 600.0  # twice as long as our key set may be kept
+MIN_PUBLISHED_S = 600.0  # twice as long as our key set may be kept
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
     """
     ring = read_keys(folder)
     if compromised:
-        return _make_afresh(folder)
+        return _replace_all_keys(folder)
     following = _private(folder / NEXT) if (folder / NEXT).exists() else None
     if following is None:
         raise StartError(
             f"the key {folder / NEXT} is missing; run: policy-service init, and rotate "
-            f"{PUBLISHED_FIRST_S / 60:.0f} minutes later"
+            f"{MIN_PUBLISHED_S / 60:.0f} minutes later"
         )
-    young = PUBLISHED_FIRST_S - (now - (folder / NEXT).stat().st_mtime)
+    young = MIN_PUBLISHED_S - (now - (folder / NEXT).stat().st_mtime)
     if young > 0:
         raise StartError(
             f"the next key was made a moment ago, and verifiers keep key sets for a while; rotate in {young:.0f} s, "
@@ -105,7 +105,7 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
     return following.public.kid
 
 
-def _make_afresh(folder: Path) -> str:
+def _replace_all_keys(folder: Path) -> str:
     """Every secret anew, the one that signs first; cut short, the same command begins again."""
     current = PrivateKey.generate()
     (folder / PREVIOUS).unlink(missing_ok=True)
@@ -210,13 +210,13 @@ class WebhookKey:
     @property
     def public(self) -> str | None:
         """What a receiver verifies with, where that is no secret."""
-        return None if self._own is None else _PUBLIC + _encoded(self._own.public.raw)
+        return None if self._own is None else _PUBLIC + _base64(self._own.public.raw)
 
     def sign(self, signed: bytes) -> str:
         """One signature as the header has it."""
         if self._own is not None:
-            return f"v1a,{_encoded(self._own.sign(signed))}"
-        return f"v1,{_encoded(hmac.digest(self._shared, signed, hashlib.sha256))}"
+            return f"v1a,{_base64(self._own.sign(signed))}"
+        return f"v1,{_base64(hmac.digest(self._shared, signed, hashlib.sha256))}"
 
     def __repr__(self) -> str:
         return f"WebhookKey({'its own' if self._own is not None else 'shared'})"
@@ -250,7 +250,7 @@ def make_webhook_key(file: Path, *, own: bool) -> WebhookKey:
     Raises:
         FileExistsError: the file is there; a secret is never overwritten.
     """
-    line = (_OWN if own else _SHARED) + _encoded(secrets.token_bytes(_SEED_BYTES))
+    line = (_OWN if own else _SHARED) + _base64(secrets.token_bytes(_SEED_BYTES))
     create_secret(file, f"{line}\n".encode())
     return WebhookKey(line)
 
@@ -265,5 +265,5 @@ def _read(name: str, file: Path) -> WebhookKey:
         raise StartError(f"webhook {name!r}: {str(file)!r} holds no secret of a webhook: {error}") from None
 
 
-def _encoded(raw: bytes) -> str:
+def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()

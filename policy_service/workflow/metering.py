@@ -21,22 +21,22 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from countersign.contract import ENDED_UNSPENT, EffectState, load
-from policy_service.domain.question import Facts, ShownFact
+from countersign.contract import ENDED_UNREDEEMED, EffectState, load
+from policy_service.domain.policy_request import DisplayedFact, Facts
 from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.storage import reservations
-from policy_service.storage.alone import count_alone
+from policy_service.storage.advisory_locks import lock_counters
 from policy_service.storage.reservations import NEWEST, ReservationRow, Subject, resource_digest
 from policy_service.storage.tables import EffectRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
 _NOT_FIRED: Final = frozenset({EffectState.UNUSED, EffectState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MeterReading:
     """What the meters show one effect, and the fields by which it holds nothing yet."""
 
     meters: tuple[tuple[Meter, int], ...] = ()
@@ -54,12 +54,12 @@ class Sight:
             return facts
         at = self.at
         shown = (
-            ShownFact(meter.words, _in_words(meter, total), f"meter {meter.name}", at)
+            DisplayedFact(meter.words, _in_words(meter, total), f"meter {meter.name}", at)
             for meter, total in self.meters
         )
         return replace(facts, shown=(*facts.shown, *shown))
 
-    def after(self, going: Iterable[EffectRow], effect: EffectRow) -> Sight:
+    def after(self, going: Iterable[EffectRow], effect: EffectRow) -> MeterReading:
         """The same, had these effects of one list taken their parts before."""
         others = list(going)
         meters = tuple(
@@ -93,30 +93,30 @@ def _resource(effect: EffectRow) -> str:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def look(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> Sight:
+def read_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """What the meters show an effect that holds nothing: all that others hold now."""
     meters = bundle.meters.get(effect.tool, ())
     shown = tuple((meter, _total(conn, meter, effect, now, NEWEST)) for meter in meters)
-    return Sight(shown, now, frozenset(meter.field for meter in meters))
+    return MeterReading(shown, now, frozenset(meter.field for meter in meters))
 
 
-def look_again(tx: Tx, bundle: Bundle, effect: EffectRow) -> Sight:
+def reread_meters(tx: Tx, bundle: Bundle, effect: EffectRow) -> MeterReading:
     """What the meters show an effect that may hold its part already: what was held before it."""
     meters = bundle.meters.get(effect.tool, ())
     if not meters:
-        return Sight()
-    held = reservations.held_by(tx.conn, effect.effect_id, effect.rev)
+        return MeterReading()
+    held = reservations.reservations_of(tx.conn, effect.effect_id, effect.rev)
     missing = frozenset(meter.field for meter in meters) - held.keys()
     if missing:
-        be_alone(tx, bundle, [effect])
-    return Sight(_before_it(tx.conn, meters, effect, held, tx.now), tx.now, missing)
+        lock_meters(tx, bundle, [effect])
+    return MeterReading(_before_it(tx.conn, meters, effect, held, tx.now), tx.now, missing)
 
 
-def look_back(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> Sight:
+def read_past_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """The same for whoever takes nothing: a shadow."""
     meters = bundle.meters.get(effect.tool, ())
-    held = reservations.held_by(conn, effect.effect_id, effect.rev) if meters else {}
-    return Sight(_before_it(conn, meters, effect, held, now), now)
+    held = reservations.reservations_of(conn, effect.effect_id, effect.rev) if meters else {}
+    return MeterReading(_before_it(conn, meters, effect, held, now), now)
 
 
 def _before_it(
@@ -136,7 +136,7 @@ def _before_it(
 
 
 def _total(conn: Connection, meter: Meter, effect: EffectRow, at: datetime, before: int) -> int:
-    return reservations.total(
+    return reservations.reserved_total(
         conn,
         _subject(meter),
         _who(meter, effect),
@@ -150,7 +150,7 @@ def _total(conn: Connection, meter: Meter, effect: EffectRow, at: datetime, befo
 # -- taking and giving back ------------------------------------------------------------------------------------------
 
 
-def be_alone(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
+def lock_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
     """Be alone, until the unit ends, with every agent and resource these effects are counted for; all at once, or two
     units could wait for each other."""
     counted = {
@@ -159,21 +159,21 @@ def be_alone(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
         for meter in bundle.meters.get(effect.tool, ())
     }
     if counted:
-        count_alone(tx, counted)
+        lock_counters(tx, counted)
 
 
-def be_alone_if_missing(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
+def lock_missing_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
     """The same before several are asked about again, where the bundle counts one of them that holds nothing yet."""
     late = [
         effect
         for effect in effects
         if {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        - reservations.held_by(tx.conn, effect.effect_id, effect.rev).keys()
+        - reservations.reservations_of(tx.conn, effect.effect_id, effect.rev).keys()
     ] if any(effect.tool in bundle.meters for effect in effects) else []  # fmt: skip
-    be_alone(tx, bundle, late)
+    lock_meters(tx, bundle, late)
 
 
-def take(
+def reserve(
     tx: Tx, bundle: Bundle, effect: EffectRow, fields: Iterable[str], at: datetime | None = None
 ) -> bool:
     """Let an effect that was not denied hold its part by these fields; whether it now holds more than before.
@@ -183,7 +183,7 @@ def take(
     amounts = {meter.field: meter.amount(load(effect.args)) for meter in bundle.meters.get(effect.tool, ())}
     wanted = sorted(amounts.keys() & set(fields))
     for one in wanted:
-        reservations.put(
+        reservations.add_reservation(
             tx,
             effect_id=effect.effect_id,
             rev=effect.rev,
@@ -198,24 +198,24 @@ def take(
     return bool(wanted)
 
 
-def take_what_was_spent(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow], at: datetime) -> None:
+def reserve_redeemed(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow], at: datetime) -> None:
     """Count effects that were redeemed already, whatever that leaves: the rows they are about are not stored yet."""
-    be_alone(tx, bundle, effects)
+    lock_meters(tx, bundle, effects)
     for effect in effects:
         fields = {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        effect.metered = take(tx, bundle, effect, fields, at)
+        effect.metered = reserve(tx, bundle, effect, fields, at)
 
 
-def give_back_if_over(tx: Tx, effect: EffectRow, to: EffectState, actor: str) -> bool:
+def release_reservation(tx: Tx, effect: EffectRow, to: EffectState, actor: str) -> bool:
     """Give back what an effect holds if this move lets it; whether it did."""
     if not effect.metered or not _comes_back(effect, to, actor):
         return False
-    reservations.give_back(tx, effect.effect_id, effect.rev)
+    reservations.release_reservations(tx, effect.effect_id, effect.rev)
     return True
 
 
 def _comes_back(effect: EffectRow, to: EffectState, actor: str) -> bool:
-    if to in ENDED_UNSPENT:
+    if to in ENDED_UNREDEEMED:
         return True
     # Whoever fires and says it did not would have a budget without end: the agent's own word gives nothing back.
     kind, _, name = actor.partition(":")

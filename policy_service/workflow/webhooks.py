@@ -26,37 +26,37 @@ import httpx2
 from sqlalchemy import Connection, func, select, update
 
 from countersign.contract import canonicalize
-from policy_service.audit.committed import MAY_LEAVE
 from policy_service.audit.log import Entry, append, entries_after, highest_index
+from policy_service.audit.telemetry import EXPORTED_MEMBERS
 from policy_service.errors import NotFoundError
-from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
+from policy_service.http_clients import Resolve, UnreachableError, open_response, resolve
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.context import Context
 from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
-from policy_service.storage import alone, outbox
-from policy_service.storage.core import change, find_one, insert_unless_taken, table
+from policy_service.storage import advisory_locks, outbox
+from policy_service.storage.core import find_one, insert_row_or_ignore, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import Message, Retry
-from policy_service.storage.plumbing import OutboxRow, WebhookRow
+from policy_service.storage.outbox import Message, RetryPolicy
+from policy_service.storage.system_tables import OutboxRow, WebhookRow
 from policy_service.storage.types import time_text
 from policy_service.tokens.keys import WebhookKey, sign_webhook
-from policy_service.workflow.moves import SERVICE
+from policy_service.workflow.transitions import SERVICE
 
 _LINES: Final = 500  # of the log, in one look
 _AT_ONCE: Final = 8  # requests to one receiver at the same time
 _LEASE: Final = timedelta(seconds=60)  # outlasts every request that was begun under it (30 s at most)
-_RETRY: Final = Retry(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
-_REST: Final = Retry(backoff_s=1, max_backoff_s=60)  # for a receiver that fails, whatever waits for it
+_RETRY: Final = RetryPolicy(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
+_REST: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for a receiver that fails, whatever waits for it
 _LONGEST_REST: Final = timedelta(hours=4)  # that a receiver may ask for
 
 _outbox, _hooks = table(OutboxRow).c, table(WebhookRow).c
-_MEMBERS: Final = MAY_LEAVE | {"agent", "what"}
+_MEMBERS: Final = EXPORTED_MEMBERS | {"agent", "what"}
 _PAGES: Final = {"review_id": "reviews", "task_id": "tasks"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryResult:
     """What came of one request: ``error`` is None where the receiver has taken it, and never quotes what it says."""
 
     status: int | None = None
@@ -66,7 +66,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReceiverStatus:
     """How a receiver is doing."""
 
     upto: int
@@ -80,7 +80,7 @@ class Standing:
     disabled_at: datetime | None
 
 
-def lane_of(name: str) -> str:
+def webhook_lane(name: str) -> str:
     """The lane of a receiver in the outbox."""
     return f"webhook {name}"
 
@@ -92,7 +92,7 @@ def webhook_id(issuer: str, name: str, index: int) -> str:
     return f"evt_{digest[:32]}"
 
 
-def event_of(settings: Settings, line: Entry) -> dict[str, Any]:
+def webhook_event(settings: Settings, line: Entry) -> dict[str, Any]:
     """What is told of a line: ids, codes and where to look; no args, no words of anybody."""
     about = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
     told = about | {name: value for name, value in line.body.items() if name in _MEMBERS}
@@ -112,7 +112,7 @@ def event_of(settings: Settings, line: Entry) -> dict[str, Any]:
 # -- following the log ---------------------------------------------------------------------------------------------
 
 
-async def follow(ctx: Context, webhook: Webhook) -> bool:
+async def enqueue_events(ctx: Context, webhook: Webhook) -> bool:
     """Write the messages about what the log has said since; whether there was anything to look at.
 
     A receiver that was never heard of is told from now on.
@@ -133,25 +133,27 @@ def _look(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
 
 
 def _begin(tx: Tx, name: str) -> None:
-    insert_unless_taken(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
+    insert_row_or_ignore(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
 
 
 def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence[Entry]) -> bool:
-    if not change(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
+    if not update_rows(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
         return False  # another replica was faster
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
     for line in lines:
         if webhook.wants(line.kind):
             named = webhook_id(settings.iss, webhook.name, line.index)
-            event = event_of(settings, line)
-            outbox.put_once(tx, named, line.kind, event, lane=lane_of(webhook.name), give_up_at=until)
+            event = webhook_event(settings, line)
+            outbox.enqueue_once(
+                tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
+            )
     return True
 
 
 # -- sending -------------------------------------------------------------------------------------------------------
 
 
-async def take(ctx: Context, name: str, holder: str) -> list[Message]:
+async def claim_messages(ctx: Context, name: str, holder: str) -> list[Message]:
     """What is to be sent to a receiver now, claimed for this process; nothing while another one sends to it."""
     now = ctx.clock()
     if not await ctx.db.read(lambda conn: _is_due(conn, name, now)):
@@ -162,7 +164,7 @@ async def take(ctx: Context, name: str, holder: str) -> list[Message]:
 def _is_due(conn: Connection, name: str, now: datetime) -> bool:
     if not _is_awake(find_one(conn, WebhookRow, name=name), now):
         return False
-    due = (_outbox.lane == lane_of(name), _outbox.state == "waiting", _outbox.next_at <= now)
+    due = (_outbox.lane == webhook_lane(name), _outbox.state == "waiting", _outbox.next_at <= now)
     return conn.execute(select(_outbox.outbox_id).where(*due).limit(1)).first() is not None
 
 
@@ -173,21 +175,21 @@ def _is_awake(row: WebhookRow | None, now: datetime) -> bool:
 
 
 def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
-    if alone.acquire(tx, lane_of(name), holder, _LEASE) is None:
+    if advisory_locks.acquire_lease(tx, webhook_lane(name), holder, _LEASE) is None:
         return []
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):
         return []
-    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, lane_of(name))
+    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, webhook_lane(name))
 
 
-async def note(ctx: Context, name: str, message: Message, answer: Answer) -> int:
+async def record_result(ctx: Context, name: str, message: Message, answer: DeliveryResult) -> int:
     """Write down what came of a message; how many were given up."""
     spread = random.uniform(0.5, 1)  # noqa: S311  so that what failed together does not come back together
     return await ctx.db.write(lambda tx: _note(tx, name, message, answer, spread))
 
 
-def _note(tx: Tx, name: str, message: Message, answer: Answer, spread: float) -> int:
+def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
     mine = update(table(WebhookRow)).where(_hooks.name == name)
     if answer.error is None:
         outbox.mark_sent(tx, message.outbox_id)
@@ -199,11 +201,11 @@ def _note(tx: Tx, name: str, message: Message, answer: Answer, spread: float) ->
     asked = min(answer.rest or timedelta(), _LONGEST_REST)
     rest = max(asked, _REST.pause(failures) * spread)
     put_off = max(asked, _RETRY.pause(message.attempt) * spread)
-    outbox.put_off(tx, message.outbox_id, tx.now + put_off, answer.error)
+    outbox.reschedule(tx, message.outbox_id, tx.now + put_off, answer.error)
     tx.conn.execute(mine.values(not_before=tx.now + rest, last_error=answer.error))
     if answer.gone:
         _disable(tx, name)
-    dead = outbox.give_up(tx, lane_of(name))
+    dead = outbox.expire_messages(tx, webhook_lane(name))
     if dead:
         append(tx, "webhook_given_up", actor=SERVICE, body={"webhook": name, "messages": dead})
     return dead
@@ -218,27 +220,27 @@ def _disable(tx: Tx, name: str) -> None:
 # -- for operators -------------------------------------------------------------------------------------------------
 
 
-def standing_of(conn: Connection, name: str, most: int = 10_000) -> Standing | None:
+def receiver_status(conn: Connection, name: str, most: int = 10_000) -> ReceiverStatus | None:
     """How a receiver is doing; None before the service has met it. Counting stops at ``most``."""
     row = find_one(conn, WebhookRow, name=name)
     if row is None:
         return None
     waiting, oldest = _count(conn, name, "waiting", most)
     dead, _ = _count(conn, name, "dead", most)
-    return Standing(
+    return ReceiverStatus(
         row.upto, max(0, highest_index(conn) - row.upto), waiting, oldest, dead,
         row.failures, row.last_error, row.not_before, row.disabled_at,
     )  # fmt: skip
 
 
 def _count(conn: Connection, name: str, state: str, most: int) -> tuple[int, datetime | None]:
-    where = (_outbox.lane == lane_of(name), _outbox.state == state)
+    where = (_outbox.lane == webhook_lane(name), _outbox.state == state)
     some = select(_outbox.created_at.label("since")).where(*where).limit(most).subquery()
     count, oldest = conn.execute(select(func.count(), func.min(some.c.since))).one()
     return count, oldest
 
 
-def try_again(tx: Tx, settings: Settings, name: str) -> int:
+def retry_deliveries(tx: Tx, settings: Settings, name: str) -> int:
     """Send what was given up after all, and to a receiver that was gone again; how many messages were given up.
 
     Raises:
@@ -254,7 +256,7 @@ def try_again(tx: Tx, settings: Settings, name: str) -> int:
             f"there is no webhook {name!r}; the settings have {', '.join(sorted(known)) or 'none'}"
         )
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
-    revived = outbox.try_again(tx, lane_of(name), until)
+    revived = outbox.retry_dead(tx, webhook_lane(name), until)
     append(tx, "webhook_retried", actor=OPERATOR, body={"webhook": name, "messages": revived})
     return revived
 
@@ -270,7 +272,7 @@ async def deliver(
     event: Mapping[str, Any],
     now: datetime,
     resolve: Resolve = resolve,
-) -> Answer:
+) -> DeliveryResult:
     """Send one event; what came of it."""
     body = canonicalize(dict(event))
     headers = {"Content-Type": "application/json", "User-Agent": "countersign"}
@@ -278,23 +280,25 @@ async def deliver(
     try:
         async with (
             asyncio.timeout(webhook.timeout_s),
-            answered("POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve) as response,
+            open_response(
+                "POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve
+            ) as response,
         ):
             return _judged(response, now)
     except TimeoutError:
-        return Answer(error=f"no answer within {webhook.timeout_s:g} s")
+        return DeliveryResult(error=f"no answer within {webhook.timeout_s:g} s")
     except UnreachableError as error:
-        return Answer(error=str(error))
+        return DeliveryResult(error=str(error))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        return Answer(error=type(error).__name__)
+        return DeliveryResult(error=type(error).__name__)
 
 
-def _judged(response: httpx2.Response, now: datetime) -> Answer:
+def _judged(response: httpx2.Response, now: datetime) -> DeliveryResult:
     status = response.status_code
     if 200 <= status < 300:
-        return Answer(status)
+        return DeliveryResult(status)
     rest = _asked_for(response.headers.get("retry-after"), now) if status in _BUSY else None
-    return Answer(status, f"it answered {status}", gone=status == _GONE, rest=rest)
+    return DeliveryResult(status, f"it answered {status}", gone=status == _GONE, rest=rest)
 
 
 def _asked_for(told: str | None, now: datetime) -> timedelta | None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.subprocess_loader import Preparer
+from policy_service.pap.subprocess_loader import BundleLoader
 from policy_service.pdp.engine import decide
 from tests.bench.deciding import PAYMENT, generated, question_about
 from tests.bench.measuring import P50, TIME, Case, Group, Row, Sample, cpu_case
@@ -53,7 +53,7 @@ def _activating(bundle: Bundle) -> tuple[Case, Case]:
     last: list[float] = []
 
     def prepare() -> None:
-        made, _ = Preparer().prepare(bundle.source)
+        made, _ = BundleLoader().prepare(bundle.source)
         made.close()
 
     def worst(seconds: float) -> Sample:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from countersign.contract import Verdict
-from policy_service.domain.question import AgentPrincipal, Question
+from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, cpu_case
@@ -59,11 +59,11 @@ def _policies(tool: str, count: int) -> str:
     return f'@id("{tool}") permit (principal, action == Action::"{tool}", resource);\n' + "".join(gates)
 
 
-def question_about(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Question:
+def question_about(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> PolicyRequest:
     """A question this bundle lets through."""
     raw = json.dumps(args).encode()
     facts = asyncio.run(bundle.facts_for(tool, args, raw, agent=AGENT.name, now=NOW))
-    question = Question(AGENT, tool, bundle.manifests[tool].digest, args, facts, NOW)
+    question = PolicyRequest(AGENT, tool, bundle.manifests[tool].digest, args, facts, NOW)
     decision = decide(bundle.rules, question)
     if decision.outcome is not Verdict.RELEASE:
         raise BenchError(f"{name}: {decision.outcome} {decision.reasons}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import AdmissionError, load
-from policy_service.channels.showing.marking import mark
+from policy_service.channels.presentation.marked_text import mark
 from tests.bench.measuring import TIME, Case, Group, Row, Sample, cpu_case
 from tests.unit.contract.reading import raw, read
 

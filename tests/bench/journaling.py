@@ -25,9 +25,9 @@ from countersign.contract import (
     txn_digest,
     txn_id,
 )
-from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
+from countersign.journal import EffectOutcome, Journal, Lease, LocalState, LocalTxn, StagedRow
 from countersign.journal.database import Unit
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.journal.sqlite import SQLiteDatabase
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, wall_case
 
@@ -88,7 +88,7 @@ def stage(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, s
             raise BenchError(f"the lease is held by {lease}")
         staging = book.begin_staging(lease)
     book.stage(
-        lease, staging, Staged(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1, ())
+        lease, staging, StagedRow(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1, ())
     )
     digest = txn_digest(effect_digests=[effect.digest])
     return (
@@ -108,7 +108,7 @@ def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int
 def fire(journal: Journal, effect: Effect, lease: Lease, staging: int, attempt: str) -> None:
     """What stands around the call."""
     journal.firing.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
-    journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')])
+    journal.firing.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')])
 
 
 def whole(journal: Journal, run_key: str, effect: Effect) -> None:
@@ -138,7 +138,7 @@ class _Live:
         self._seq += 1
         key = call_key(agent=AGENT, run_key="live", tool=TOOL, args=ARGS, n=self._seq)
         name = effect_id(txn=self._lease.txn, call_key=key)
-        call = Staged(name, key, TOOL, ARGS_BYTES, LIVE_LANE, self._seq, ())
+        call = StagedRow(name, key, TOOL, ARGS_BYTES, LIVE_LANE, self._seq, ())
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 

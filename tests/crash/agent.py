@@ -32,7 +32,7 @@ from countersign import (
 )
 from countersign.commit.review import open_proposals
 from countersign.contract import names
-from countersign.waiting import Answered, Asked, SyncWaits
+from countersign.waiting import HttpRequest, HttpResponse, SyncExecutor
 from tests.crash.dying import Death
 
 AGENT = "support"
@@ -135,9 +135,9 @@ def _txn(runtime: Runtime, life: Life) -> str:
 
 
 def _remember_answers(folder: Path) -> None:
-    send = SyncWaits.send
+    send = SyncExecutor.send
 
-    async def remembering(self: SyncWaits, asked: Asked) -> Answered:
+    async def remembering(self: SyncExecutor, asked: HttpRequest) -> HttpResponse:
         answered = await send(self, asked)
         append(folder / "answers.jsonl", {
             "method": asked.method,
@@ -149,7 +149,7 @@ def _remember_answers(folder: Path) -> None:
         })  # fmt: skip
         return answered
 
-    SyncWaits.send = remembering  # type: ignore[method-assign]
+    SyncExecutor.send = remembering  # type: ignore[method-assign]
 
 
 def _json(raw: bytes) -> Any:

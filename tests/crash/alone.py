@@ -36,7 +36,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import canonicalize
-from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.location import JournalLocation, JournalUrl
 from tests.crash.forking import forked
 from tests.crash.in_a_task import Run, told_in_tasks, what_it_says
 from tests.crash.passing import Points, passing, watch
@@ -78,7 +78,7 @@ def ended(life: Life, process: BaseProcess) -> dict[str, Any]:
     return said
 
 
-def place_in(folder: Path) -> JournalPlace:
+def place_in(folder: Path) -> JournalLocation:
     """Where the agent's journal lies: in its folder, unless the folder says where else."""
     elsewhere = folder / "journal.url"
     return JournalUrl(elsewhere.read_text()) if elsewhere.exists() else folder / "journal.db"

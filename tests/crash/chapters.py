@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from countersign.contract import names
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, ShadowRow
+from policy_service.storage.system_tables import AuditRow, ShadowRow
 from policy_service.storage.tables import CommentRow, EffectRow, ReviewRow, TaskRow
 from tests.crash.agent import AGENT, lines
 from tests.crash.dying import Death

@@ -49,10 +49,10 @@ def _run_command(command: Command) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     watch_service(Passing(command.folder / "points.log", command.death))
     if command.words[0] == "verb":  # what every verb of the command line comes down to
-        from policy_service.channels.operator.socket import run_verb
+        from policy_service.channels.admin.socket import run_admin_command
         from policy_service.settings import load_settings
 
-        run_verb(load_settings(), command.words[1], json.loads(command.words[2]))
+        run_admin_command(load_settings(), command.words[1], json.loads(command.words[2]))
         return
     from policy_service.cli import app
 

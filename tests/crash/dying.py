@@ -72,10 +72,10 @@ def _which(value: Any) -> str:
     """The word for a value that tells apart the points of one call: its own, or its name in the table it is from."""
     if isinstance(value, str):
         return value
-    from policy_service.channels.operator.verbs import VERBS
-    from policy_service.workflow.due import due
+    from policy_service.channels.admin.commands import COMMANDS
+    from policy_service.workflow.expiry import due_rows
 
-    tables: tuple[dict[str, Any], ...] = (VERBS, vars(due))
+    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(due_rows))
     return next(name for table in tables for name, known in table.items() if known is value)
 
 
@@ -104,8 +104,8 @@ class _Watched:
 
 def watch_service(passing: Passing) -> None:
     """Put the points of the service into this process."""
-    from policy_service.storage import database, postgres, writer
-    from policy_service.storage.unit import Told
+    from policy_service.storage import database, postgres, sqlite_writer
+    from policy_service.storage.unit_of_work import ObservedUnit
 
     sites = _by_file(points.service_sites())
 
@@ -123,7 +123,7 @@ def watch_service(passing: Passing) -> None:
         def watched(batch: Any) -> None:
             waiting = list(batch)
             for one in waiting:
-                unit = one.unit.unit if isinstance(one.unit, Told) else one.unit
+                unit = one.unit.unit if isinstance(one.unit, ObservedUnit) else one.unit
                 if isinstance(unit, _Watched) and one.error is None:
                     passing("after", unit.point)
             deliver(waiting)
@@ -132,7 +132,7 @@ def watch_service(passing: Passing) -> None:
 
     for name in points.WRITES:
         setattr(database.Database, name, watching(getattr(database.Database, name)))
-    for module in (writer, postgres):
+    for module in (sqlite_writer, postgres):
         module.deliver = delivering(module.deliver)  # type: ignore[attr-defined]
     _watch_files(sites, passing)
 
@@ -173,7 +173,7 @@ def watch_agent(passing: Passing) -> None:
     from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork
     from countersign.service.client import Service
-    from countersign.waiting import AsyncWaits, SyncWaits
+    from countersign.waiting import AsyncExecutor, SyncExecutor
 
     sites = _by_file(points.agent_sites())
     unit = Database.unit
@@ -190,7 +190,7 @@ def watch_agent(passing: Passing) -> None:
         return _journaled(unit(self, durable=durable), point or "?", passing)
 
     Database.unit = watched_unit  # type: ignore[method-assign,assignment]
-    for waits in (SyncWaits, AsyncWaits):
+    for waits in (SyncExecutor, AsyncExecutor):
         waits.call = _watched_tool(waits.call, sites, passing)  # type: ignore[method-assign]
     for point in points.requests():
         name = point.rpartition(".")[2]

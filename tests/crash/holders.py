@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from examples.person import Form, Person, _Forms
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.crash.story import Story
 from tests.fakes.authenticator import Passkey
 

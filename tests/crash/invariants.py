@@ -19,11 +19,11 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlmodel import SQLModel
 
-from countersign.contract import EffectState, TxnState, can_move, load, names
-from countersign.journal.moves import OPEN_TXN
-from countersign.journal.verifying import verify
+from countersign.contract import EffectState, TxnState, can_transition, load, names
+from countersign.journal.states import OPEN_TXN
+from countersign.journal.verification import verify
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, IdempotencyRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, IdempotencyRow, OutboxRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -43,7 +43,7 @@ _RANK = {"review": 0, "ready": 1, "redeemed": 2, "settled": 3, "unsettled": 3, "
 _HAPPENED = {"fired", "compensating", "compensated", "compensation_failed"}
 _NOT_HAPPENED = {"denied", "expired", "withdrawn", "revoked", "failed", "unused", "review", "released"}
 _TOLD_TO_PEOPLE = {"unknown", "compensation_failed"}
-_TERMINAL = {state.value for state in EffectState if not any(can_move(state, to) for to in EffectState)}
+_TERMINAL = {state.value for state in EffectState if not any(can_transition(state, to) for to in EffectState)}
 
 
 @dataclass

@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from countersign.contract import PrivateKey, names
-from policy_service.channels.operator.verbs import VERBS
+from policy_service.channels.admin.commands import COMMANDS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
-from policy_service.storage.plumbing import OutboxRow, PasskeyRow
 from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow
+from policy_service.storage.system_tables import OutboxRow, PasskeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from tests.crash.agent import AGENT
 from tests.crash.pressers import CHANNEL, knows_the_app, slack_of
@@ -72,7 +72,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "recorded-call": {"effect_id": effect_id},
         "recorded-calls": {"days": 1, "with_secrets": False},
     }
-    assert words.keys() == VERBS.keys()
+    assert words.keys() == COMMANDS.keys()
     for verb, args in words.items():
         say(verb, args)
     with story.reading() as conn:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from countersign.adapters.postgres import PostgresSession
-from countersign.adapters.redo import Work
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits
+from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor
 
 
 class Points:
@@ -66,20 +66,20 @@ def watch(points: Points) -> None:
         passing(f"after {kind}")
 
     Database.unit = watched_unit  # type: ignore[method-assign]
-    for waits in (SyncWaits, AsyncWaits):
+    for waits in (SyncExecutor, AsyncExecutor):
         waits.send = _watched_send(waits.send)  # type: ignore[method-assign]
     for move in ("prepare", "commit"):
         _watch_act(LiveWork, move, f"live {move}")
     for session in (SQLiteSession, PostgresSession):
         _watch_act(session, "commit", "live rows committed")
-    _watch_act(Work, "_apply", "file put in place")
+    _watch_act(SessionFolder, "_apply", "file put in place")
 
 
 def _watched_send(send: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(self: Any, asked: Asked) -> Answered:
+    async def watched(self: Any, asked: HttpRequest) -> HttpResponse:
         where = f"{asked.method} {'/'.join(asked.target.split('/')[:3])}"
         passing(f"before {where}")
-        answered: Answered = await send(self, asked)
+        answered: HttpResponse = await send(self, asked)
         passing(f"after {where}")
         return answered
 

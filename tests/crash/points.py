@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from policy_service.channels.operator.verbs import VERBS
-from tests.house.repository import ROOT
+from policy_service.channels.admin.commands import COMMANDS
+from tests.conventions.repository import ROOT
 
 SERVICE, SDK = ROOT / "policy_service", ROOT / "sdk/python/countersign"
 PHASES = ("before", "after")
@@ -179,8 +179,8 @@ def _named(module: str, what: str) -> str:
 # One call, many points: the local variable of the caller that tells them apart, and all its values.
 def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
     return {
-        "channels.operator.socket:verb": ("verb", tuple(VERBS)),
-        "channels.operator.socket:VERBS": ("name", tuple(VERBS)),
+        "channels.operator.socket:verb": ("verb", tuple(COMMANDS)),
+        "channels.operator.socket:VERBS": ("name", tuple(COMMANDS)),
         "workflow.due.sweep:_move": ("queue", _queues()),
     }
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select
 
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
-from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackLinkRow, SlackStandingRow
+from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackLinkRow, SlackStatusRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import VoteRow
 from tests.counterparts.slack import SlackServer
 from tests.crash.chapters import happened
@@ -128,11 +128,11 @@ def _require_told_once(slack: SlackServer, faults: SlackFaults) -> None:
 
 def knows_the_app(conn: Connection) -> bool:
     """Whether Slack is told of every line from now on."""
-    return bool(find(conn, SlackStandingRow))
+    return bool(find(conn, SlackStatusRow))
 
 
-def _standing(conn: Connection) -> SlackStandingRow:
-    (row,) = find(conn, SlackStandingRow)
+def _standing(conn: Connection) -> SlackStatusRow:
+    (row,) = find(conn, SlackStatusRow)
     return row
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from countersign import FilesAdapter, NotDone, SQLiteAdapter, ToolRegistry, tool
-from countersign.tools.current import current_transaction
+from countersign.tools.context import current_transaction
 from tests.crash.passing import passing
 
 Act = dict[str, Any]

@@ -24,24 +24,24 @@ from sqlalchemy.pool import NullPool
 
 from countersign import ToolRegistry
 from countersign.contract import PrivateKey
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from examples.local_service import free_port
 from examples.person import PageError, Person
 from policy_service.audit.log import highest_index
-from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, OutboxRow
-from policy_service.storage.slack_tables import SlackStandingRow
+from policy_service.storage.slack_tables import SlackStatusRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow
+from tests.conventions.repository import ROOT
 from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
 from tests.fakes.desk import write_key
 from tests.fakes.world import fresh_data
-from tests.house.repository import ROOT
 
 T = TypeVar("T")
 PATIENCE_S = 180.0  # what somebody had claimed from the outbox when he died is due again after 60
@@ -226,7 +226,7 @@ class Story:
     def operator(self, verb: str, args: dict[str, Any]) -> Any:
         """One verb through the running service, or by itself when it is down; again if it died on the way."""
         settings = _settings(self.env)
-        return self.patiently(lambda: run_verb(settings, verb, args))
+        return self.patiently(lambda: run_admin_command(settings, verb, args))
 
     def _bury(self, who: str, killed: bool) -> None:
         assert killed and self.death is not None and not self.died, f"{who} ended by itself"
@@ -378,7 +378,7 @@ def _at_rest(conn: Connection) -> bool:
 
 def _slack_is_told(conn: Connection) -> bool:
     """Whether the log was followed to its end, where there is Slack: what is not owed yet does not wait yet."""
-    reached = conn.scalars(select(table(SlackStandingRow).c.upto)).all()
+    reached = conn.scalars(select(table(SlackStatusRow).c.upto)).all()
     return all(upto == highest_index(conn) for upto in reached)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
-from countersign.journal.place import JournalUrl
+from countersign.journal.location import JournalUrl
 from tests.counterparts import postgres
 from tests.crash.alone import Life, acts, fired, live, manifests_of, place_in
 from tests.fakes.desk import notes_database, write_key

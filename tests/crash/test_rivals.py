@@ -32,7 +32,7 @@ from tests.crash.reckoning import IN_FORCE, Account, account_of, done_forward, r
 from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, Stage, staged
 
 NUMBERS = {"t-1": 1, "t-2": 2, "t-3": 3}
-TURNED_AWAY = {"Moved", "ResourceBusy"}  # nothing of it stands, because somebody else was first
+TURNED_AWAY = {"IsolationConflict", "ResourceBusy"}  # nothing of it stands, because somebody else was first
 _runs = st.builds(Run, key=st.sampled_from([*NUMBERS]), isolation=st.sampled_from([*ISOLATIONS]))
 Said = list[dict[str, Any]]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"

@@ -15,9 +15,9 @@ from countersign.contract import PrivateKey, make_proof
 from examples.person import Form, Person, _Forms
 from policy_service.remote_hosts import Webhook
 from policy_service.storage.core import table
-from policy_service.storage.credentials import SessionRow
-from policy_service.storage.plumbing import AuditRow, WebhookRow
-from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S, make_webhook_key, read_webhook_keys
+from policy_service.storage.credential_tables import SessionRow
+from policy_service.storage.system_tables import AuditRow, WebhookRow
+from policy_service.tokens.keys import MIN_PUBLISHED_S, NEXT, make_webhook_key, read_webhook_keys
 from tests.counterparts import node
 from tests.crash.agent import AGENT
 from tests.crash.chapters import happened, open_reviews
@@ -167,7 +167,7 @@ def sets_up(story: Story) -> None:
     story.live("small", "small")
     story.stop()
     for more in (["--compromised"], []):
-        before = time.time() - PUBLISHED_FIRST_S - 1
+        before = time.time() - MIN_PUBLISHED_S - 1
         os.utime(story.data / "keys" / NEXT, (before, before))  # as if it had been published long enough
         if story.command("rotate-keys", *more) != 0:
             assert story.died  # in the middle of a rotation; the repeat finds no next key

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, async_playwright
 
+from tests.conventions.repository import ROOT
 from tests.e2e.conftest import chromium
 from tests.fakes.afternoon import Afternoon, afternoon
-from tests.house.repository import ROOT
 
 PICTURES = ROOT / "docs/pictures"
 QUALITY = 90  # of WebP: below this the letters of small print fray

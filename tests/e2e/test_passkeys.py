@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 
 from examples.local_service import free_port
 from policy_service.storage.core import find
-from policy_service.storage.plumbing import AssertionRow
+from policy_service.storage.system_tables import AssertionRow
 from tests.counterparts import node
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_signing_in import sign_in

@@ -18,7 +18,7 @@ from playwright.async_api import Browser, Locator, expect
 
 from countersign import Denied, Question, Runtime, Settings, ToolRegistry, Transaction, tool, transaction
 from countersign.contract import PrivateKey
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from tests.counterparts.slack import SlackServer
 from tests.e2e.slack_page import SlackPage, open_slack
 from tests.fakes.desk import changed, write_key

@@ -16,7 +16,7 @@ from typing import Any
 from examples.local_service import free_port
 from policy_service.identity import people
 from policy_service.identity.sessions import open_session
-from policy_service.workflow.slack.linking import invite
+from policy_service.workflow.slack.account_links import invite
 from tests.fakes import northwind
 from tests.fakes.authenticator import Passkey
 from tests.fakes.listening import Listening
@@ -122,7 +122,7 @@ class Afternoon:
         full, settings = northwind.PEOPLE[name], self.world.settings
 
         def begin(tx: Any) -> str:
-            people.remember(tx, northwind.ISSUER, name, full)
+            people.record_sign_in(tx, northwind.ISSUER, name, full)
             trust = settings.providers[0].trust
             return open_session(tx, northwind.ISSUER, name, "oidc", max_s=86_400, trust=trust, auth_at=tx.now)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, Facts, Question
+from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pdp.engine import decide
@@ -125,7 +125,7 @@ class BundleFolder:
 
     def question(
         self, args: Any, *, tool: str = "pay", facts: Facts | None = None, **changes: Any
-    ) -> Question:
+    ) -> PolicyRequest:
         """A question about a call of `pay`, with the facts the bundle has for it."""
         bundle = self.load()
         agent = changes.pop("agent", AgentPrincipal("robot"))
@@ -136,7 +136,7 @@ class BundleFolder:
             )
         known = bundle.manifests.get(tool)
         digest = changes.pop("tool_digest", known.digest if known else "0" * 64)
-        return Question(agent, tool, digest, args, facts, now, **changes)
+        return PolicyRequest(agent, tool, digest, args, facts, now, **changes)
 
     def decide(self, args: Any, **changes: Any) -> Decision:
         """The bundle's decision on a call of `pay`."""

@@ -107,7 +107,7 @@ class Ears:
             Heard("the service's log", self.log.getvalue()),
             Heard("stdout", told.out),
             Heard("stderr", told.err),
-            Heard("metrics", metrics.text().decode()),
+            Heard("metrics", metrics.render_metrics().decode()),
             *(Heard(f"span {one.name}", one.to_json()) for one in self.spans.get_finished_spans()),
         ]
         assert len(everything) > 5, "hardly anything was heard; the ears are closed"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from policy_service.pap.cases.case import AnyCase
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import Answered, prepare_cases
+from policy_service.pap.policy_tests.case import AnyCase
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import CaseResult, prepare_cases
 from policy_service.pap.problems import BundleError
 from tests.fakes.bundles import BundleFolder
 
@@ -59,7 +59,7 @@ def one_case(text: str) -> str:
 
 def read(text: str) -> list[AnyCase]:
     """The cases of one file."""
-    return cases_in({"cases/a.yaml": text.encode()})
+    return read_cases({"cases/a.yaml": text.encode()})
 
 
 def problems(text: str) -> list[str]:
@@ -71,7 +71,7 @@ def problems(text: str) -> list[str]:
     return []
 
 
-def ask(folder: BundleFolder, text: str) -> list[Answered]:
+def ask(folder: BundleFolder, text: str) -> list[CaseResult]:
     """Every case of a file, asked of the folder's rules."""
     bundle = folder.load()
     return [prepared.ask(bundle.rules) for prepared in prepare_cases(bundle, read(text))]

@@ -20,14 +20,14 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState
+from countersign.journal.location import JournalLocation
 from countersign.journal.outbox import Outbox
-from countersign.journal.place import JournalPlace
-from countersign.journal.spending import Hold
+from countersign.journal.spending import BudgetHold
 from countersign.llm.budgets import day_of
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
 
 
-def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
+def eventful_journal(folder: Path, place: JournalLocation | None = None) -> Path:
     """Make one in this folder, and leave it closed with everything in the one file; or make it at this place."""
     desk = make_desk(folder, **({} if place is None else {"journal_path": place}))
     refund, charge = refund_tool(desk), charge_tools(desk)
@@ -67,14 +67,14 @@ def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
     spending = runtime.journal.spending
     for call_id, run in (("c-1", "fired"), ("c-2", None)):
         period = run or day_of(desk.clock.wall()).isoformat()
-        hold = Hold("support", "tokens", "day" if run is None else "run", "", 1000, period, 100)
+        hold = BudgetHold("support", "tokens", "day" if run is None else "run", "", 1000, period, 100)
         hold = replace(hold, budget=f"support/{hold.per}")
         assert spending.reserve(call_id, run, "some-model", [hold]) is None
     spending.settle("c-1", {"provider": "anthropic", "all_tokens": 80}, {"support/run": 80})
     spending.doubt("c-2", "the line was cut")
     spending.record("c-3", None, "some-model", {"all_tokens": 5}, [replace(hold, amount=5)])
     outbox: Outbox = runtime.journal.outbox
-    outbox.tell_again(desk.clock.wall() - 1)
+    outbox.requeue(desk.clock.wall() - 1)
     outbox.refused(outbox.pending()[:1], "it knows better")
     runtime.close()
     if place is not None:

@@ -28,7 +28,7 @@ from countersign import (
 )
 from countersign.contract import PrivateKey, ToolManifest
 from countersign.contract.wire import Claimed
-from countersign.journal.reading import LIVE_LANE
+from countersign.journal.queries import LIVE_LANE
 from countersign.journal.records import EffectRecord
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
@@ -46,7 +46,7 @@ class TickingClock:
     def wall(self) -> float:
         return self.time
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         return self.time - 1_000_000.0
 
     def advance(self, seconds: float) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlmodel import SQLModel
 
-from countersign.contract import EffectState, TxnState, can_move
+from countersign.contract import EffectState, TxnState, can_transition
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import (
     AttemptRow,
     DecisionRow,
@@ -84,7 +84,7 @@ class Replay:
 
     def _move(self, thing: Thing, body: Mapping[str, Any], to: EffectState | TxnState, row: Any) -> None:
         came_from = type(to)(body["from"])
-        if body["to"] != to.value or not can_move(came_from, to):
+        if body["to"] != to.value or not can_transition(came_from, to):
             self.faults.append(f"{row.kind} {thing}: the line says {body}")
         self._step(thing, came_from.value, to.value, row)
 

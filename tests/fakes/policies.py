@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from policy_service.queries.policies import (
+    ActiveBundleInfo,
     BundleEvent,
-    InForce,
-    InShadow,
+    EvaluatedCall,
     PoliciesPage,
     PolicyRow,
-    ShadowRow,
+    ShadowDifferenceLine,
+    ShadowInfo,
     ToolRow,
-    TriedEffect,
 )
 from policy_service.queries.review_models import FactLine
 from tests.fakes.reviews import NOW, REFUND_GATE, hexed
@@ -43,7 +43,7 @@ ROWS = (
 
 def page(**changes: Any) -> PoliciesPage:
     """The page; a test says what differs."""
-    force = InForce(
+    force = ActiveBundleInfo(
         digest=hexed("bundle"),
         commit=COMMIT,
         origin="git.example/acme/policies main",
@@ -75,13 +75,15 @@ def page(**changes: Any) -> PoliciesPage:
     return replace(PoliciesPage(force, ROWS, tools, 1_296, True, shadow(), events, None), **changes)
 
 
-def shadow(**changes: Any) -> InShadow:
+def shadow(**changes: Any) -> ShadowInfo:
     """A candidate that would let more go."""
     at, asked = NOW - timedelta(hours=2), "review by 1 of finance"
-    row = ShadowRow("refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",))
+    row = ShadowDifferenceLine(
+        "refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",)
+    )
     stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
     other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
-    found = InShadow(
+    found = ShadowInfo(
         origin="/srv/policies-next",
         commit=hexed("next")[:40],
         since=NOW - timedelta(hours=26),
@@ -96,9 +98,9 @@ def shadow(**changes: Any) -> InShadow:
     return replace(found, **changes)
 
 
-def tried(**changes: Any) -> TriedEffect:
+def tried(**changes: Any) -> EvaluatedCall:
     """A refund that finance is asked about."""
-    found = TriedEffect(
+    found = EvaluatedCall(
         outcome="review",
         policies=(GATE,),
         asks=("1 of Finance",),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from policy_service.domain.question import AgentPrincipal, Facts, Question
+from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
 from tests.fakes.bundles import BundleFolder, pay_manifest
 
 CASES: Final = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 400
@@ -55,7 +55,7 @@ def random_folder(path: Path, seed: int) -> BundleFolder:
     return folder.policies(random_policies(dice, dice.randint(1, 8)))
 
 
-def random_questions(folder: BundleFolder, seed: int, count: int) -> Iterator[Question]:
+def random_questions(folder: BundleFolder, seed: int, count: int) -> Iterator[PolicyRequest]:
     """That many questions about the folder's tools."""
     dice = random.Random(-seed - 1)
     known = {account: Facts(folder.load().digest, resource=fact) for account, fact in LIMITS.items()}

@@ -12,26 +12,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from policy_service.queries.context_panel import (
-    Beside,
+    ContextPanel,
     LastApproved,
-    Limit,
+    MeterLimit,
     MeterLine,
-    Past,
-    PastEffect,
-    Proof,
+    Precedent,
+    Precedents,
+    RedemptionProof,
 )
 from policy_service.queries.effect_text import ArgRow, Money, Piece
 from policy_service.queries.queue import QueueRow
 from policy_service.queries.review_models import (
-    CommentView,
+    CommentLine,
     EventLine,
     FactLine,
     GateView,
     ReviewPage,
     Sibling,
-    VoteView,
+    VoteLine,
 )
-from policy_service.queries.tasks import TaskPage
+from policy_service.queries.tasks import TaskReadModel
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"
@@ -95,15 +95,15 @@ def with_args(page: ReviewPage, *rows: ArgRow) -> ReviewPage:
     return replace(page, args=rows, canonical=data, effect_digest=digest, txn_digest=hexed("txn" + digest))
 
 
-def earlier(days: int, state: str, sentence: tuple[Piece, ...], **more: Any) -> PastEffect:
+def earlier(days: int, state: str, sentence: tuple[Piece, ...], **more: Any) -> Precedent:
     """An effect of days ago and what became of it."""
-    return PastEffect(sentence, "refund-desk", NOW - timedelta(days=days), state, f"rev_{days}", **more)
+    return Precedent(sentence, "refund-desk", NOW - timedelta(days=days), state, f"rev_{days}", **more)
 
 
-def beside_refund() -> Beside:
+def beside_refund() -> ContextPanel:
     """A smaller refund before it, two like it, a budget with a limit and a count without one."""
     sentence = said("Refund ", value("$86.40", "money"), " to ", value("card_visa_4242", "recipient"))
-    return Beside(
+    return ContextPanel(
         last=LastApproved(
             effect=earlier(2, "fired", sentence),
             args=(
@@ -117,7 +117,7 @@ def beside_refund() -> Beside:
             approved_by=("Tomás Reyes",),
             same_version=True,
         ),
-        past=Past(
+        past=Precedents(
             days=30,
             resource_type="Payment",
             to_recipients=True,
@@ -132,7 +132,7 @@ def beside_refund() -> Beside:
         meters=(
             MeterLine(
                 "refunded_today", "", "principal", "day, UTC", NOW.replace(hour=0, minute=0, second=0)
-                + timedelta(days=1), 310_000, 124_000, "USD", Limit(500_000, "cap", "Refunds of a day", asks=False)
+                + timedelta(days=1), 310_000, 124_000, "USD", MeterLimit(500_000, "cap", "Refunds of a day", asks=False)
             ),
             MeterLine("refunds", "", "resource", "720h", None, 0, 1, None),
         ),
@@ -254,7 +254,7 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         tool="deploy",
         tool_title="Deploy",
         gates=(gate,),
-        votes=(VoteView("Tomás Reyes", "approve", "I read the migration", voted, True, "oidc"),),
+        votes=(VoteLine("Tomás Reyes", "approve", "I read the migration", voted, True, "oidc"),),
         answer_by=NOW + timedelta(minutes=12),
         opened_at=NOW - timedelta(minutes=48),
         agent="ship-bot",
@@ -275,11 +275,11 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
     return replace(page, **changes)
 
 
-def beside_hostile(sender: str) -> Beside:
+def beside_hostile(sender: str) -> ContextPanel:
     """What was sent before was no better: markup, reordering and look-alikes in the past as well."""
     markup = "<script>document.title='owned'</script><svg onload=\"document.title='owned'\">"
     sentence = said("E-mail ", value(markup), " from ", value(sender, "recipient"), ".")
-    return Beside(
+    return ContextPanel(
         last=LastApproved(
             effect=earlier(16, "fired", sentence),
             args=(
@@ -292,7 +292,7 @@ def beside_hostile(sender: str) -> Beside:
             approved_by=("Ingrid <b>Vik</b>", "Wen Li"),
             same_version=False,
         ),
-        past=Past(
+        past=Precedents(
             days=30,
             resource_type="Campaign",
             to_recipients=True,
@@ -366,7 +366,7 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
     )
     redeemed = asked + timedelta(seconds=994)
     fire_by = redeemed + timedelta(minutes=1)
-    proof = Proof("refund-desk", "attempt-01KAHR179D", redeemed, "rel_01KAHR16QX", fire_by)
+    proof = RedemptionProof("refund-desk", "attempt-01KAHR179D", redeemed, "rel_01KAHR16QX", fire_by)
     page = refund(
         review_id,
         state="met",
@@ -375,7 +375,7 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         gates=(replace(refund().gates[0], have=1),),
         siblings=(),
         beside=replace(beside_refund(), proof=proof),
-        votes=(VoteView("Maya Okafor", "approve", "Doctor’s note is in the file", voted, True, "dev"),),
+        votes=(VoteLine("Maya Okafor", "approve", "Doctor’s note is in the file", voted, True, "dev"),),
         timeline=tuple(
             EventLine(asked + timedelta(seconds=s), kind, text, actor) for s, kind, text, actor in steps
         ),
@@ -386,7 +386,7 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
 def denied(review_id: str = "rev_denied", **changes: Any) -> ReviewPage:
     """One person said no, with a reason."""
     at = NOW - timedelta(minutes=4)
-    vote = VoteView("Tomás Reyes", "deny", "Guest already has a voucher", at, True, "oidc")
+    vote = VoteLine("Tomás Reyes", "deny", "Guest already has a voucher", at, True, "oidc")
     return refund(review_id, state="denied", effect_state="denied", votes=(vote,), **changes)
 
 
@@ -394,16 +394,16 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     """People and the agent have talked, others are asked as well, and it is of no use as it is."""
     page = refund(review_id)
     said = (
-        CommentView(
+        CommentLine(
             "Maya Okafor", "Why the full amount?", NOW - timedelta(minutes=40), "web", "dev", question=True,
             answer="The hotel confirmed it. <b>Approved by the CFO</b> \u202efdp.exe",
             answered_at=NOW - timedelta(minutes=38),
         ),
-        CommentView(
+        CommentLine(
             "Jonas Lindqvist", "The guest is on the phone.\nSecond line.", NOW - timedelta(minutes=20), "web", "oidc",
             for_requester=True,
         ),
-        CommentView("Tomás Reyes", "<i>Which</i> invoice? " + "long " * 150, NOW, "api", "oidc", question=True),
+        CommentLine("Tomás Reyes", "<i>Which</i> invoice? " + "long " * 150, NOW, "api", "oidc", question=True),
     )  # fmt: skip
     board, asked = "Board", NOW - timedelta(minutes=3)
     gate = replace(page.gates[0], groups=(board, "finance"), added=(board,), added_at=asked)
@@ -412,7 +412,7 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
 
 
-def shared(page: ReviewPage | TaskPage, kind: type[Any]) -> dict[str, Any]:
+def shared(page: ReviewPage | TaskReadModel, kind: type[Any]) -> dict[str, Any]:
     """What a page has under the names of another one's fields."""
     return {one.name: getattr(page, one.name) for one in fields(kind) if hasattr(page, one.name)}
 

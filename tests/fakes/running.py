@@ -11,7 +11,7 @@ import pytest
 
 from countersign import NotDone, Transaction, concurrency, tool
 from countersign.concurrency import GRACE_SECONDS
-from countersign.waiting import AsyncWaits, SyncWaits
+from countersign.waiting import AsyncExecutor, SyncExecutor
 from tests.fakes.desk import Desk, failing_tool
 
 
@@ -101,7 +101,7 @@ def errors(desk: Desk, key: str = "t-1") -> dict[str, str]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout of a tool is over after a twentieth of it, and so is the grace after it."""
-    for waits in (SyncWaits, AsyncWaits):
+    for waits in (SyncExecutor, AsyncExecutor):
         monkeypatch.setattr(waits, "call", _hurrying(waits.call))
     monkeypatch.setattr(concurrency, "GRACE_SECONDS", GRACE_SECONDS / 20)
 

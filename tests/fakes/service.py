@@ -41,7 +41,7 @@ from countersign.contract import (
     compensation_call_key,
     effect_id,
     independent_txn_id,
-    require_move,
+    require_transition,
     sign,
     txn_digest,
     txn_id,
@@ -613,7 +613,7 @@ class FakeService:
 
     @staticmethod
     def _move(one: Held, to: EffectState) -> None:
-        require_move(one.state, to)
+        require_transition(one.state, to)
         one.state = to
 
     def _move_if(self, one: Held, to: EffectState) -> None:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from policy_service.workflow.slack.linking import Account
+from policy_service.workflow.slack.account_links import Account
 from tests.fakes.http_server import Loopback, Quiet
 
 TEAM, APP, OTHER_TEAM = "T0ACME", "A0COUNTERSIGN", "T0RIVAL"

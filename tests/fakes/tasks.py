@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from policy_service.queries.review_models import EventLine, Sibling, VoteView
-from policy_service.queries.tasks import ChoiceView, TaskPage
+from policy_service.queries.review_models import EventLine, Sibling, VoteLine
+from policy_service.queries.tasks import ChoiceView, TaskReadModel
 from tests.fakes import reviews
 
 NOT_FIRED = "It is recorded as failed; nothing fired. Nothing of its transaction stands."
@@ -16,7 +16,7 @@ FIRED = (
 )
 
 
-def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
+def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskReadModel:
     """A refund whose provider stopped answering."""
     review = changes.pop("of", reviews.refund())
     opened = reviews.NOW - timedelta(minutes=35)
@@ -32,7 +32,7 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
         "seq": 2,
         "siblings": (Sibling(1, reviews.said("Write a note on ticket ", reviews.value("48811")), "fired"),),
         "takes_back": (),
-        "votes": (VoteView("Ingrid Vik", "approve", "", opened - timedelta(minutes=3), True, "oidc"),),
+        "votes": (VoteLine("Ingrid Vik", "approve", "", opened - timedelta(minutes=3), True, "oidc"),),
         "attempt_id": "Xk2rP0vQw8sT1uZ9",
         "fire_by": opened - timedelta(minutes=1),
         "error": "ToolTimeoutError: no answer within 30 s",
@@ -53,4 +53,4 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
         "state": "open",
         "why_not": None,
     }
-    return TaskPage(**reviews.shared(review, TaskPage) | mine | changes)
+    return TaskReadModel(**reviews.shared(review, TaskReadModel) | mine | changes)

@@ -36,15 +36,15 @@ from countersign.contract import (
     open_token,
 )
 from policy_service.app import Service, create_app
-from policy_service.channels.operator.verbs import VERBS
+from policy_service.channels.admin.commands import COMMANDS
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
 from policy_service.storage.migrations import migrate
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow.due import sweep
-from policy_service.workflow.effects.activate import activate, ask_about_open
-from policy_service.workflow.reviews.impossible import watch_quorums
+from policy_service.workflow.effects.activate import activate, reevaluate_open_effects
+from policy_service.workflow.expiry import sweep
+from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"
 URL = "http://127.0.0.1:8420"
@@ -317,7 +317,7 @@ class World:
 
     async def operator(self, verb: str, args: dict[str, Any]) -> Any:
         """Run an operator's verb, as the socket would."""
-        return await self.service.db.write(lambda tx: VERBS[verb](tx, self.settings, args))
+        return await self.service.db.write(lambda tx: COMMANDS[verb](tx, self.settings, args))
 
     async def person(self, sub: str, name: str = "") -> Visitor:
         """Somebody signed in by a one-time link, through the page; called by their own name unless by another."""
@@ -356,13 +356,13 @@ class World:
         """What the timers do."""
         for tick in (
             sweep.expire_reviews,
-            sweep.remind_people,
+            sweep.send_reminders,
             sweep.escalate_reviews,
             sweep.expire_releases,
-            sweep.doubt_unreported,
+            sweep.mark_unreported_unknown,
             sweep.expire_compensations,
-            sweep.ask_for_compensations,
-            watch_quorums,
+            sweep.open_compensation_tasks,
+            update_unsatisfiable_reviews,
         ):
             await tick(self.service.ctx)
 
@@ -404,5 +404,5 @@ async def running(
     ):
         world = World(app, settings, http, clock)
         if asked:
-            await ask_about_open(world.service.ctx)
+            await reevaluate_open_effects(world.service.ctx)
         yield world

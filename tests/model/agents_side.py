@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from countersign.contract import EffectState, TxnState, can_move, names
+from countersign.contract import EffectState, TxnState, can_transition, names
 from tests.model.state import OPEN, Attempt, Book, Call, Effect, Refused, Token, Transaction
 
 E, T = EffectState, TxnState
@@ -324,7 +324,7 @@ def _take(book: Book, txn: Transaction, effect: Effect, told: E, has_result: boo
         if effect.state is E.FIRED:  # a result that comes late is taken, one that is there stands
             effect.has_result = effect.has_result or has_result
         return
-    if not can_move(effect.state, told):
+    if not can_transition(effect.state, told):
         if told is not E.UNKNOWN:
             book.open_task(effect, "contradiction")
         return

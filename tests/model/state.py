@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from countersign.contract import EffectState, TxnState, require_move
+from countersign.contract import EffectState, TxnState, require_transition
 from tests.model.gates import OWNER, Gate, met
 from tests.model.rules import Bundle
 
@@ -173,7 +173,7 @@ class Book:
 
     def move(self, effect: Effect, to: E) -> None:
         """One move, by the table."""
-        require_move(effect.state, to)
+        require_transition(effect.state, to)
         effect.state, effect.changed_at = to, self.now
 
     def close(self, effect: Effect, to: str) -> None:
@@ -207,7 +207,7 @@ class Book:
         """The transaction is what its effects make it."""
         to = self.implied(txn)
         if to is not txn.state and (to is not T.REDEEMED or txn.state is T.READY):
-            require_move(txn.state, to)
+            require_transition(txn.state, to)
             if to is T.READY:
                 txn.ready_at = self.now
                 txn.valid_until = self.now + timedelta(seconds=min(e.valid_for for e in txn.effects))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from countersign.contract import EffectState, TxnState
-from countersign.contract.states import EFFECT_MOVES, TXN_MOVES
+from countersign.contract.states import EFFECT_TRANSITIONS, TXN_TRANSITIONS
 from tests.model.base import machine_on
 from tests.model.governing import EverybodyActs
 from tests.model.playing import LONG, Databases, play
@@ -40,7 +40,7 @@ def test_the_service_does_what_the_model_does(engine: str, databases: Databases)
 def test_every_move_of_the_tables_is_seen_or_cannot_be_made(engine: str, databases: Databases) -> None:
     machine = machine_on(EverybodyActs, databases)
     play(machine, 70, STEPS)
-    tables = [*EFFECT_MOVES.items(), *TXN_MOVES.items()]
+    tables = [*EFFECT_TRANSITIONS.items(), *TXN_TRANSITIONS.items()]
     unseen = {(frm, to) for frm, moves in tables for to in moves if not machine.moves[frm, to]}
     assert unseen - NOT_REACHED.keys() == set(), "the machine never makes these: add a rule, or say why"
     assert NOT_REACHED.keys() - unseen == set(), "these are made after all: take them from the list"

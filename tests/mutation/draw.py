@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 from tests.mutation.mutants import Mutant, candidates, put_in, switches
 from tests.mutation.reach import require_table, tests_of
 from tests.mutation.trials import Result, Trial, load_libraries, make_copies, run

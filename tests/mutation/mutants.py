@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 PACKAGES = (Path("policy_service"), Path("sdk/python/countersign"))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from coverage.numbits import numbits_to_nums
 
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
@@ -29,7 +29,7 @@ _SHORT = [
     "--dist=loadfile",
     "-m",
     "not long",
-    "--ignore=tests/house",
+    "--ignore=tests/conventions",
     "--randomly-seed=20261121",
     "-q",
 ]

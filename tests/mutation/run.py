@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 from tests.mutation.draw import SET
 from tests.mutation.mutants import MissingError, Mutant, put_in
 from tests.mutation.reach import require_table, tests_of

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.house.repository import ROOT, files
+from tests.conventions.repository import ROOT, files
 from tests.mutation.mutants import Mutant, put_in
 from tests.mutation.reach import FOLDER
 

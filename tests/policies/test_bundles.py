@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from policy_service.cli import app
 from policy_service.pap.bundle import load_bundle
-from policy_service.pap.cases.coverage import coverage_of
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.policy_tests.coverage import measure_coverage
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import prepare_cases
 
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
 READY = {folder.name: folder for folder in sorted((POLICIES / "library").iterdir()) if folder.is_dir()}
@@ -41,10 +41,10 @@ def test_a_ready_rule_says_what_it_needs_and_does_not_catch_and_is_in_the_index(
 def test_every_case_holds_and_every_condition_goes_both_ways(folder: Path) -> None:
     """Without any of the databases that the bundle would ask."""
     bundle = load_bundle(folder)
-    prepared = prepare_cases(bundle, cases_in(bundle.source.files))
+    prepared = prepare_cases(bundle, read_cases(bundle.source.files))
     asked = [case.ask(bundle.rules) for case in prepared]
     assert [one for one in asked if one.differences] == []
-    rows = coverage_of(bundle, prepared, asked)
+    rows = measure_coverage(bundle, prepared, asked)
     assert [row.policy for row in rows] == list(bundle.policies)
     assert {row.policy: row.gap for row in rows if row.gap} == {}
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign.catalogue.reading import Entry, catalogue
+from countersign.catalogue.loader import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
-from countersign.manifests.drafting import manifest_json
-from policy_service.channels.operator.dev.folder import STARTER as DEV_TEMPLATES
+from countersign.manifests.drafts import manifest_json
+from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
 from policy_service.cli import app
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, Question
+from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.effect_text import sentence
-from policy_service.workflow.effects.effect_rows import undecided
+from policy_service.queries.effect_text import effect_sentence
+from policy_service.workflow.effects.effect_rows import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
@@ -67,7 +67,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def decided(bundle: Bundle, tool: str, args: dict[str, JSON], *roles: str) -> Decision:
     facts = asyncio.run(bundle.facts_for(tool, args, json.dumps(args).encode(), agent="robot", now=NOW))
     agent = AgentPrincipal("robot", roles=frozenset(roles))
-    return decide(bundle.rules, Question(agent, tool, bundle.manifests[tool].digest, args, facts, NOW))
+    return decide(bundle.rules, PolicyRequest(agent, tool, bundle.manifests[tool].digest, args, facts, NOW))
 
 
 @pytest.mark.parametrize("command", [["check", "--strict"], ["test"]], ids=" ".join)
@@ -118,7 +118,7 @@ def test_its_compensation_gets_arguments_that_fit_it(starter: Bundle, name: str)
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name, one in COMPENSATED.items() if one.taken_back_by == name)
+    "name", sorted(name for name, one in COMPENSATED.items() if one.compensated_by == name)
 )
 def test_what_takes_itself_back_comes_back_to_where_it_began(name: str) -> None:
     manifest = EVERY[name].manifest
@@ -135,7 +135,7 @@ def test_people_read_a_whole_sentence_and_no_secret(starter: Bundle, one: Entry)
         agent="robot", txn="0" * 64, call_key="1" * 64, seq=1, tool=one.tool, tool_digest=manifest.digest,
         resource=manifest.resource_of(args), args=args,
     )  # fmt: skip
-    told = "".join(piece.text for piece in sentence(starter, undecided(starter, effect, 1)))
+    told = "".join(piece.text for piece in effect_sentence(starter, new_effect_row(starter, effect, 1)))
     named = [part.pointer for part in manifest.sentence_parts if part.pointer is not None]
     for pointer in named:
         value = resolve_pointer(args, pointer)
@@ -144,4 +144,4 @@ def test_people_read_a_whole_sentence_and_no_secret(starter: Bundle, one: Entry)
         assert all(str(each) in told for each in values) or pointer in amounts, told
     assert "{" not in told
     assert all(str(resolve_pointer(args, hidden)) not in told for hidden in manifest.secret)
-    assert canonicalize(args) == undecided(starter, effect, 1).args
+    assert canonicalize(args) == new_effect_row(starter, effect, 1).args

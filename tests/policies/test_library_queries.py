@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import canonicalize
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.pap.bundle import load_bundle
 
 LIBRARY = Path(__file__).resolve().parents[2] / "policies/library"

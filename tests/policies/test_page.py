@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from policy_service.cli import app
-from policy_service.pap.cases import reading
-from policy_service.pap.cases.reading import cases_in
+from policy_service.pap.policy_tests import parser
+from policy_service.pap.policy_tests.parser import read_cases
 from tests.fakes.cases import one_case, problems
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def test_its_example_holds(tmp_path: Path) -> None:
 
 
 def test_its_cases_about_people_are_read() -> None:
-    assert [case.it for case in cases_in({"cases/a.yaml": ABOUT_PEOPLE.encode()})] == [
+    assert [case.it for case in read_cases({"cases/a.yaml": ABOUT_PEOPLE.encode()})] == [
         "finance may",
         "a development sign-in may not settle",
         "an administrator starts a tool again",
@@ -43,7 +43,7 @@ def test_its_explanation_is_that_of_the_shipped_bundle() -> None:
 
 
 def test_every_key_a_case_may_have_is_on_the_page() -> None:
-    source = Path(reading.__file__).read_text()
+    source = Path(parser.__file__).read_text()
     keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', source))
     assert len(keys) > 20
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", PAGE)] == []

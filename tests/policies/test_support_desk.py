@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap.bundle import Bundle, load_bundle
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import Prepared, prepare_cases
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import PreparedCase, prepare_cases
 from policy_service.pap.problems import BundleError
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies"
 BUNDLE: Bundle = load_bundle(FOLDER)
-CASES = {prepared.case.it: prepared for prepared in prepare_cases(BUNDLE, cases_in(BUNDLE.source.files))}
+CASES = {prepared.case.it: prepared for prepared in prepare_cases(BUNDLE, read_cases(BUNDLE.source.files))}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_it_loads_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_case_holds(case: Prepared) -> None:
+def test_the_case_holds(case: PreparedCase) -> None:
     assert case.ask(BUNDLE.rules).differences == ()
 
 
@@ -41,7 +41,7 @@ def notices(folder: Path) -> list[str]:
         bundle = load_bundle(folder)
     except BundleError:
         return list(CASES)
-    cases = prepare_cases(bundle, cases_in(bundle.source.files))
+    cases = prepare_cases(bundle, read_cases(bundle.source.files))
     return [case.case.it for case in cases if not case.ask(bundle.rules).holds]
 
 

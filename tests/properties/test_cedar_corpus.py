@@ -21,8 +21,8 @@ from countersign.contract import AdmissionError, Verdict, load
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
 from policy_service.pap.scan import scan
-from policy_service.pdp.cedar import Request, ask, entities_of
-from policy_service.pdp.engine import Outcome, outcome_of
+from policy_service.pdp.cedar import CedarRequest, build_entities, evaluate_policies
+from policy_service.pdp.engine import RulesOutcome, combine_outcome
 from tests.counterparts import require
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -63,9 +63,11 @@ def load_plain(name: str, text: str) -> PolicySet:
 
 
 def decide_plain(
-    policies: PolicySet, request: Request, entities: Sequence[Mapping[str, Any]], schema: Schema
-) -> Outcome:
-    return outcome_of(ask(policies, request, entities_of(entities, schema), schema), frozenset())
+    policies: PolicySet, request: CedarRequest, entities: Sequence[Mapping[str, Any]], schema: Schema
+) -> RulesOutcome:
+    return combine_outcome(
+        evaluate_policies(policies, request, build_entities(entities, schema), schema), frozenset()
+    )
 
 
 def requests_of(corpus: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -86,7 +88,7 @@ def test_corpus_requests_have_the_recorded_answers_and_errors_deny(corpus: dict[
             entities = json.loads(corpus[case["entities"]])
             prepared = {case["policies"]: (policies, entities, Schema.from_str(corpus[case["schema"]]))}
         context = json.dumps(each["context"])
-        request = Request(each["principal"], each["action"], each["resource"], context)
+        request = CedarRequest(each["principal"], each["action"], each["resource"], context)
         outcome = decide_plain(prepared[case["policies"]][0], request, *prepared[case["policies"]][1:])
         where = (case["policies"], each["description"])
         assert len(outcome.errors) == len(each["errors"]), where

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.question import AgentPrincipal, Facts
-from policy_service.pap.changes.comparing import compare
-from policy_service.pap.changes.findings import Way, laxer
+from policy_service.domain.policy_request import AgentPrincipal, Facts
+from policy_service.pap.diff.compare import compare
+from policy_service.pap.diff.findings import Direction, find_relaxations
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import BundleFolder, pay_manifest
 from tests.fakes.random_rules import FACTS, LIMITS, TOOLS, random_folder, random_policies
@@ -69,7 +69,7 @@ def test_every_widening_brute_force_finds_is_reported(tmp_path: Path, seed: int)
     after = second_folder(tmp_path / "after", mutated(text, random.Random(seed)))
 
     report = compare(before.load(), after.load())
-    found = {finding.subject for finding in report.of_way(Way.LOOSENING)}
+    found = {finding.subject for finding in report.in_direction(Direction.LOOSENING)}
     sampled = {one.tool for one in report.tools if one.how == "sampled"}
 
     assert widened_tools(before, after) - sampled <= found
@@ -81,6 +81,6 @@ def widened_tools(before: BundleFolder, after: BundleFolder) -> set[str]:
     for old, new in zip(questions(before), questions(after), strict=True):
         if old.tool in wide:
             continue
-        if laxer(decide(before.load().rules, old), decide(after.load().rules, new)):
+        if find_relaxations(decide(before.load().rules, old), decide(after.load().rules, new)):
             wide.add(old.tool)
     return wide

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from countersign.integrations.conversation import Answer, Message, ModelCall, Numbering
-from countersign.integrations.loop import Loop, ModelClient
+from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
+from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
-from countersign.integrations.taking import StepTaker
+from countersign.integrations.tool_execution import StepExecutor
 from countersign.journal import Journal
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 KEYS = (f"case-{number}" for number in count())
 FAULTS = ("before it is asked", "as it is asked", "before it fires", "after it fired", "as it is heard")
@@ -56,7 +56,7 @@ class World:
 
     async def take(
         self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str]
-    ) -> tuple[Answer, ...]:
+    ) -> tuple[ToolAnswer, ...]:
         (call,) = calls
         in_order = key in self.done or self.done.keys().isdisjoint(later)
         assert in_order, "a turn is done after one that follows it"
@@ -65,7 +65,7 @@ class World:
         self.done[key] = str(call.arguments)
         self.cutter.passes("after it fired")
         text = "done" if self.equal_answers else f"done under {key}"
-        return (Answer(call.call_id, text, done=True),)
+        return (ToolAnswer(call.call_id, text, done=True),)
 
 
 @dataclass
@@ -175,10 +175,10 @@ def _talk(journal: Journal, model: Model, world: World, key: str, messages: list
         world.cutter.passes("as it is heard")
 
     dialect = OpenAIChat()
-    numbers = Numbering(journal.conversations, key, dialect)
-    both = (cast("ModelClient", model), cast("StepTaker", world))
+    numbers = TurnNumbering(journal.conversations, key, dialect)
+    both = (cast("ModelClient", model), cast("StepExecutor", world))
     loop = Loop(dialect, *both, key, list(messages), numbers, on_message=hear)
     try:
-        return run(loop.run()).messages
+        return run_sync(loop.run()).messages
     except CutError:
         raise _CutAt(heard) from None

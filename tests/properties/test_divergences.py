@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign.rehearsal.divergences import CallNow, Divergence, compared
-from countersign.rehearsal.recorded import RecordedCall
+from countersign.simulation.recording import RecordedCall
+from countersign.simulation.replay_report import Divergence, ReplayCall, compare_calls
 
 NAMES = st.lists(st.sampled_from("abcde"), max_size=8)
 
@@ -23,8 +23,8 @@ def recorded(names: list[str]) -> list[RecordedCall]:
     ]  # fmt: skip
 
 
-def called(names: list[str]) -> list[CallNow]:
-    return [CallNow(f"tool_{name}", name, b"{}", ()) for name in names]
+def called(names: list[str]) -> list[ReplayCall]:
+    return [ReplayCall(f"tool_{name}", name, b"{}", ()) for name in names]
 
 
 @given(NAMES, NAMES)
@@ -32,8 +32,8 @@ def test_divergences_account_for_every_call(then: list[str], now: list[str]) -> 
     """Taking what is told as missing and changed out of the record, and what is new and changed out of the replay,
     leaves the same calls in the same order.
     """
-    assert list(compared("staged", recorded(then), called(then))) == []
-    found = list(compared("staged", recorded(then), called(now)))
+    assert list(compare_calls("staged", recorded(then), called(then))) == []
+    found = list(compare_calls("staged", recorded(then), called(now)))
     kinds = Counter(one.kind for one in found)
     assert len(then) - kinds["missing"] == len(now) - kinds["extra"]
     assert bool(found) is (then != now)

@@ -18,13 +18,13 @@ from cedarpy import Entities, PolicySet, Schema, is_authorized, pst
 
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import Question
+from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.compile import schema_json, shape_of
+from policy_service.pap.compile import cedar_schema_json, tool_shape
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import read_policies
 from policy_service.pap.source import read_files
-from policy_service.pdp.cedar import entities_for, request_for
+from policy_service.pdp.cedar import build_request, entities_json
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import BundleFolder
 from tests.fakes.random_rules import CASES, random_folder, random_questions
@@ -48,8 +48,8 @@ class Reference:
         policies, _ = read_policies(files, parts.directory.groups)
         gates = frozenset(name for name, policy in policies.items() if policy.source.gate is not None)
         trees = {name: _with_cleared(p.tree) if name in gates else p.tree for name, p in policies.items()}
-        shapes = [shape_of(version) for version in parts.tools]
-        schema = schema_json(shapes, parts.config)
+        shapes = [tool_shape(version) for version in parts.tools]
+        schema = cedar_schema_json(shapes, parts.config)
         for action in schema[""]["actions"].values():
             if "appliesTo" in action:
                 cleared = {"type": "Set", "element": {"type": "String"}}
@@ -57,7 +57,7 @@ class Reference:
         handle = PolicySet.from_pst(pst.PolicySet(templates={}, static_policies=trees, template_links=()))
         return cls(handle, gates, Schema.from_json_str(json.dumps(schema)))
 
-    def verdict(self, bundle: Bundle, question: Question) -> tuple[Verdict, frozenset[str], bool]:
+    def verdict(self, bundle: Bundle, question: PolicyRequest) -> tuple[Verdict, frozenset[str], bool]:
         """The verdict, the gates that fired, and whether the engine erred."""
         first = self._ask(bundle, question, frozenset())
         if first.diagnostics.errors or first.decision is CedarDecision.NoDecision:
@@ -70,12 +70,12 @@ class Reference:
             return Verdict.REVIEW, fired, False
         return Verdict.DENY, frozenset(), bool(what_if.diagnostics.errors)
 
-    def _ask(self, bundle: Bundle, question: Question, cleared: frozenset[str]) -> Any:
+    def _ask(self, bundle: Bundle, question: PolicyRequest, cleared: frozenset[str]) -> Any:
         tool = bundle.rules.tools[question.tool]
         resource = tool.manifest.resource_of(question.args)
-        request = request_for(question, tool, resource, tool.codec.encode(question.args))
+        request = build_request(question, tool, resource, tool.codec.encode(question.args))
         context = json.loads(request.context) | {"cleared": sorted(cleared)}
-        known = json.dumps(entities_for(question, bundle.rules, resource))
+        known = json.dumps(entities_json(question, bundle.rules, resource))
         entities = Entities.from_json_str(known, self.schema)
         asked = {name: getattr(request, name) for name in ("principal", "action", "resource")}
         asked["context"] = context

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from countersign.journal.chain import KEYS
-from countersign.journal.verifying import verify
+from countersign.journal.verification import verify
 from tests.fakes.chained import eventful_journal
 
 LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long

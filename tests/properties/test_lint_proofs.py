@@ -13,8 +13,8 @@ from hypothesis import settings
 from countersign.contract import JSON, ToolManifest
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.manifests import InputCodec
-from policy_service.pap.lint.domains import Domain, domain_of
-from policy_service.pap.lint.proofs import TooManyCasesError, cases, condition_of, impossible
+from policy_service.pap.lint.domains import Domain, tool_domain
+from policy_service.pap.lint.proofs import TooComplexError, is_impossible, policy_condition, to_disjunction
 from policy_service.pap.tools import ToolVersion
 from tests.fakes.bundles import pay_manifest
 
@@ -37,7 +37,7 @@ CONDITIONS = 600 if settings().max_examples > 1_000 else 150  # HYPOTHESIS_PROFI
 
 @pytest.fixture(scope="module")
 def domain() -> Domain:
-    return domain_of(VERSION, FactsConfig())
+    return tool_domain(VERSION, FactsConfig())
 
 
 def calls() -> list[dict[str, JSON]]:
@@ -98,8 +98,8 @@ def never(text: str, domain: Domain) -> bool | None:
     """Whether the lints say that it never holds; None where they give up."""
     (tree,) = policies_to_pst(text).static_policies.values()
     try:
-        return all(impossible(case, domain) for case in cases(condition_of(tree)))
-    except TooManyCasesError:
+        return all(is_impossible(case, domain) for case in to_disjunction(policy_condition(tree)))
+    except TooComplexError:
         return None
 
 

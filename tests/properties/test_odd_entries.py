@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from policy_service.identity.claims import claim_at, counting_groups, listed_groups, readable
-from policy_service.identity.issuer_keys import read_keys
+from policy_service.identity.claims import claim_at, effective_groups, is_readable, listed_groups
+from policy_service.identity.issuer_keys import parse_jwks
 from policy_service.issuers import SignInProvider
 
 ACME = SignInProvider.model_validate(
@@ -46,7 +46,7 @@ def public_part(key: dict[str, Any]) -> tuple[Any, ...]:
 def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after: list[Any]) -> None:
     sound = [key | {"kid": "shared"} for key in SOUND_KEYS]
     listed = [*before, *sound, *after]
-    published = read_keys({"keys": listed})
+    published = parse_jwks({"keys": listed})
     assert len(published.usable) + len(published.refused) == len(listed)
     shared = [public_part(dict(key.as_dict())) for key in published.usable if key.kid == "shared"]
     assert shared[: len(sound)] == [public_part(key) for key in sound]
@@ -58,7 +58,7 @@ def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after:
 
 @given(listed=st.lists(odd_keys, max_size=6))
 def test_no_key_is_used_that_is_private_short_secret_or_for_something_else(listed: list[Any]) -> None:
-    refused = {int(entry.pointer.removeprefix("/keys/")) for entry in read_keys({"keys": listed}).refused}
+    refused = {int(entry.pointer.removeprefix("/keys/")) for entry in parse_jwks({"keys": listed}).refused}
     for at in set(range(len(listed))) - refused:
         entry = listed[at]
         assert entry["kty"] in {"RSA", "EC", "OKP"}
@@ -70,8 +70,8 @@ def test_no_key_is_used_that_is_private_short_secret_or_for_something_else(liste
 
 @given(listed=st.lists(json_values | st.sampled_from(["finance", "ops"]), max_size=12))
 def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> None:
-    names, problem = counting_groups(ACME, listed_groups(ACME, [{"groups": listed}]))
-    sound = {one for one in listed if isinstance(one, str) and readable(one, "group")}
+    names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": listed}]))
+    sound = {one for one in listed if isinstance(one, str) and is_readable(one, "group")}
     assert names == sound
     assert (problem is None) == (
         bool(listed) and all(isinstance(one, str) and one in sound for one in listed)
@@ -81,7 +81,7 @@ def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> Non
 
 @given(claimed=json_values)
 def test_groups_of_any_form_are_texts_that_were_listed(claimed: Any) -> None:
-    names, problem = counting_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
+    names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
     assert names is not None
     listed = {claimed} if isinstance(claimed, str) else claimed if isinstance(claimed, list) else ()
     assert names <= set(map(str, listed))

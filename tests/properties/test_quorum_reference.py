@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, could_serve, fillers, serves, short_gates, tally
+from policy_service.domain.quorum import (
+    BallotVote,
+    counts_toward,
+    fillable_gates,
+    gates_needing_voters,
+    is_eligible_for,
+    tally,
+)
 
 GROUPS = ("finance", "cfo", "unseen")
 PERSONS = ("maya", "tomas", "ana", "jo")
@@ -42,7 +49,7 @@ one_vote_each = st.lists(votes_of(st.just("approve")), max_size=4, unique_by=lam
 
 def brute_force_met(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> bool:
     """Try every way to send each person's vote to one unshared gate or to none."""
-    if not gates or any(v.verdict == "deny" and any(could_serve(g, v) for g in gates) for v in votes):
+    if not gates or any(v.verdict == "deny" and any(is_eligible_for(g, v) for g in gates) for v in votes):
         return False
     deniers = {vote.person for vote in votes if vote.verdict == "deny"}
     approvals = [vote for vote in votes if vote.verdict == "approve" and vote.person not in deniers]
@@ -51,12 +58,12 @@ def brute_force_met(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> b
     shared = [gate for gate in gates if gate.shared]
     places = [None, *(gate for gate in gates if not gate.shared)]
     for chosen in product(*choices):
-        if not all(sum(serves(gate, vote) for vote in chosen) >= gate.quorum for gate in shared):
+        if not all(sum(counts_toward(gate, vote) for vote in chosen) >= gate.quorum for gate in shared):
             continue
         for assigned in product(places, repeat=len(chosen)):
             counts = {gate.key: 0 for gate in gates if not gate.shared}
             for vote, gate in zip(chosen, assigned, strict=True):
-                if gate is not None and serves(gate, vote):
+                if gate is not None and counts_toward(gate, vote):
                     counts[gate.key] += 1
             if all(counts[gate.key] >= gate.quorum for gate in gates if not gate.shared):
                 return True
@@ -86,7 +93,7 @@ def brute_force_places(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -
         sent = [(vote, gate) for vote, gate in zip(votes, assigned, strict=True) if gate is not None]
         counts = tuple(sum(1 for _, gate in sent if gate is each) for each in unshared)
         fits = all(count <= gate.quorum for count, gate in zip(counts, unshared, strict=True))
-        if fits and all(serves(gate, vote) for vote, gate in sent):
+        if fits and all(counts_toward(gate, vote) for vote, gate in sent):
             found.add(counts)
     return found
 
@@ -100,16 +107,18 @@ def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
     joined = [*votes, newcomer]
     before, after = (max(map(sum, brute_force_places(merged, those))) for those in (votes, joined))
     raised = after > before or any(
-        gate.shared and serves(gate, newcomer) and sum(serves(gate, vote) for vote in votes) < gate.quorum
+        gate.shared
+        and counts_toward(gate, newcomer)
+        and sum(counts_toward(gate, vote) for vote in votes) < gate.quorum
         for gate in merged
     )
-    short = short_gates(merged, votes)
-    assert raised is any(serves(gate, newcomer) and gate.key in short for gate in merged)
+    short = gates_needing_voters(merged, votes)
+    assert raised is any(counts_toward(gate, newcomer) and gate.key in short for gate in merged)
 
 
 @given(fired, one_vote_each)
 def test_a_place_is_filled_from_where_a_vote_can_reach_it(gates: list[Gate], votes: list[BallotVote]) -> None:
-    merged, found = merge(gates), fillers(merge(gates), votes)
+    merged, found = merge(gates), fillable_gates(merge(gates), votes)
     per_gate = {entry.gate.key: entry for entry in tally(merged, votes).per_gate}
     assert found.keys() == {key for key, entry in per_gate.items() if not entry.met}
     unshared = [gate for gate in merged if not gate.shared]

@@ -12,21 +12,21 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy_service.channels.slack.drawing import views
-from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
-from policy_service.channels.slack.drawing.card import (
+from policy_service.channels.slack.blocks import views
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
+from policy_service.channels.slack.blocks.card import (
     DigestLine,
-    bare_card,
-    buttons_withheld,
     card,
     digest,
-    reply,
+    minimal_card,
+    no_buttons_reason,
+    thread_reply,
 )
-from policy_service.channels.slack.drawing.views import home
+from policy_service.channels.slack.blocks.views import home_view
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
-from policy_service.queries.queue import Count, QueuePage, TabCounts
-from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteView
+from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
+from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteLine
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
@@ -76,7 +76,7 @@ gates = st.builds(
     also=names, added=names,
 )  # fmt: skip
 verdicts = st.sampled_from(["approve", "approve", "deny"])
-votes = st.builds(VoteView, long, verdicts, long, times, st.booleans(), st.just("oidc"))
+votes = st.builds(VoteLine, long, verdicts, long, times, st.booleans(), st.just("oidc"))
 siblings = st.builds(reading.Sibling, st.integers(1, 500), few(pieces), st.sampled_from(["review", "fired"]))
 rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
     lambda number, value: {f"a{i}": value for i in range(number)}, st.integers(1, 400), st.integers() | short
@@ -125,7 +125,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
         warnings=draw(few(long)), unanswerable=draw(st.none() | long),
         denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
         rule_changes=draw(few(st.builds(reading.RuleChange, times, short, short, long))),
-        since_staged=draw(few(st.builds(reading.Change, long, short, short))),
+        since_staged=draw(few(st.builds(reading.ArgChange, long, short, short))),
         break_glass=draw(st.none() | st.builds(reading.BreakGlassView, few(votes), st.none() | times)),
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ def heads(draw: st.DrawFn) -> ReviewPage:
     )  # fmt: skip
 
 
-def require_sound(message: Drawn) -> None:
+def require_sound(message: RenderedMessage) -> None:
     assert refused(message.blocks) == []
     assert not {"<", ">"} & set(message.text)
     for node in nodes(message.blocks):
@@ -178,9 +178,9 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
 def test_a_card_keeps_the_limits_and_has_buttons_only_over_the_exact_bytes(page: ReviewPage) -> None:
     message = card(page, pointer=POINTER, outbox_id="o" * 40, public_url=URL, now=NOW)
     require_sound(message)
-    require_sound(bare_card(page, outbox_id="o" * 40, public_url=URL, now=NOW))
+    require_sound(minimal_card(page, outbox_id="o" * 40, public_url=URL, now=NOW))
     asks = {"approve", "deny", "ask"} & set(buttons(message.blocks))
-    if buttons_withheld(page) is not None or page.answer_by <= NOW:
+    if no_buttons_reason(page) is not None or page.answer_by <= NOW:
         assert not asks
         return
     assert asks == {"approve", "deny", "ask"}
@@ -198,7 +198,7 @@ def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], se
     pairs = enumerate(zip(values, secret, strict=False))
     rows = (reviews.arg(f"arg{i}", one, "string", secret=hidden) for i, (one, hidden) in pairs)
     page = reviews.with_args(reviews.refund(), *rows)
-    told = buttons_withheld(page)
+    told = no_buttons_reason(page)
     if told is not None:
         assert "longer than a message" in told or "can mislead" in told or "cannot be seen" in told
         return
@@ -220,7 +220,7 @@ def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
 @given(long, long, long, st.none() | long)
 def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: str | None) -> None:
     line = EventLine(NOW, "vote_recorded", text, actor, channel, actor)
-    require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
+    require_sound(thread_reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
 @settings(max_examples=2_000 if LONG else 12)
@@ -228,10 +228,12 @@ def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: st
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=Count(more, capped)))
-    require_sound(views.my_reviews(queue, public_url=URL))
+    queue = QueuePage(
+        tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped))
+    )
+    require_sound(views.my_reviews_message(queue, public_url=URL))
     name = some[0].agent if some else None
-    view = home(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
+    view = home_view(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
     assert refused_view(view) == []
 
 
@@ -240,7 +242,7 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
 def test_an_answer_keeps_the_limits(
     text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any
 ) -> None:
-    require_sound(views.refusal(text, url=URL))
-    require_sound(views.said(text))
+    require_sound(views.refusal_message(text, url=URL))
+    require_sound(views.text_message(text))
     tried = policies.tried(outcome=outcome, unseen=unseen, asks=told, reasons=told, advice=told)
-    require_sound(views.simulated(tried))
+    require_sound(views.simulation_message(tried))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cedarpy import policies_to_pst, pst
 
-from policy_service.pdp.rules import may_match, policy_set
+from policy_service.pdp.rules import policy_set, scope_may_match
 from tests.fakes.random_rules import TOOLS, random_folder
 
 
@@ -38,7 +38,7 @@ SCOPES: dict[str, tuple[str, bool]] = {
 @pytest.mark.parametrize(("scope", "kept"), SCOPES.values(), ids=SCOPES)
 def test_which_policies_are_kept(scope: str, kept: bool) -> None:
     tree = next(iter(_parsed(f"permit (principal, {scope}, resource);").static_policies.values()))
-    assert may_match(tree, "pay", ["writes"]) is kept
+    assert scope_may_match(tree, "pay", ["writes"]) is kept
 
 
 def _parsed(text: str) -> pst.PolicySet:

@@ -22,7 +22,7 @@ from countersign.journal import Journal
 from countersign.llm.bounds import Bounds
 from countersign.llm.ledger import Ledger, Reservation
 from countersign.llm.prices import load_prices
-from countersign.llm.shapes import Billed, Usage
+from countersign.llm.usage import Billed, Usage
 from tests.fakes.desk import TickingClock
 
 PRICES = Path(__file__).parents[2] / "sdk/python/countersign/llm/example-prices.toml"

@@ -6,7 +6,7 @@ import pytest
 
 from countersign.contract import ErrorCode
 from policy_service import errors
-from policy_service.errors import HTTP_STATUS, ConflictError, RequestError, ServiceError, WorldError
+from policy_service.errors import HTTP_STATUS, ConflictError, RequestError, ServerError, ServiceError
 
 LEAVES = [
     errors.ConflictError, errors.ForbiddenError, errors.InternalError, errors.InvalidRequestError,
@@ -21,9 +21,9 @@ def test_every_code_has_a_status_and_every_status_is_an_error() -> None:
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_every_code_can_be_raised_by_one_of_the_two_families(code: ErrorCode) -> None:
-    family = RequestError if HTTP_STATUS[code] < 500 else WorldError
+    family = RequestError if HTTP_STATUS[code] < 500 else ServerError
     assert family("x", code=code).status == HTTP_STATUS[code]
-    other = WorldError if family is RequestError else RequestError
+    other = ServerError if family is RequestError else RequestError
     with pytest.raises(ValueError, match=code.value):
         other("x", code=code)
 

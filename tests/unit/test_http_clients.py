@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.channels.slack.client import SlackCallError, SlackClient
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.errors import StartError
 from policy_service.health import Health
-from policy_service.http_clients import Route, route_of, span_exporter
-from policy_service.identity.issuer_keys import bounded, get_json, issuer_client
-from policy_service.pap.git.following import Mirror
-from policy_service.pap.git.remotes import place_of
+from policy_service.http_clients import Route, route_from_settings, span_exporter
+from policy_service.identity.issuer_keys import bounded_transport, get_json_document, issuer_client
+from policy_service.pap.git.git_source import Mirror
+from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.settings import Settings
 from policy_service.slack import SlackApp
@@ -92,13 +92,15 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
 
 
 async def ask_issuer(url: str, route: Route, folder: Path) -> None:
-    async with issuer_client(bounded(route=route)) as client:
-        await get_json(client, f"{url}/keys", "the keys")
+    async with issuer_client(bounded_transport(route=route)) as client:
+        await get_json_document(client, f"{url}/keys", "the keys")
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:
-    slack = Slack(SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route)
-    with suppress(SlackFault):
+    slack = SlackClient(
+        SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route
+    )
+    with suppress(SlackCallError):
         await slack.call("auth.test")
     await slack.close()
 
@@ -117,7 +119,7 @@ async def open_socket_mode(url: str, route: Route, folder: Path) -> None:
 
 
 async def fetch_policies(url: str, route: Route, folder: Path) -> None:
-    mirror = Mirror(folder / "copy.git", place_of(f"{url}/rules.git"), "main", 5, route)
+    mirror = Mirror(folder / "copy.git", parse_address(f"{url}/rules.git"), "main", 5, route)
     with pytest.raises(HeadError):
         await asyncio.to_thread(mirror.newest)
 
@@ -204,4 +206,4 @@ def test_a_file_without_certificates_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "gone.pem"):
         with pytest.raises(StartError, match=f"ca_file .*{name}"):
-            route_of(Settings(ca_file=tmp_path / name))
+            route_from_settings(Settings(ca_file=tmp_path / name))

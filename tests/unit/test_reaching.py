@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.http_clients import is_open
+from policy_service.http_clients import is_allowed_address
 from policy_service.remote_hosts import Webhook
 from policy_service.tokens.keys import WebhookKey
-from policy_service.workflow.webhooks import Answer, deliver
+from policy_service.workflow.webhooks import DeliveryResult, deliver
 from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step
 from tests.unit.tokens.test_webhook_keys import SHARED
@@ -45,12 +45,12 @@ INSIDE = {
 
 def test_a_public_address_is_open() -> None:
     for address in PUBLIC:
-        assert is_open(ip_address(address)), address
+        assert is_allowed_address(ip_address(address)), address
 
 
 @pytest.mark.parametrize("address", " ".join(INSIDE.values()).split())
 def test_an_inner_address_is_not(address: str) -> None:
-    assert not is_open(ip_address(address))
+    assert not is_allowed_address(ip_address(address))
 
 
 NETWORKS = [
@@ -65,7 +65,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize(("address", "network", "may"), NETWORKS)
 def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
-    assert is_open(ip_address(address), [ip_network(network)]) is may
+    assert is_allowed_address(ip_address(address), [ip_network(network)]) is may
 
 
 # -- over a connection -----------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def hook(url: str = "https://hooks.example/x", **more: Any) -> Webhook:
     return Webhook.model_validate(given | more)
 
 
-async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
+async def sent(webhook: Webhook, *answers: Sequence[str]) -> DeliveryResult:
     """One delivery; ``answers`` are what the resolver says, one after the other."""
     said = iter(answers)
 
@@ -96,14 +96,14 @@ async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
     return await deliver(webhook, [WebhookKey(SHARED)], "evt_1", {"type": "task_opened"}, NOW, **more)
 
 
-async def here(receiver: Receiver, *plan: Step) -> Answer:
+async def here(receiver: Receiver, *plan: Step) -> DeliveryResult:
     """One delivery to this receiver, which answers by the plan."""
     receiver.plan = list(plan) or receiver.plan
     return await sent(hook(receiver.url, addresses=LOOPBACK))
 
 
 async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
-    assert await here(receiver) == Answer(204)
+    assert await here(receiver) == DeliveryResult(204)
     (got,) = receiver.got
     assert (got.method, got.path, got.headers["content-type"]) == ("POST", "/hook", "application/json")
 
@@ -169,7 +169,7 @@ async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver
 
 
 async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
-    assert await here(receiver, "endless") == Answer(200)
+    assert await here(receiver, "endless") == DeliveryResult(200)
 
 
 async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
@@ -206,7 +206,7 @@ async def test_no_proxy_of_the_environment_is_used(
     with Receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert await here(receiver) == Answer(204)
+        assert await here(receiver) == DeliveryResult(204)
         assert proxy.got == []
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from policy_service.configured import is_loopback
 from policy_service.errors import StartError
 from policy_service.settings import Settings, load_settings
+from policy_service.settings_parsing import is_loopback
 
 
 @pytest.fixture(autouse=True)

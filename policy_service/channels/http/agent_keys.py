@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from countersign.contract import BadKeyError, Limits, PublicKey
 from countersign.contract.wire import BringKeyRequest, BroughtKey
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import api_of
-from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.bodies import json_response, read_model
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.agents import bring_key
+from policy_service.identity.agents import add_vouched_key
 
 # a token of 16,384 characters and a key; by a stranger
 _LIMITS = Limits(max_bytes=20_000, max_depth=2, max_nodes=8)
@@ -24,8 +24,8 @@ routes = APIRouter(prefix="/v1", tags=["agents"])
     response_model=BroughtKey,
     status_code=201,
     summary="Bring a key, vouched for by a token of a trusted issuer",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
+    responses=openapi.problem_responses(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=openapi.request_body(BringKeyRequest) | {"security": openapi.AGENT_SECURITY},
 )
 async def bring(request: Request) -> Response:
     api = api_of(request)
@@ -36,8 +36,8 @@ async def bring(request: Request) -> Response:
     key = _public_key(wish.x)
     voucher = await api.issuers.vouch(wish.token, key.kid)
     api.gate.require_key(presented, body, key, voucher.agent)
-    await api.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
-    return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
+    await api.ctx.db.write(lambda tx: add_vouched_key(tx, key, voucher))
+    return json_response(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
 
 
 def _public_key(x: str) -> PublicKey:

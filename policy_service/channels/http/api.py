@@ -8,13 +8,13 @@ from functools import cached_property
 
 from fastapi import Request
 
-from policy_service.channels.http.gate import Gate
-from policy_service.channels.streams import Streams
+from policy_service.channels.http.authentication import Authentication
+from policy_service.channels.streams import EventStreams
 from policy_service.health import Finding
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.queries.context import Context
-from policy_service.queries.transactions import Telling
+from policy_service.queries.transactions import TransactionPresenter
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Api:
     ``metrics_token``: what who reads metrics must send.
     """
 
-    gate: Gate
+    gate: Authentication
     issuers: TrustedIssuers
     sign_in: SignIn
     webhook_secret: bytes | None
     findings: Callable[[], Sequence[Finding]]
     metrics_token: bytes | None
-    streams: Streams = field(default_factory=Streams)
+    streams: EventStreams = field(default_factory=EventStreams)
 
     @property
     def ctx(self) -> Context:
@@ -39,9 +39,9 @@ class Api:
         return self.gate.ctx
 
     @cached_property
-    def telling(self) -> Telling:
+    def telling(self) -> TransactionPresenter:
         """Transactions and effects as the wire shows them."""
-        return Telling(self.ctx)
+        return TransactionPresenter(self.ctx)
 
 
 def api_of(request: Request) -> Api:

@@ -13,16 +13,16 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract.wire import WireModel
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.bodies import json_response, read_model
 
 Handler = Callable[..., Awaitable[WireModel]]
-Declare = Callable[[Handler], Handler]
+RouteDecorator = Callable[[Handler], Handler]
 _Identify = Callable[[Api, Request, bool], Awaitable[tuple[object, bytes]]]
 
-_CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
-_ORIGIN = docs.header("Origin", "The public URL.", required=True)
+_CSRF = openapi.header_parameter("X-CSRF-Token", "The session's form token.", required=True)
+_ORIGIN = openapi.header_parameter("Origin", "The public URL.", required=True)
 
 
 class ApiRoutes(APIRouter):
@@ -30,15 +30,19 @@ class ApiRoutes(APIRouter):
     method, path, and the refusals beside those that every such route has.
     """
 
-    def agent(self, route: str, *refuses: int, header: dict[str, Any] | None = None) -> Declare:
+    def agent(self, route: str, *refuses: int, header: dict[str, Any] | None = None) -> RouteDecorator:
         """A route of agents and executors."""
         headers = [] if header is None else [header]
-        return self._declare(_agent, docs.AGENT, route, (403, 413, *refuses), headers, (415,), [])
+        return self._declare(
+            _authenticate_agent, openapi.AGENT_SECURITY, route, (403, 413, *refuses), headers, (415,), []
+        )
 
-    def person(self, route: str, *refuses: int, status: int = 200) -> Declare:
+    def person(self, route: str, *refuses: int, status: int = 200) -> RouteDecorator:
         """A route of signed-in people's programs. One with a body changes something, and takes the form token."""
         with_body, token = (403, 404, 409, 413, 415), [_CSRF, _ORIGIN]
-        return self._declare(_person, docs.PERSON, route, refuses, [], with_body, token, status)
+        return self._declare(
+            _authenticate_person, openapi.PERSON_SECURITY, route, refuses, [], with_body, token, status
+        )
 
     def _declare(
         self,
@@ -50,7 +54,7 @@ class ApiRoutes(APIRouter):
         refuses_with_body: tuple[int, ...],
         headers_with_body: list[dict[str, Any]],
         status: int = 200,
-    ) -> Declare:
+    ) -> RouteDecorator:
         method, _, path = route.partition(" ")
 
         def declare(handle: Handler) -> Handler:
@@ -68,7 +72,7 @@ class ApiRoutes(APIRouter):
                 caller, raw = await identify(api, request, body is not None)
                 wish = () if body is None else (read_model(body, raw),)
                 asked = {"request": request} if with_request else {}
-                return answer(await handle(api, caller, *wish, **asked, **named), status)
+                return json_response(await handle(api, caller, *wish, **asked, **named), status)
 
             request = Parameter("request", Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
             signed = Signature([request, *(one for one in own if one.name != "request")])
@@ -83,19 +87,19 @@ class ApiRoutes(APIRouter):
                 response_model=declared.return_annotation,
                 status_code=status,
                 summary=(getdoc(handle) or "").rstrip("."),
-                responses=docs.problems(*refusals),
+                responses=openapi.problem_responses(*refusals),
                 openapi_extra={"security": security}
                 | ({"parameters": parameters} if parameters else {})
-                | (docs.body_of(body) if body else {}),
+                | (openapi.request_body(body) if body else {}),
             )
             return handle
 
         return declare
 
 
-async def _agent(api: Api, request: Request, _: bool) -> tuple[object, bytes]:
+async def _authenticate_agent(api: Api, request: Request, _: bool) -> tuple[object, bytes]:
     return await api.gate.agent(request)
 
 
-async def _person(api: Api, request: Request, writes: bool) -> tuple[object, bytes]:
-    return await api.gate.person_who_writes(request) if writes else (await api.gate.person(request), b"")
+async def _authenticate_person(api: Api, request: Request, writes: bool) -> tuple[object, bytes]:
+    return await api.gate.person_for_write(request) if writes else (await api.gate.person(request), b"")

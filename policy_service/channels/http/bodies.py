@@ -50,7 +50,7 @@ def read_model(model: type[Model], body: bytes, limits: Limits = BODY_LIMITS) ->
         raise RequestError(str(error), code=error.code) from error
 
 
-def answer(model: WireModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(model: WireModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A wire model as a response nobody may cache."""
     return Response(
         dump(model), status, {"Cache-Control": "no-store", **(headers or {})}, media_type=JSON_TYPE

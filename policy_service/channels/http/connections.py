@@ -115,12 +115,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(_too_large())
         if len(self.pipeline) >= MAX_PIPELINED:
             self._refuse(InvalidRequestError(f"at most {MAX_PIPELINED} requests may wait for an answer"))
-        self._require_one_reading()
+        self._require_unambiguous()
         self._in_head = False
         UNIDENTIFIED.release(self)
         self._limit_reading(self.body_s)
         super().on_headers_complete()
-        self.cycle.transport = _AnswerTransport(self.transport, self._close_after_body)
+        self.cycle.transport = _ResponseTransport(self.transport, self._close_after_body)
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser cannot go on behind it
 
@@ -176,7 +176,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._stop_reading()
         self._limit_writing()
         if self._may_answer():
-            self.transport.write(_as_bytes(refusal, self.server_state.default_headers))
+            self.transport.write(_raw_response(refusal, self.server_state.default_headers))
         self.transport.close()
 
     def _refuse(self, refusal: ServiceError) -> NoReturn:
@@ -184,7 +184,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusal = refusal
         raise refusal
 
-    def _require_one_reading(self) -> None:
+    def _require_unambiguous(self) -> None:
         """Refuse a head whose request another parser could read otherwise.
 
         Raises:
@@ -264,7 +264,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
 
 
-class _AnswerTransport(asyncio.Transport):
+class _ResponseTransport(asyncio.Transport):
     """What an answer is written to: the connection's transport, but for how it is closed."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
@@ -287,7 +287,7 @@ def _too_large() -> InvalidRequestError:
     )
 
 
-def _as_bytes(refusal: ServiceError, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+def _raw_response(refusal: ServiceError, default_headers: list[tuple[bytes, bytes]]) -> bytes:
     body = json.dumps(refusal.to_problem()).encode()
     headers = [
         *default_headers,

@@ -13,13 +13,13 @@ from fastapi.responses import StreamingResponse
 
 from countersign.contract.wire import AuditPage, dump
 from policy_service import metrics
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import answer
+from policy_service.channels.http.bodies import json_response
 from policy_service.channels.streams import EVENT_STREAM
 from policy_service.errors import InvalidRequestError
-from policy_service.queries import log as history
-from policy_service.queries.log import Watcher
+from policy_service.queries import audit_log as history
+from policy_service.queries.audit_log import AuditReader
 
 After = Query(default=0, ge=0, le=2**53 - 1, description="Rows after this index.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
@@ -34,14 +34,14 @@ routes = APIRouter(prefix="/v1", tags=["log"])
     "/audit",
     response_model=AuditPage,
     summary="The log, by index",
-    responses=docs.problems(400, 401, 413, 421, 503),
-    openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+    responses=openapi.problem_responses(400, 401, 413, 421, 503),
+    openapi_extra={"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY]},
 )
 async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
     api = api_of(request)
-    who, _ = await _watcher(api, request)
+    who, _ = await _authenticate_reader(api, request)
     most = api.ctx.settings.rows(limit)
-    return answer(await history.page(api.ctx, who, after, most))
+    return json_response(await history.audit_page(api.ctx, who, after, most))
 
 
 @routes.get(
@@ -53,35 +53,39 @@ async def audit(request: Request, after: int = After, limit: int | None = Limit)
             "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
             "description": "Ids and kinds, for ever.",
         },
-        **docs.problems(400, 401, 413, 421, 429, 503),
+        **openapi.problem_responses(400, 401, 413, 421, 429, 503),
     },
     openapi_extra={
-        "security": [*docs.AGENT, *docs.PERSON],
-        "parameters": [docs.header("Last-Event-ID", "Go on after this index.", schema={"type": "string"})],
+        "security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY],
+        "parameters": [
+            openapi.header_parameter("Last-Event-ID", "Go on after this index.", schema={"type": "string"})
+        ],
     },
 )
 async def events(request: Request) -> Response:
     api = api_of(request)
-    who, name = await _watcher(api, request, touch=False)  # browsers open a stream again by themselves
+    who, name = await _authenticate_reader(
+        api, request, touch=False
+    )  # browsers open a stream again by themselves
     start = _last_event_id(request)
     index = api.ctx.feed.index if start is None else start
     return api.streams.answer(name, _stream(api, request, who, index), {"Cache-Control": "no-store"})
 
 
-async def _watcher(api: Api, request: Request, *, touch: bool = True) -> tuple[Watcher, str]:
+async def _authenticate_reader(api: Api, request: Request, *, touch: bool = True) -> tuple[AuditReader, str]:
     """Who reads, and the one name of whoever that is."""
     if request.headers.get("agent-proof") or request.headers.get("authorization"):
         caller, _ = await api.gate.agent(request)
-        return Watcher(caller), f"agent {caller.agent}"
+        return AuditReader(caller), f"agent {caller.agent}"
     session = await api.gate.person(request, touch=touch)
-    return Watcher(None), f"person {session.person.key}"
+    return AuditReader(None), f"person {session.person.key}"
 
 
-async def _stream(api: Api, request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
+async def _stream(api: Api, request: Request, who: AuditReader, index: int) -> AsyncIterator[bytes]:
     with metrics.STREAMS.labels("api").track_inprogress():
         yield b": open\n\n"
         while not api.ctx.feed.closing:
-            rows, index = await history.events_after(api.ctx, who, index, _KEEP_ALIVE_S)
+            rows, index = await history.wait_for_events(api.ctx, who, index, _KEEP_ALIVE_S)
             # Looked at after waiting: before something is said, and when there was nothing for so long.
             if not await api.gate.still_there(request, who.caller):
                 return

@@ -5,19 +5,21 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract.wire import LookView, PoliciesView, PolicyProblem
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import api_of
-from policy_service.channels.http.bodies import answer
-from policy_service.channels.http.webhooks import is_webhook, require_signed
+from policy_service.channels.http.bodies import json_response
+from policy_service.channels.http.webhook_signatures import is_webhook, require_signed
 from policy_service.channels.requests import read_unidentified_body
-from policy_service.pap.active import ActiveBundle
+from policy_service.pap.active_bundle import ActiveBundle
 
 _HOOKS = [
-    docs.header("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),
-    docs.header("X-Gitlab-Token", "GitLab: the secret itself."),
-    docs.header("Webhook-Signature", "Standard Webhooks: `v1,` and the HMAC of id, time and body."),
-    docs.header("Webhook-Id", "Standard Webhooks: the message's id."),
-    docs.header("Webhook-Timestamp", "Standard Webhooks: when it was sent."),
+    openapi.header_parameter("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),
+    openapi.header_parameter("X-Gitlab-Token", "GitLab: the secret itself."),
+    openapi.header_parameter(
+        "Webhook-Signature", "Standard Webhooks: `v1,` and the HMAC of id, time and body."
+    ),
+    openapi.header_parameter("Webhook-Id", "Standard Webhooks: the message's id."),
+    openapi.header_parameter("Webhook-Timestamp", "Standard Webhooks: when it was sent."),
 ]
 
 
@@ -28,16 +30,16 @@ routes = APIRouter(prefix="/v1", tags=["policies"])
     "/policies",
     response_model=PoliciesView,
     summary="The policies in force, the newest ones, and why they differ; what is wrong in words for people only",
-    responses=docs.problems(400, 401, 413, 421, 503),
-    openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+    responses=openapi.problem_responses(400, 401, 413, 421, 503),
+    openapi_extra={"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY]},
 )
 async def get_policies(request: Request) -> Response:
     api = api_of(request)
     if request.headers.get("agent-proof") or request.headers.get("authorization"):
         await api.gate.agent(request)
-        return answer(_view(api.ctx.active, in_words=False))
+        return json_response(_view(api.ctx.active, in_words=False))
     await api.gate.person(request)
-    return answer(_view(api.ctx.active, in_words=True))
+    return json_response(_view(api.ctx.active, in_words=True))
 
 
 @routes.post(
@@ -45,8 +47,10 @@ async def get_policies(request: Request) -> Response:
     response_model=LookView,
     status_code=202,
     summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
-    responses=docs.problems(400, 401, 403, 413, 415, 421, 503),
-    openapi_extra=docs.with_parameters({"security": [*docs.AGENT, *docs.PERSON, {}]}, *_HOOKS),
+    responses=openapi.problem_responses(400, 401, 403, 413, 415, 421, 503),
+    openapi_extra=openapi.with_parameters(
+        {"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY, {}]}, *_HOOKS
+    ),
 )
 async def sync(request: Request) -> Response:
     api = api_of(request)
@@ -60,9 +64,9 @@ async def sync(request: Request) -> Response:
     elif request.headers.get("agent-proof") or request.headers.get("authorization"):
         await api.gate.agent(request)
     else:
-        await api.gate.person_who_writes(request)
+        await api.gate.person_for_write(request)
     api.ctx.looks.ask()
-    return answer(LookView(looking=True), 202)
+    return json_response(LookView(looking=True), 202)
 
 
 def _view(active: ActiveBundle, *, in_words: bool) -> PoliciesView:

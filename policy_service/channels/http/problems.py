@@ -22,7 +22,7 @@ from policy_service.errors import (
     ServiceError,
     StorageUnavailableError,
 )
-from policy_service.pap.active import NoActiveBundleError
+from policy_service.pap.active_bundle import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 
@@ -35,15 +35,15 @@ _BY_STATUS = {
 }
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Answer every exception of the application in one shape."""
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(NoActiveBundleError, _no_bundle)
 
 
-def problem(error: ServiceError, request: Request) -> Response:
+def problem_response(error: ServiceError, request: Request) -> Response:
     """One service error as a response."""
     metrics.REFUSALS.labels(error.code.value).inc()
     headers = {"Cache-Control": "no-store"}
@@ -63,8 +63,10 @@ async def _service_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServiceError):
         raise error
     if error.status >= 500:
-        log.error("request_failed", route=route_of(request.scope), code=error.code.value, exc_info=error)
-    return problem(error, request)
+        log.error(
+            "request_failed", route=route_template(request.scope), code=error.code.value, exc_info=error
+        )
+    return problem_response(error, request)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -84,22 +86,22 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return JSONResponse(body, error.status_code, headers, media_type=PROBLEM_TYPE)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _invalid_parameters(request: Request, error: Exception) -> Response:
     """A path or query parameter that cannot be; bodies never come here, they are read by us."""
     if not isinstance(error, RequestValidationError):
         raise error
     told = "; ".join(f"{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    return problem(InvalidRequestError(told), request)
+    return problem_response(InvalidRequestError(told), request)
 
 
 async def _no_bundle(request: Request, error: Exception) -> Response:
-    return problem(
+    return problem_response(
         StorageUnavailableError("no valid policies are loaded, so nothing can be decided; ask again later"),
         request,
     )
 
 
-class Faults:
+class UnhandledErrors:
     """A fault of ours: the log gets the place, the caller a sentence that quotes nothing, the server above nothing."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -121,17 +123,17 @@ class Faults:
         except ClientDisconnect:
             return  # the client hung up in the middle of its body: no fault of ours, and no answer is read
         except Exception:
-            log.exception("fault", route=route_of(scope), method=known_method(scope))
+            log.exception("fault", route=route_template(scope), method=known_method(scope))
             # half an answer has left: the connection must break, and the server above must not quote why
             if begun:
                 raise ConnectionAbortedError("the service failed in the middle of an answer") from None
-            told = problem(
+            told = problem_response(
                 InternalError("the service failed; nothing of this request was released"), Request(scope)
             )
             await told(scope, receive, send)
 
 
-def route_of(scope: Scope) -> str:
+def route_template(scope: Scope) -> str:
     """The template of the route that answered; never the path, in which anybody may write anything."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else "(none)"

@@ -18,18 +18,18 @@ from countersign.contract.wire import (
     ReportRequest,
     TransactionView,
 )
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
-from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
+from policy_service.channels.http.bodies import JSON_TYPE, json_response, read_model
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.tools import ToolVersion
-from policy_service.queries.view import evaluation_view
+from policy_service.queries.transaction_views import evaluation_view
 from policy_service.workflow.effects.epochs import epoch_view
-from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
-from policy_service.workflow.releases.redeem import Redeemed, redeem
+from policy_service.workflow.effects.evaluation_requests import decide_live, evaluate_request
+from policy_service.workflow.releases.redeem import RedeemResult, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
 
@@ -39,7 +39,7 @@ routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 @routes.agent("POST /redemptions", 404, 409)
 async def redeem_releases(api: Api, caller: Caller, wish: RedeemRequest) -> RedemptionView:
     """Spend the releases of a whole transaction, or of one compensation."""
-    return await _told(api, await redeem(api.ctx, caller, wish.tokens, wish.attempt_id))
+    return await _redemption_view(api, await redeem(api.ctx, caller, wish.tokens, wish.attempt_id))
 
 
 @routes.agent("POST /redemptions/{attempt_id}/renew", 404, 409)
@@ -50,7 +50,7 @@ async def renew_redemption(
     attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
 ) -> RedemptionView:
     """Ask for a fresh fire_by under the same attempt."""
-    return await _told(api, await renew(api.ctx, caller, attempt_id, wish.effect_ids))
+    return await _redemption_view(api, await renew(api.ctx, caller, attempt_id, wish.effect_ids))
 
 
 @routes.agent("POST /outcomes", 404, 409)
@@ -69,16 +69,16 @@ async def get_epoch(api: Api, _: Caller) -> EpochView:
     "/evaluations",
     response_model=EvaluationView,
     summary="What would be decided now; nothing is stored but, for live effects, its line in the log",
-    responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 429, 503),
-    openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
+    responses=openapi.problem_responses(400, 401, 403, 413, 415, 421, 422, 429, 503),
+    openapi_extra=openapi.request_body(EvaluationRequest) | {"security": openapi.AGENT_SECURITY},
 )
 async def evaluate(request: Request) -> Response:
     api = api_of(request)
     caller, body = await api.gate.agent(request)
-    api.gate.paces.submit(caller.agent)
+    api.gate.rate_limits.submit(caller.agent)
     wish = read_model(EvaluationRequest, body)
     decide = decide_live if wish.live else evaluate_request
-    return answer(evaluation_view(await decide(api.ctx, caller, wish)))
+    return json_response(evaluation_view(await decide(api.ctx, caller, wish)))
 
 
 @routes.get(
@@ -90,9 +90,9 @@ async def evaluate(request: Request) -> Response:
             "description": "The manifest as it was reviewed.",
             "content": {JSON_TYPE: {"schema": {"type": "object"}}},
         },
-        **docs.problems(400, 401, 403, 404, 413, 421, 503),
+        **openapi.problem_responses(400, 401, 403, 404, 413, 421, 503),
     },
-    openapi_extra={"security": docs.AGENT},
+    openapi_extra={"security": openapi.AGENT_SECURITY},
 )
 async def get_tool(
     request: Request,
@@ -119,7 +119,7 @@ async def get_tool(
     return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
 
-async def _told(api: Api, redeemed: Redeemed) -> RedemptionView:
+async def _redemption_view(api: Api, redeemed: RedeemResult) -> RedemptionView:
     return RedemptionView(
         attempt_id=redeemed.attempt_id,
         redeemed=redeemed.redeemed,

@@ -15,7 +15,7 @@ from countersign.contract.wire import (
     TransactionView,
     VoteRequest,
 )
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE
@@ -23,12 +23,12 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
-from policy_service.queries.voter import voter_for
-from policy_service.workflow.edits.propose import Proposed, propose
-from policy_service.workflow.proofs.exporting import export
+from policy_service.queries.voter import voter_from_person
+from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.workflow.review_export.export import export
 from policy_service.workflow.reviews import answer as answers
-from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.vote import VoteInput, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
@@ -42,20 +42,20 @@ async def list_reviews(
     api: Api, _: Session, cursor: str | None = Cursor, limit: int | None = Limit
 ) -> ReviewPageView:
     """Open reviews, those that expire first in front."""
-    return await review_views.page(api.ctx, cursor, api.ctx.settings.rows(limit))
+    return await review_views.open_review_page(api.ctx, cursor, api.ctx.settings.rows(limit))
 
 
 @routes.person("GET /reviews/{review_id}", 404)
 async def get_review(api: Api, _: Session, review_id: str = ReviewId) -> ReviewView:
     """One review, open or settled."""
-    return await review_views.review(api.ctx, review_id)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.get(
     "/reviews/{review_id}/export",
     summary="One review as a file that proves itself: `policy-service verify-review` checks it offline",
-    responses=docs.problems(400, 401, 404, 421, 503),
-    openapi_extra={"security": docs.PERSON},
+    responses=openapi.problem_responses(400, 401, 404, 421, 503),
+    openapi_extra={"security": openapi.PERSON_SECURITY},
 )
 async def export_review(request: Request, review_id: str = ReviewId) -> Response:
     api = api_of(request)
@@ -70,7 +70,7 @@ async def export_review(request: Request, review_id: str = ReviewId) -> Response
 @routes.person("POST /reviews/{review_id}/votes")
 async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: str = ReviewId) -> ReviewView:
     """Approve or deny exactly these bytes."""
-    ballot = Ballot(
+    ballot = VoteInput(
         review_id=review_id,
         verdict="approve" if wish.verdict == "approve" else "deny",  # the wire takes no other
         rev=wish.rev,
@@ -80,8 +80,8 @@ async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: st
         channel="api",
         view_digest=wish.view_digest,
     )
-    cast = await vote(api.ctx, voter_for(session.person), ballot)
-    return await review_views.review_of(api.ctx, cast.case, cast.tally)
+    cast = await vote(api.ctx, voter_from_person(session.person), ballot)
+    return await review_views.review_view_of(api.ctx, cast.case, cast.tally)
 
 
 @routes.person("POST /reviews/{review_id}/proposals", 429, status=201)
@@ -89,7 +89,7 @@ async def propose_args(
     api: Api, session: Session, wish: ProposeRequest, review_id: str = ReviewId
 ) -> ReviewView:
     """Propose other arguments for exactly these bytes."""
-    proposed = Proposed(
+    proposed = ProposalRequest(
         review_id=review_id,
         rev=wish.rev,
         effect_digest=wish.effect_digest,
@@ -98,8 +98,8 @@ async def propose_args(
         reason=wish.reason,
         channel="api",
     )
-    await propose(api.ctx, voter_for(session.person), proposed)
-    return await review_views.review(api.ctx, review_id)
+    await propose(api.ctx, voter_from_person(session.person), proposed)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.person("POST /reviews/{review_id}/comments", 429)
@@ -107,9 +107,9 @@ async def write_comment(
     api: Api, session: Session, wish: CommentRequest, review_id: str = ReviewId
 ) -> ReviewView:
     """Write a comment, or ask the agent something."""
-    remark = Remark(review_id, wish.text, question=wish.question, channel="api")
-    await comment(api.ctx, voter_for(session.person), remark)
-    return await review_views.review(api.ctx, review_id)
+    remark = CommentDraft(review_id, wish.text, question=wish.question, channel="api")
+    await comment(api.ctx, voter_from_person(session.person), remark)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.agent("POST /reviews/{review_id}/answers", 404, 409)

@@ -16,10 +16,10 @@ from countersign.contract.wire import (
     TransactionView,
     WithdrawRequest,
 )
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
-from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.bodies import json_response, read_model
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.queries import transactions as mine
@@ -46,12 +46,12 @@ AskedAfter = Query(
     "answer ends the wait at once. Without it, only one asked while you wait does.",
 )
 
-_PREFER = docs.header(
+_PREFER = openapi.header_parameter(
     "Prefer",
     "`wait=N`: answer as soon as nobody is being asked any more or people ask you something (looking at one that is "
     "unsettled: as soon as people have settled something), or after N seconds.",
 )
-_KEY = docs.header(
+_KEY = openapi.header_parameter(
     "Idempotency-Key",
     "Your name for this submission; the same key and body answer with the same transaction.",
     required=True,
@@ -65,7 +65,7 @@ def wanted_wait(request: Request, most: int) -> int:
     return min(int(found.group(1)), most) if found else 0
 
 
-def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Key:
+def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.IdempotencyKey:
     """The key of a creating request.
 
     Raises:
@@ -77,7 +77,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Ke
             f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
             code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
         )
-    return idempotency.Key(agent, value, request.url.path, body_digest(body))
+    return idempotency.IdempotencyKey(agent, value, request.url.path, body_digest(body))
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
@@ -92,27 +92,30 @@ routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
         200: {
             "model": TransactionView,
             "description": "Known already; as it is now.",
-            "headers": docs.LOCATION,
+            "headers": openapi.LOCATION_HEADER,
         },
-        201: {"description": "A new revision.", "headers": docs.LOCATION},
-        **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
+        201: {"description": "A new revision.", "headers": openapi.LOCATION_HEADER},
+        **openapi.problem_responses(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
     },
-    openapi_extra=docs.with_parameters(docs.body_of(SubmitRequest), _KEY, _PREFER) | {"security": docs.AGENT},
+    openapi_extra=openapi.with_parameters(openapi.request_body(SubmitRequest), _KEY, _PREFER)
+    | {"security": openapi.AGENT_SECURITY},
 )
 async def submit_transaction(request: Request) -> Response:
     api = api_of(request)
     caller, body = await api.gate.agent(request)
-    api.gate.paces.submit(caller.agent)
+    api.gate.rate_limits.submit(caller.agent)
     key = idempotency_key(request, caller.agent, body)
     submitted = await submit_and_redeem(api.ctx, caller, read_model(SubmitRequest, body), key)
     snapshot = submitted.snapshot
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
     # it is submitted by now, and a wait was a preference
-    if seconds and api.gate.paces.may_wait(caller.agent):
-        with api.gate.paces.wait(caller.agent, seconds):
+    if seconds and api.gate.rate_limits.can_wait(caller.agent):
+        with api.gate.rate_limits.wait(caller.agent, seconds):
             snapshot = await wait_while_in_review(api.ctx, snapshot.transaction.txn, seconds)
     view = await api.telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
-    return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
+    return json_response(
+        view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"}
+    )
 
 
 @routes.agent("GET ")
@@ -125,7 +128,7 @@ async def list_transactions(
 ) -> TransactionPage:
     """Your transactions, the newest first."""
     rows = api.ctx.settings.rows(limit)
-    return await mine.page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
+    return await mine.transaction_page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
 
 
 @routes.agent("GET /{txn}", 404, 429, header=_PREFER)
@@ -134,7 +137,7 @@ async def get_transaction(
 ) -> TransactionView:
     """A transaction as it is."""
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
-    with api.gate.paces.wait(caller.agent, seconds):
+    with api.gate.rate_limits.wait(caller.agent, seconds):
         found = await wait_for_people(api.ctx, caller, txn, seconds, asked_after)
     return await api.telling.transaction(found)
 

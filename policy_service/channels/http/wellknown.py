@@ -9,9 +9,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from countersign.contract.wire import Health, HealthFinding, Jwks
 from policy_service import metrics
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import answer
+from policy_service.channels.http.bodies import json_response
 from policy_service.errors import UnauthenticatedError
 
 _JWKS_MAX_AGE_S = 300  # a verifier that cached the keys learns of a new one before it is used
@@ -24,20 +24,22 @@ routes = APIRouter(tags=["service"])
     "/.well-known/jwks.json",
     response_model=Jwks,
     summary="The keys that sign releases and receipts: previous, current and next",
-    responses=docs.problems(421),
+    responses=openapi.problem_responses(421),
 )
 async def jwks(request: Request) -> Response:
     api = api_of(request)
     api.gate.require_host(request)
     keys = Jwks.model_validate(api.ctx.signer.keys.to_jwks())
-    found = answer(keys)
+    found = json_response(keys)
     found.headers["Cache-Control"] = f"public, max-age={_JWKS_MAX_AGE_S}"
     return found
 
 
-@routes.get("/healthz", response_model=Health, summary="The process lives", responses=docs.problems())
+@routes.get(
+    "/healthz", response_model=Health, summary="The process lives", responses=openapi.problem_responses()
+)
 async def healthz() -> Response:
-    return answer(Health(status="ok"))
+    return json_response(Health(status="ok"))
 
 
 @routes.get(
@@ -45,7 +47,7 @@ async def healthz() -> Response:
     response_model=Health,
     summary="The service may take traffic; what is wrong all the same, since when, and what to do",
     responses={
-        **docs.problems(),
+        **openapi.problem_responses(),
         503: {"model": Health, "description": "It must not take traffic; the findings say why."},
     },
 )
@@ -65,7 +67,7 @@ async def readyz(request: Request) -> Response:
         bundle=active.active_digest,
         head=active.head_commit if active.head_commit != active.active_commit else None,
     )
-    return answer(health, 503 if down else 200)
+    return json_response(health, 503 if down else 200)
 
 
 @routes.get(
@@ -74,14 +76,16 @@ async def readyz(request: Request) -> Response:
     summary="Prometheus metrics",
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
-        **docs.problems(401),
+        **openapi.problem_responses(401),
     },
 )
 async def read_metrics(request: Request) -> Response:
     api = api_of(request)
     _require_reader(api, request.headers.get("authorization", ""))
     api.findings()  # among them that nobody has looked for too long, which nobody can note
-    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
+    return Response(
+        metrics.render_metrics(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"}
+    )
 
 
 def _require_reader(api: Api, authorization: str) -> None:

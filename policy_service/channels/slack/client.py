@@ -23,19 +23,19 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from policy_service.channels.slack.sending import Came, Outcome
+from policy_service.channels.slack.send_queue import SendResult, SendStatus
 from policy_service.errors import ForbiddenError
 from policy_service.http_clients import DIRECT, Route, slack_client, slack_session
 from policy_service.slack import SlackApp, is_team
-from policy_service.workflow.slack.linking import Account, nobody
+from policy_service.workflow.slack.account_links import Account, unverified_account
 
-CLEARLY_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+NOT_SENT_ERRORS: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
 """What is raised before Slack has seen anything of a call."""
 
-_ON_THE_WAY: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
+_TRANSPORT_ERRORS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
     ((aiohttp.ClientSSLError,), "certificate_not_trusted"),
     ((aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError), "proxy_refused"),
-    (CLEARLY_UNSENT, "not_reachable"),
+    (NOT_SENT_ERRORS, "not_reachable"),
     ((aiohttp.ContentTypeError,), "not_json"),
     ((aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError), "connection_lost"),
     ((ValueError,), "not_json"),
@@ -49,9 +49,9 @@ ANOTHER_WORKSPACE: Final = "token_of_another_workspace"
 """The bot token is not of the workspace that the settings name."""
 
 
-def code_of(error: Exception) -> str:
+def error_code(error: Exception) -> str:
     """Our code for what was raised on the way to Slack."""
-    return next((code for kinds, code in _ON_THE_WAY if isinstance(error, kinds)), NOT_UNDERSTOOD)
+    return next((code for kinds, code in _TRANSPORT_ERRORS if isinstance(error, kinds)), NOT_UNDERSTOOD)
 
 
 _NOT_TAKEN: Final = "is not taken: install the app again ('OAuth & Permissions'), and put the bot token there"
@@ -59,7 +59,7 @@ _ITS_OWN_NOT_TAKEN: Final = (
     "is not taken: make an app-level token with the scope connections:write ('Basic Information', 'App-Level Tokens'), "
     "and put it there"
 )
-_OF_A_TOKEN: Final = frozenset(
+_TOKEN_ERRORS: Final = frozenset(
     "invalid_auth not_authed account_inactive token_revoked token_expired not_allowed_token_type".split()
 )
 _SCOPES: Final[Mapping[str, str]] = {
@@ -87,7 +87,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 def remedy(error: str, method: str, app: SlackApp) -> str:
     """What an operator does about a call that went wrong, in a sentence."""
-    if error in _OF_A_TOKEN:
+    if error in _TOKEN_ERRORS:
         if method == "apps.connections.open":
             return f"the token in {app.app_token_file} (app_token_file) {_ITS_OWN_NOT_TAKEN}"
         return f"the token in {app.bot_token_file} (bot_token_file) {_NOT_TAKEN}"
@@ -99,18 +99,18 @@ def remedy(error: str, method: str, app: SlackApp) -> str:
     return _REMEDIES.get(error, f"Slack's reference of {method} says what this means")
 
 
-INLINE_S: Final = 2.5
+VIEW_TIMEOUT_S: Final = 2.5
 """For what a person waits for: a form opens within three seconds of the press, or never."""
 
-ACCOUNT_S: Final = 1.5
+ACCOUNT_TIMEOUT_S: Final = 1.5
 """For who somebody is: it is asked before a press is acknowledged, and Slack waits three seconds for that."""
 
-ACCOUNT_KEPT_S: Final = 60.0
+ACCOUNT_CACHE_S: Final = 60.0
 """How long an answer about an account counts, so that a row of presses is one question."""
 
-_ACCOUNTS_KEPT: Final = 2_000
+_MAX_CACHED_ACCOUNTS: Final = 2_000
 
-OF_A_THREAD: Final = frozenset(
+THREAD_ERRORS: Final = frozenset(
     {
         "restricted_action_thread_locked", "restricted_action_non_threadable_channel", "cannot_reply_to_message",
         "restricted_action_thread_only_channel",
@@ -118,8 +118,8 @@ OF_A_THREAD: Final = frozenset(
 )  # fmt: skip
 """Codes that tell of one thread alone where a reply was to be posted."""
 
-_MEANING: Final[Mapping[str, Came]] = {
-    **dict.fromkeys(("ratelimited", "rate_limited", "message_limit_exceeded"), Came.PATIENCE),
+_MEANING: Final[Mapping[str, SendStatus]] = {
+    **dict.fromkeys(("ratelimited", "rate_limited", "message_limit_exceeded"), SendStatus.RATE_LIMITED),
     **dict.fromkeys(
         (
             "invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "missing_scope",
@@ -127,21 +127,24 @@ _MEANING: Final[Mapping[str, Came]] = {
             "team_access_not_granted", "not_allowed_token_type", "two_factor_setup_required", "accesslimited",
             "enterprise_is_restricted",
         ),
-        Came.APP,
+        SendStatus.APP,
     ),
     **dict.fromkeys(
         (
             "channel_not_found", "is_archived", "not_in_channel", "restricted_action",
             "restricted_action_read_only_channel", "is_inactive", "channel_is_limited_access", "user_not_found",
             "user_disabled", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel", "team_not_found",
-            "user_not_visible", *OF_A_THREAD,
+            "user_not_visible", *THREAD_ERRORS,
         ),
-        Came.PLACE,
+        SendStatus.PLACE,
     ),
     **dict.fromkeys(
-        ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"), Came.WORLD
+        ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"),
+        SendStatus.WORLD,
     ),
-    **dict.fromkeys(("message_not_found", "cant_update_message", "thread_not_found", "invalid_thread_ts"), Came.GONE),
+    **dict.fromkeys(
+        ("message_not_found", "cant_update_message", "thread_not_found", "invalid_thread_ts"), SendStatus.GONE
+    ),
     **dict.fromkeys(
         (
             "invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text",
@@ -149,64 +152,72 @@ _MEANING: Final[Mapping[str, Came]] = {
             "metadata_too_large", "invalid_metadata_format", "invalid_metadata_schema", "edit_window_closed",
             "block_mismatch", "duplicate_message_not_found",
         ),
-        Came.REFUSED,
+        SendStatus.REFUSED,
     ),
 }  # fmt: skip
 """Slack's codes. What is not here may be of the place or of the message: its place rests, and it is tried again so
 often (`courier.TRIES_IN_THE_DARK`), not for ever."""
 
-_READING: Final = frozenset(
+_FORM_METHODS: Final = frozenset(
     {"users.info", "conversations.list", "conversations.history", "conversations.replies"}
 )
 """Methods that take no JSON."""
 
-_SAYS_NOTHING: Final = _READING | {"conversations.open", "auth.test"}
+_SILENT_METHODS: Final = _FORM_METHODS | {"conversations.open", "auth.test"}
 """Methods after which nobody was told anything, whatever came of them."""
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 """What Slack's codes look like; anything else is not theirs, and is put down nowhere."""
 
-_DOUBT: Final = timedelta(seconds=10)
+_TIMEOUT_PAUSE: Final = timedelta(seconds=10)
 
-QUIET: Final = logging.getLogger("policy_service.slack_sdk")
+SDK_LOGGER: Final = logging.getLogger("policy_service.slack_sdk")
 """What the SDK tells: it prints every call and delivery in full at lower levels, with what people wrote in them."""
 
-QUIET.setLevel(logging.WARNING)
+SDK_LOGGER.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class TokenOwner:
     """Whose token it is, as Slack says: the workspace (or the organisation, for an app of all of it), and the bot."""
 
     team_id: str
     bot_user: str
 
 
-class SlackFault(Exception):
+class SlackCallError(Exception):
     """A call that did not go well, by what it means. ``unsent``: Slack has certainly not acted on it. ``dark``: nobody
     knows what it means, and it may be so for ever."""
 
     def __init__(
         self,
-        came: Came,
+        came: SendStatus,
         error: str,
         *,
         rest: timedelta | None = None,
         unsent: bool = False,
-        dark: bool = False,
+        unexplained: bool = False,
     ) -> None:
         super().__init__(error)
-        self.came, self.error, self.rest, self.unsent, self.dark = came, error, rest, unsent, dark
+        self.came, self.error, self.rest, self.unsent, self.unexplained = (
+            came,
+            error,
+            rest,
+            unsent,
+            unexplained,
+        )
         self.found: tuple[str, str] | None = None  # channel and ts of the message that was to change
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SendResult:
         """As what came of a message."""
         channel, ts = self.found or (None, None)
-        return Outcome(self.came, self.error, self.rest, channel, ts, unsent=self.unsent, dark=self.dark)
+        return SendResult(
+            self.came, self.error, self.rest, channel, ts, unsent=self.unsent, unexplained=self.unexplained
+        )
 
 
-class Slack:
+class SlackClient:
     """The app, as it calls its workspace."""
 
     def __init__(self, app: SlackApp, bot_token: str, route: Route = DIRECT) -> None:
@@ -215,7 +226,7 @@ class Slack:
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
-        self.met: Met | None = None
+        self.met: TokenOwner | None = None
 
     async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         """One call of the Web API.
@@ -225,23 +236,23 @@ class Slack:
         """
         try:
             return await self._call(method, timeout_s or self.app.timeout_s, arguments)
-        except SlackFault as fault:
+        except SlackCallError as fault:
             # what is in the dark counts as an attempt, so that it ends
-            fault.unsent = fault.unsent or (method in _SAYS_NOTHING and not fault.dark)
+            fault.unsent = fault.unsent or (method in _SILENT_METHODS and not fault.unexplained)
             raise
 
     async def _call(self, method: str, limit: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in arguments.items() if value is not None}
-        reads = method in _READING
+        reads = method in _FORM_METHODS
         try:
             async with asyncio.timeout(limit):
                 answer = await self._client().api_call(
                     method, params=given if reads else None, json=None if reads else given
                 )
-        except WENT_WRONG as error:
-            raise fault_of(error) from None
+        except CALL_ERRORS as error:
+            raise call_error(error) from None
         if not isinstance(answer.data, dict):
-            raise SlackFault(Came.WORLD, "not_json")
+            raise SlackCallError(SendStatus.WORLD, "not_json")
         return answer.data
 
     async def account(self, user_id: str, team_id: str) -> Account:
@@ -251,34 +262,38 @@ class Slack:
             ForbiddenError: Slack does not say; who nobody vouches for decides nothing.
         """
         if team_id != self.app.team_id:
-            return nobody(team_id, user_id)
+            return unverified_account(team_id, user_id)
         kept = self._accounts.get(user_id)
-        if kept is not None and time.monotonic() - kept[0] < ACCOUNT_KEPT_S:
+        if kept is not None and time.monotonic() - kept[0] < ACCOUNT_CACHE_S:
             return kept[1]
         try:
-            told = await self.call("users.info", timeout_s=ACCOUNT_S, user=user_id)
+            told = await self.call("users.info", timeout_s=ACCOUNT_TIMEOUT_S, user=user_id)
             account = _account(told["user"], user_id)
-        except (SlackFault, KeyError, TypeError, AttributeError):
+        except (SlackCallError, KeyError, TypeError, AttributeError):
             raise ForbiddenError(
                 "Slack does not say who you are just now; press again in a moment, or open it on the web",
                 code="not_eligible",
             ) from None
-        if len(self._accounts) >= _ACCOUNTS_KEPT:
+        if len(self._accounts) >= _MAX_CACHED_ACCOUNTS:
             self._accounts.clear()
         self._accounts[user_id] = (time.monotonic(), account)
         return account
 
-    async def how_is_it(self) -> Outcome:
+    async def test_auth(self) -> SendResult:
         """Whether Slack answers and takes the app's token, and whether that is of the workspace of the settings."""
         try:
             answer = await self.call("auth.test")
-            self.met = _met(answer)
-        except SlackFault as fault:
+            self.met = _token_owner(answer)
+        except SlackCallError as fault:
             return fault.outcome
-        return Outcome(Came.SENT) if self.another_workspace is None else Outcome(Came.APP, ANOTHER_WORKSPACE)
+        return (
+            SendResult(SendStatus.SENT)
+            if self.workspace_mismatch is None
+            else SendResult(SendStatus.APP, ANOTHER_WORKSPACE)
+        )
 
     @property
-    def another_workspace(self) -> str | None:
+    def workspace_mismatch(self) -> str | None:
         """That the token is not of the workspace of the settings, in words; None where it is, or nobody knows yet."""
         if self.met is None or self.met.team_id == self.app.team_id:
             return None
@@ -300,7 +315,13 @@ def web_client(
 ) -> AsyncWebClient:
     """The SDK's client: it repeats nothing by itself, and tells little."""
     return slack_client(
-        token, app.api_url, route, session, timeout=int(app.timeout_s) + 1, retry_handlers=[], logger=QUIET
+        token,
+        app.api_url,
+        route,
+        session,
+        timeout=int(app.timeout_s) + 1,
+        retry_handlers=[],
+        logger=SDK_LOGGER,
     )
 
 
@@ -309,41 +330,45 @@ def cursor_after(answer: Mapping[str, Any]) -> str | None:
     return (answer.get("response_metadata") or {}).get("next_cursor") or None
 
 
-WENT_WRONG: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)
+CALL_ERRORS: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)
 """What the SDK raises where a call did not go well: a time limit is an OSError, JSON that is no object an
 AttributeError."""
 
 
-def fault_of(error: Exception) -> SlackFault:
+def call_error(error: Exception) -> SlackCallError:
     """What a call that raised this means, by Slack's code or one of ours."""
     if isinstance(error, SlackApiError):
-        return _refusal(error)
+        return _api_error(error)
     if isinstance(error, TimeoutError):
         # it may still be on its way: whoever looks at once may look too early
-        return SlackFault(Came.WORLD, "no_answer", rest=_DOUBT)
-    return SlackFault(Came.WORLD, code_of(error), unsent=isinstance(error, CLEARLY_UNSENT))
+        return SlackCallError(SendStatus.WORLD, "no_answer", rest=_TIMEOUT_PAUSE)
+    return SlackCallError(SendStatus.WORLD, error_code(error), unsent=isinstance(error, NOT_SENT_ERRORS))
 
 
-def _refusal(error: SlackApiError) -> SlackFault:
+def _api_error(error: SlackApiError) -> SlackCallError:
     response = error.response
     if not isinstance(response, AsyncSlackResponse):  # what calls itself JSON and is none
-        return SlackFault(Came.WORLD, "not_json")
+        return SlackCallError(SendStatus.WORLD, "not_json")
     status = response.status_code
     told = response.get("error") if isinstance(response.data, dict) else None
     says = isinstance(told, str) and _CODE.fullmatch(told) is not None
     if status == 200 and not says:
-        return SlackFault(Came.WORLD, "not_json")  # a page of something on the way, whatever it calls itself
+        return SlackCallError(
+            SendStatus.WORLD, "not_json"
+        )  # a page of something on the way, whatever it calls itself
     code = str(told) if says else f"http_{status}"
     if status == 429:
-        return SlackFault(Came.PATIENCE, "ratelimited", rest=_patience(response.headers), unsent=True)
+        return SlackCallError(
+            SendStatus.RATE_LIMITED, "ratelimited", rest=_retry_after(response.headers), unsent=True
+        )
     if code not in _MEANING and status == 200:
-        return SlackFault(Came.PLACE, code, dark=True)
-    came = _MEANING.get(code, Came.WORLD)
-    rest = _patience(response.headers) if came is Came.PATIENCE else None
-    return SlackFault(came, code, rest=rest, unsent=came is not Came.WORLD)
+        return SlackCallError(SendStatus.PLACE, code, unexplained=True)
+    came = _MEANING.get(code, SendStatus.WORLD)
+    rest = _retry_after(response.headers) if came is SendStatus.RATE_LIMITED else None
+    return SlackCallError(came, code, rest=rest, unsent=came is not SendStatus.WORLD)
 
 
-def _met(answer: Mapping[str, Any]) -> Met:
+def _token_owner(answer: Mapping[str, Any]) -> TokenOwner:
     """Whose token it is. A token of a whole organisation is of that.
 
     Raises:
@@ -351,11 +376,11 @@ def _met(answer: Mapping[str, Any]) -> Met:
     """
     of = answer.get("enterprise_id") if answer.get("is_enterprise_install") is True else answer.get("team_id")
     if not is_team(of):
-        raise SlackFault(Came.WORLD, NOT_UNDERSTOOD, unsent=True)
-    return Met(of, str(answer.get("user_id") or ""))
+        raise SlackCallError(SendStatus.WORLD, NOT_UNDERSTOOD, unsent=True)
+    return TokenOwner(of, str(answer.get("user_id") or ""))
 
 
-def _patience(headers: Mapping[str, str]) -> timedelta:
+def _retry_after(headers: Mapping[str, str]) -> timedelta:
     told = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
     seconds = int(told[:6]) if told.isascii() and told.isdigit() else 30
     return timedelta(seconds=max(1, seconds))

@@ -14,29 +14,36 @@ from typing import Any, Final
 import structlog
 
 from countersign.contract import JSON, AdmissionError, load
-from policy_service.channels.showing.wording import sentence
-from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
-from policy_service.channels.slack.drawing.blocks import Drawn
-from policy_service.channels.slack.drawing.views import (
-    home,
-    link_offer,
-    my_reviews,
-    refusal,
-    said,
-    simulated,
-    usage,
+from policy_service.channels.presentation.formatting import as_sentence
+from policy_service.channels.slack.blocks.block_kit import RenderedMessage
+from policy_service.channels.slack.blocks.views import (
+    home_view,
+    link_invitation,
+    my_reviews_message,
+    refusal_message,
+    simulation_message,
+    text_message,
+    usage_message,
 )
+from policy_service.channels.slack.client import VIEW_TIMEOUT_S, SlackCallError, SlackClient
 from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
 from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.queue import QueuePage, Wanted, queue_page
+from policy_service.queries.queue import QueueFilter, QueuePage, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.effects.trying import try_effect
-from policy_service.workflow.moves import person_actor
-from policy_service.workflow.slack.linking import COMMAND, Account, invite, require_member, set_direct, unlink
-from policy_service.workflow.slack.owing import delivery_of, first_time
-from policy_service.workflow.slack.voters import Linked, voter_of
+from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.slack.account_links import (
+    COMMAND,
+    Account,
+    invite,
+    require_member,
+    set_direct,
+    unlink,
+)
+from policy_service.workflow.slack.enqueue import delivery_id, mark_processed
+from policy_service.workflow.slack.voters import LinkedVoter, voter_for_account
+from policy_service.workflow.transitions import person_actor
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +58,7 @@ _SIMULATED_S: Final = 1.2
 class Commands:
     """Answers those who ask."""
 
-    def __init__(self, ctx: Context, slack: Slack) -> None:
+    def __init__(self, ctx: Context, slack: SlackClient) -> None:
         self._ctx, self._slack = ctx, slack
         self._verbs = {
             "": self._reviews,
@@ -67,45 +74,49 @@ class Commands:
         verb, _, rest = given.text.strip().partition(" ")
         answer = self._verbs.get(verb.lower())
         if answer is None:
-            return as_answer(usage())
-        delivery = delivery_of("command", given.user_id, given.trigger_id, given.text)
-        if not await first_time(self._ctx, delivery):  # before anything is answered: of two at once, one is
-            return as_answer(said("this was answered already; write it again"))
+            return ephemeral_response(usage_message())
+        delivery = delivery_id("command", given.user_id, given.trigger_id, given.text)
+        if not await mark_processed(
+            self._ctx, delivery
+        ):  # before anything is answered: of two at once, one is
+            return ephemeral_response(text_message("this was answered already; write it again"))
         try:
             account = await self._slack.account(given.user_id, given.team_id)
             require_member(self._slack.app, account)
-            return as_answer(await answer(account, rest.strip()))
+            return ephemeral_response(await answer(account, rest.strip()))
         except RequestError as error:
-            return as_answer(refusal(error.detail, url=str(error.extras.get("url") or "") or None))
+            return ephemeral_response(
+                refusal_message(error.detail, url=str(error.extras.get("url") or "") or None)
+            )
 
-    async def _reviews(self, account: Account, rest: str) -> Drawn:
+    async def _reviews(self, account: Account, rest: str) -> RenderedMessage:
         linked = await self._linked(account)
-        return my_reviews(await self._waiting(linked), public_url=self._ctx.settings.public_url)
+        return my_reviews_message(await self._waiting(linked), public_url=self._ctx.settings.public_url)
 
-    async def _link(self, account: Account, rest: str) -> Drawn:
+    async def _link(self, account: Account, rest: str) -> RenderedMessage:
         url = await invite(self._ctx, self._slack.app, account)
-        return link_offer(url, self._slack.app.link_minutes)
+        return link_invitation(url, self._slack.app.link_minutes)
 
-    async def _unlink(self, account: Account, rest: str) -> Drawn:
+    async def _unlink(self, account: Account, rest: str) -> RenderedMessage:
         await self._take_back(account)
-        return said("this Slack account is nobody's any more; link it again with /countersign link")
+        return text_message("this Slack account is nobody's any more; link it again with /countersign link")
 
-    async def _direct(self, account: Account, rest: str) -> Drawn:
+    async def _direct(self, account: Account, rest: str) -> RenderedMessage:
         if rest not in ("", "on", "off"):
             raise InvalidRequestError("write /countersign direct on, or /countersign direct off")
         linked = await self._linked(account)
         if not rest:
             stands, other = (_DIRECT, "off") if linked.link.direct else (_IN_CHANNELS, "on")
-            return said(f"{stands}; /countersign direct {other} changes that")
+            return text_message(f"{stands}; /countersign direct {other} changes that")
         await self._set_direct(account, linked, wanted=rest == "on")
-        return said(_DIRECT if rest == "on" else _IN_CHANNELS)
+        return text_message(_DIRECT if rest == "on" else _IN_CHANNELS)
 
-    async def _simulate(self, account: Account, rest: str) -> Drawn:
+    async def _simulate(self, account: Account, rest: str) -> RenderedMessage:
         await self._linked(account)
-        agent, tool, args = _call(rest)
+        agent, tool, args = _parse_simulation(rest)
         try:
             async with asyncio.timeout(_SIMULATED_S):
-                return simulated(await try_effect(self._ctx, agent, tool, args))
+                return simulation_message(await try_effect(self._ctx, agent, tool, args))
         except TimeoutError:
             raise InvalidRequestError(
                 "the systems that the rules ask for facts take longer than Slack waits; try it on the web",
@@ -130,12 +141,14 @@ class Commands:
         """Draw somebody's home as it stands now, for a guest too; ``note``: what they are told first."""
         try:
             view = await self._home(user_id, team_id or self._slack.app.team_id, note)
-            await self._slack.call("views.publish", timeout_s=INLINE_S, user_id=user_id, view=view)
-        except SlackFault as fault:
+            await self._slack.call("views.publish", timeout_s=VIEW_TIMEOUT_S, user_id=user_id, view=view)
+        except SlackCallError as fault:
             log.warning("slack_home_not_shown", error=fault.error)
 
     async def _home(self, user_id: str, team_id: str, note: str | None) -> dict[str, Any]:
-        draw = partial(home, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note)
+        draw = partial(
+            home_view, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note
+        )
         nobody = partial(draw, None, name=None, direct=False)
         row: SlackLinkRow | None = None
         try:
@@ -146,19 +159,19 @@ class Commands:
             linked = await self._linked(account)
         except ForbiddenError as error:
             log.info("slack_home_refused", code=error.code.value)
-            return nobody(why_not=sentence(error.detail), linked=row is not None)
+            return nobody(why_not=as_sentence(error.detail), linked=row is not None)
         return draw(await self._waiting(linked), name=linked.voter.name, direct=linked.link.direct)
 
     # -- what they share ---------------------------------------------------------------------------------------------
 
-    async def _linked(self, account: Account) -> Linked:
+    async def _linked(self, account: Account) -> LinkedVoter:
         ctx, app = self._ctx, self._slack.app
         return await ctx.db.read(
-            lambda conn: voter_of(conn, ctx, app, account.team_id, account.user_id, ctx.clock())
+            lambda conn: voter_for_account(conn, ctx, app, account.team_id, account.user_id, ctx.clock())
         )
 
-    async def _waiting(self, linked: Linked) -> QueuePage:
-        return await queue_page(self._ctx, linked.voter, Wanted(), None, _ROWS)
+    async def _waiting(self, linked: LinkedVoter) -> QueuePage:
+        return await queue_page(self._ctx, linked.voter, QueueFilter(), None, _ROWS)
 
     async def _take_back(self, account: Account) -> None:
         """By the link alone: whoever may not decide through it just now may end it all the same."""
@@ -171,16 +184,16 @@ class Commands:
     async def _link_of(self, account: Account) -> SlackLinkRow | None:
         return await self._ctx.db.read(lambda conn: slack_link(conn, account.team_id, account.user_id))
 
-    async def _set_direct(self, account: Account, linked: Linked, *, wanted: bool) -> None:
+    async def _set_direct(self, account: Account, linked: LinkedVoter, *, wanted: bool) -> None:
         await set_direct(self._ctx, account.team_id, account.user_id, wanted, whose=linked.voter.key)
 
 
-def as_answer(drawn: Drawn) -> dict[str, Any]:
+def ephemeral_response(drawn: RenderedMessage) -> dict[str, Any]:
     """An answer to a command, for whoever wrote it alone."""
     return {"response_type": "ephemeral", "text": drawn.text, "blocks": list(drawn.blocks)}
 
 
-def _call(text: str) -> tuple[str, str, JSON]:
+def _parse_simulation(text: str) -> tuple[str, str, JSON]:
     """An agent, a tool and its arguments.
 
     Raises:
@@ -193,7 +206,7 @@ def _call(text: str) -> tuple[str, str, JSON]:
     try:
         return parts[0], parts[1], load(text.encode())
     except AdmissionError:
-        return parts[0], parts[1], _load(text.translate(_STRAIGHT))
+        return parts[0], parts[1], _load(text.translate(_STRAIGHT_QUOTES))
 
 
 def _load(text: str) -> JSON:
@@ -203,5 +216,5 @@ def _load(text: str) -> JSON:
         raise InvalidRequestError(f"the arguments cannot be read: {error}") from error
 
 
-_STRAIGHT: Final = str.maketrans({"“": '"', "”": '"'})
+_STRAIGHT_QUOTES: Final = str.maketrans({"“": '"', "”": '"'})
 """Some writing boxes make quotes typographic, and then it is no JSON."""

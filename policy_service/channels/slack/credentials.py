@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from policy_service.channels.slack.client import Slack, SlackFault, remedy
-from policy_service.channels.slack.courier import channel_named
+from policy_service.channels.slack.client import SlackCallError, SlackClient, remedy
+from policy_service.channels.slack.delivery import find_channel
 from policy_service.errors import StartError
 from policy_service.http_clients import Route
 from policy_service.slack import SlackApp
-from policy_service.tokens.files import read_secret
-from policy_service.workflow.slack.admin import Failure, Trial
+from policy_service.tokens.secret_files import read_secret
+from policy_service.workflow.slack.admin import ApiFailure, CheckResult
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class CredentialSpec:
     """One of them: the setting that names its file, its name at Slack, where it is shown, and how it begins."""
 
     setting: str
@@ -34,11 +34,13 @@ class Secret:
     shortest: int = 1
 
 
-BOT_TOKEN: Final = Secret("bot_token_file", "bot token", "'OAuth & Permissions'", "xoxb-")
-APP_TOKEN: Final = Secret(
+BOT_TOKEN: Final = CredentialSpec("bot_token_file", "bot token", "'OAuth & Permissions'", "xoxb-")
+APP_TOKEN: Final = CredentialSpec(
     "app_token_file", "app-level token", "'Basic Information', 'App-Level Tokens'", "xapp-"
 )
-SIGNING_SECRET: Final = Secret("signing_secret_file", "signing secret", "'Basic Information'", shortest=16)
+SIGNING_SECRET: Final = CredentialSpec(
+    "signing_secret_file", "signing secret", "'Basic Information'", shortest=16
+)
 """Slack's have 32 characters, and whoever guesses it presses every button."""
 
 
@@ -69,7 +71,7 @@ def signing_secret(app: SlackApp) -> str | None:
     return None if app.signing_secret_file is None else _read(SIGNING_SECRET, app.signing_secret_file)
 
 
-def _read(secret: Secret, path: Path) -> str:
+def _read(secret: CredentialSpec, path: Path) -> str:
     get = f"Slack shows the {secret.name} to the app's owner under {secret.shown}"
     named = f"[slack]: {secret.setting}: the file"
     found = read_secret(path, what=named, get=f"make it with chmod 600; {get}")
@@ -87,55 +89,59 @@ def _read(secret: Secret, path: Path) -> str:
     return text
 
 
-WORDS: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
+TEST_TEXT: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
 
 
-async def trial(app: SlackApp, place: str, route: Route) -> Trial:
+async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
     """Try it. A message is posted only where the token is of the workspace of the settings.
 
     Raises:
         StartError: the file of a token is missing, readable by others, or holds none.
     """
-    bot, token = Slack(app, bot_token(app), route), app_token(app)
-    failures = [failure for failure in (await _write(bot, app, place),) if failure is not None]
+    bot, token = SlackClient(app, bot_token(app), route), app_token(app)
+    failures = [failure for failure in (await _test_posting(bot, app, place),) if failure is not None]
     posted, opened = not failures, None
     if token is not None:
-        refused = await _open(Slack(app, token, route), app)
+        refused = await _test_socket_mode(SlackClient(app, token, route), app)
         opened = refused is None
         failures += [] if refused is None else [refused]
     team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)
-    return Trial(team_id, bot_user, posted, opened, tuple(failures))
+    return CheckResult(team_id, bot_user, posted, opened, tuple(failures))
 
 
-async def _write(slack: Slack, app: SlackApp, place: str) -> Failure | None:
+async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFailure | None:
     method = "auth.test"
     try:
-        error = (await slack.how_is_it()).error
+        error = (await slack.test_auth()).error
         if error is not None:
-            why = slack.another_workspace
-            return Failure(method, error, remedy(error, method, app) if why is None else f"{why}; {_OTHER}")
+            why = slack.workspace_mismatch
+            return ApiFailure(
+                method, error, remedy(error, method, app) if why is None else f"{why}; {_WORKSPACE_REMEDY}"
+            )
         channel = place
         if place.startswith("#"):
             method = "conversations.list"
-            channel = await channel_named(slack, place.removeprefix("#"))
+            channel = await find_channel(slack, place.removeprefix("#"))
         method = "chat.postMessage"
-        await slack.call(method, channel=channel, text=WORDS, unfurl_links=False)
-    except SlackFault as fault:
-        return Failure(method, fault.error, remedy(fault.error, method, app))
+        await slack.call(method, channel=channel, text=TEST_TEXT, unfurl_links=False)
+    except SlackCallError as fault:
+        return ApiFailure(method, fault.error, remedy(fault.error, method, app))
     finally:
         await slack.close()
     return None
 
 
-_OTHER: Final = "mend team_id, or install the app in that workspace and take the bot token from there"
+_WORKSPACE_REMEDY: Final = (
+    "mend team_id, or install the app in that workspace and take the bot token from there"
+)
 
 
-async def _open(slack: Slack, app: SlackApp) -> Failure | None:
+async def _test_socket_mode(slack: SlackClient, app: SlackApp) -> ApiFailure | None:
     method = "apps.connections.open"
     try:
         await slack.call(method)
-    except SlackFault as fault:
-        return Failure(method, fault.error, remedy(fault.error, method, app))
+    except SlackCallError as fault:
+        return ApiFailure(method, fault.error, remedy(fault.error, method, app))
     finally:
         await slack.close()
     return None

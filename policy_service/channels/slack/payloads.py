@@ -35,8 +35,8 @@ from policy_service import metrics
 from policy_service.channels.requests import media_type
 from policy_service.errors import InvalidRequestError, ServiceError, UnauthenticatedError
 
-FORM: Final = "application/x-www-form-urlencoded"
-_MOST_FIELDS: Final = 100
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_MAX_FIELDS: Final = 100
 
 
 def is_text(value: object) -> bool:
@@ -48,7 +48,7 @@ def is_text(value: object) -> bool:
     )
 
 
-class _Read(BaseModel):
+class _SlackModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     @field_validator("*")
@@ -66,27 +66,27 @@ class _Read(BaseModel):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class Team(_Read):
+class Team(_SlackModel):
     """A workspace."""
 
     id: str
 
 
-class User(_Read):
+class User(_SlackModel):
     """Whoever pressed. ``team_id`` is another than the team's for somebody of a shared channel."""
 
     id: str
     team_id: str | None = None
 
 
-class Container(_Read):
+class Container(_SlackModel):
     """Where a button stands: in a message, or in a view."""
 
     message_ts: str | None = None
     channel_id: str | None = None
 
 
-class Action(_Read):
+class Action(_SlackModel):
     """A button that was pressed."""
 
     action_id: str
@@ -94,7 +94,7 @@ class Action(_Read):
     value: str | None = None
 
 
-class View(_Read):
+class View(_SlackModel):
     """A form that was sent, or the home."""
 
     id: str
@@ -103,7 +103,7 @@ class View(_Read):
     state: dict[str, Any] = Field(default_factory=dict)
 
 
-class Interaction(_Read):
+class Interaction(_SlackModel):
     """Somebody pressed a button or sent a form."""
 
     type: Literal["block_actions", "view_submission"]
@@ -116,7 +116,7 @@ class Interaction(_Read):
     view: View | None = None
 
 
-class Command(_Read):
+class Command(_SlackModel):
     """Somebody wrote ``/countersign``."""
 
     command: str
@@ -128,7 +128,7 @@ class Command(_Read):
     trigger_id: str = Field(min_length=1)  # what tells it from the same command written again
 
 
-class Event(_Read):
+class Event(_SlackModel):
     """Something that happened in the workspace.
 
     Events have many forms: `user` is an object in `team_join` and `user_change`. A field of another type than ours is
@@ -150,7 +150,7 @@ class Event(_Read):
         return texts | {"bot_revoked": isinstance(bots, list) and any(is_text(bot) and bot for bot in bots)}
 
 
-class Happened(_Read):
+class EventEnvelope(_SlackModel):
     """The envelope of an event."""
 
     type: Literal["event_callback"]
@@ -159,82 +159,86 @@ class Happened(_Read):
     event: Event = Event()
 
 
-class Challenge(_Read):
+class Challenge(_SlackModel):
     """Slack asks whether the address is ours."""
 
     type: Literal["url_verification"]
     challenge: str = Field(max_length=1_000)
 
 
-class Other(_Read):
+class UnhandledPayload(_SlackModel):
     """Something we did not ask to be told."""
 
     type: str = ""
 
 
-Delivery = Interaction | Command | Happened | Challenge | Other
+Payload = Interaction | Command | EventEnvelope | Challenge | UnhandledPayload
 
 
-def read_body(body: bytes, content_type: str) -> Delivery:
+def read_body(body: bytes, content_type: str) -> Payload:
     """A delivery over HTTP, whose signature holds.
 
     Raises:
         InvalidRequestError: it is none of those Slack makes, or not in UTF-8.
     """
     try:
-        if media_type(content_type) != FORM:
-            return _of(json.loads(body))
+        if media_type(content_type) != FORM_TYPE:
+            return _parse(json.loads(body))
         fields = dict(
-            parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+            parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
         )
-        return _of(json.loads(fields["payload"]) if "payload" in fields else fields)
+        return _parse(json.loads(fields["payload"]) if "payload" in fields else fields)
     except (ValueError, KeyError, RecursionError) as error:
-        raise _unreadable() from error
+        raise _invalid_payload() from error
 
 
-def read_envelope(kind: str, payload: Any) -> Delivery:
+def read_envelope(kind: str, payload: Any) -> Payload:
     """The same of Socket Mode.
 
     Raises:
         InvalidRequestError: it is none of those Slack makes.
     """
-    return _of(payload) if kind in ("interactive", "slash_commands", "events_api") else Other(type=kind)
+    return (
+        _parse(payload)
+        if kind in ("interactive", "slash_commands", "events_api")
+        else UnhandledPayload(type=kind)
+    )
 
 
-_MODELS: Final[dict[str, type[Interaction] | type[Happened] | type[Challenge]]] = {
+_MODELS: Final[dict[str, type[Interaction] | type[EventEnvelope] | type[Challenge]]] = {
     "block_actions": Interaction,
     "view_submission": Interaction,
-    "event_callback": Happened,
+    "event_callback": EventEnvelope,
     "url_verification": Challenge,
 }
 
 
-def _of(given: Any) -> Delivery:
+def _parse(given: Any) -> Payload:
     if not isinstance(given, dict):
-        raise _unreadable()
+        raise _invalid_payload()
     kind = given.get("type")
     try:
         if "command" in given:
             return Command.model_validate(given)
         model = _MODELS.get(kind) if isinstance(kind, str) else None
-        return Other() if model is None else model.model_validate(given)
+        return UnhandledPayload() if model is None else model.model_validate(given)
     except ValidationError as error:
         if kind == "event_callback":
-            return Other()  # Slack repeats a refused event; nothing in it is for us
-        raise _unreadable() from error
+            return UnhandledPayload()  # Slack repeats a refused event; nothing in it is for us
+        raise _invalid_payload() from error
 
 
-def _unreadable() -> InvalidRequestError:
+def _invalid_payload() -> InvalidRequestError:
     return InvalidRequestError("this is no delivery of Slack")
 
 
 log = structlog.get_logger(__name__)
 
-EVERY_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 """Between two lines about the same check."""
 
 
-class NotOursError(UnauthenticatedError):
+class ForeignPayloadError(UnauthenticatedError):
     """It is not Slack's, or not for this app. ``check`` is what did not hold; ``told`` is for the log."""
 
     def __init__(self, detail: str, check: str, **told: str) -> None:
@@ -242,7 +246,7 @@ class NotOursError(UnauthenticatedError):
         self.check, self.told = check, told
 
 
-class Refusals:
+class RefusalLog:
     """Those of one way by which deliveries come."""
 
     def __init__(self, way: str) -> None:
@@ -253,13 +257,13 @@ class Refusals:
     def note(self, refusal: ServiceError) -> None:
         """Count it, and tell it unless there was a line about such a one just now."""
         metrics.SLACK_DELIVERIES.labels(self._way, "refused").inc()
-        check = refusal.check if isinstance(refusal, NotOursError) else "content"
+        check = refusal.check if isinstance(refusal, ForeignPayloadError) else "content"
         now, said = time.monotonic(), self._said.get(check)
-        if said is not None and now - said < EVERY_S:
+        if said is not None and now - said < LOG_INTERVAL_S:
             self._more[check] += 1
             return
         self._said[check] = now
-        told = refusal.told if isinstance(refusal, NotOursError) else {}
+        told = refusal.told if isinstance(refusal, ForeignPayloadError) else {}
         log.warning(
             "slack_delivery_refused",
             way=self._way,
@@ -270,14 +274,14 @@ class Refusals:
         )
 
 
-SIGNATURE: Final = "x-slack-signature"
-TIMESTAMP: Final = "x-slack-request-timestamp"
+SIGNATURE_HEADER: Final = "x-slack-signature"
+TIMESTAMP_HEADER: Final = "x-slack-request-timestamp"
 WINDOW_S: Final = 300
 
-Check = Literal["signature", "time"]
+FailedCheck = Literal["signature", "time"]
 
 
-class _OurClock(Clock):
+class _ServiceClock(Clock):
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
 
@@ -285,19 +289,22 @@ class _OurClock(Clock):
         return self._now().timestamp()
 
 
-class Signatures:
+class SignatureChecker:
     """Checks by one secret."""
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
-        self._clock = _OurClock(now)
+        self._clock = _ServiceClock(now)
         self._verifier = SignatureVerifier(secret, self._clock)
 
-    def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> Check | None:
+    def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> FailedCheck | None:
         """Which check says that this delivery is not Slack's; None where it is. Never raises."""
-        given = {name: [v for n, v in headers if n.lower() == name] for name in (SIGNATURE, TIMESTAMP)}
+        given = {
+            name: [v for n, v in headers if n.lower() == name]
+            for name in (SIGNATURE_HEADER, TIMESTAMP_HEADER)
+        }
         if any(len(values) != 1 for values in given.values()):
             return "signature"
-        [signature], [timestamp] = given[SIGNATURE], given[TIMESTAMP]
+        [signature], [timestamp] = given[SIGNATURE_HEADER], given[TIMESTAMP_HEADER]
         if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
             return "time"
         try:

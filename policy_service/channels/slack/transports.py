@@ -27,37 +27,44 @@ from starlette.background import BackgroundTask
 
 from policy_service import metrics
 from policy_service.channels.requests import read_unidentified_body
-from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, code_of, fault_of, web_client
-from policy_service.channels.slack.desk import After, Answer, Desk
+from policy_service.channels.slack.client import (
+    CALL_ERRORS,
+    SDK_LOGGER,
+    SlackCallError,
+    call_error,
+    error_code,
+    web_client,
+)
+from policy_service.channels.slack.dispatcher import Dispatcher, FollowUp, SlackResponse
 from policy_service.channels.slack.payloads import (
-    NotOursError,
-    Refusals,
-    Signatures,
+    ForeignPayloadError,
+    RefusalLog,
+    SignatureChecker,
     read_body,
     read_envelope,
 )
-from policy_service.channels.slack.sending import LONGEST_REST, Came
+from policy_service.channels.slack.send_queue import MAX_PAUSE, SendStatus
 from policy_service.errors import RequestError
 from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route, slack_socket
 from policy_service.slack import EVENTS_PATH, SlackApp
 
-_MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
+_MAX_BODY_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
 
 
-def router(desk: Desk, signatures: Signatures) -> APIRouter:
+def router(desk: Dispatcher, signatures: SignatureChecker) -> APIRouter:
     """The route."""
     routes = APIRouter(include_in_schema=False)
 
-    refusals = Refusals("http")
+    refusals = RefusalLog("http")
 
     @routes.post(EVENTS_PATH)
     async def events(request: Request) -> Response:
         try:
-            body = await read_unidentified_body(request, _MOST_BYTES)
+            body = await read_unidentified_body(request, _MAX_BODY_BYTES)
             check = signatures.failed(body, request.headers.items())
             if check is not None:
-                raise NotOursError("this is not signed by Slack", check)
+                raise ForeignPayloadError("this is not signed by Slack", check)
             answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
         except RequestError as refusal:
             refusals.note(refusal)
@@ -68,14 +75,14 @@ def router(desk: Desk, signatures: Signatures) -> APIRouter:
     return routes
 
 
-def _as_response(answer: Answer) -> Response:
-    after = None if answer.after is None else BackgroundTask(_afterwards, answer.after)
+def _as_response(answer: SlackResponse) -> Response:
+    after = None if answer.after is None else BackgroundTask(_run_follow_up, answer.after)
     if answer.body is None:
         return Response(status_code=200, background=after)
     return JSONResponse(answer.body, background=after)
 
 
-async def _afterwards(after: After) -> None:
+async def _run_follow_up(after: FollowUp) -> None:
     """Starlette runs a lambda in a thread, and then nobody awaits the coroutine it answers."""
     await after()
 
@@ -85,21 +92,21 @@ log = structlog.get_logger(__name__)
 CONNECT_S: Final = 30.0
 """How long one connection may take to come about: the SDK's own attempt has no end and tells nobody that it fails."""
 
-_LOOK_S: Final = 5.0
-_ENDING_S: Final = 6.0  # longer than the database waits for a lock
+_CHECK_INTERVAL_S: Final = 5.0
+_SHUTDOWN_S: Final = 6.0  # longer than the database waits for a lock
 _ABOUT: Final = "socket mode"
-_LONGEST_PAUSE_S: Final = 60.0
+_MAX_PAUSE_S: Final = 60.0
 
-_SILENT: Final = QUIET.getChild("socket")
+_SOCKET_LOGGER: Final = SDK_LOGGER.getChild("socket")
 """What the SDK tells of a connection: the whole trace of it every five seconds while there is none."""
 
-_SILENT.setLevel(logging.CRITICAL + 1)
+_SOCKET_LOGGER.setLevel(logging.CRITICAL + 1)
 
 
 class _Client(SocketModeClient):
     """The SDK's, but where Slack asks for patience it does not ask again by itself, and its proxy is ours."""
 
-    fault: SlackFault | None = None
+    fault: SlackCallError | None = None
     route: Route = DIRECT
 
     async def issue_new_wss_url(self) -> str:
@@ -109,34 +116,34 @@ class _Client(SocketModeClient):
             SlackFault: Slack does not say.
         """
         if self.rest_s:
-            raise self.fault or SlackFault(Came.PATIENCE, "ratelimited")
+            raise self.fault or SlackCallError(SendStatus.RATE_LIMITED, "ratelimited")
         try:
             answer = await self.web_client.apps_connections_open(app_token=self.app_token)
             self.fault, url = None, str(answer["url"])
             self.proxy = self.route.proxy_for(url)
-        except (*WENT_WRONG, KeyError) as error:
-            self.fault = fault_of(error)
+        except (*CALL_ERRORS, KeyError) as error:
+            self.fault = call_error(error)
             raise self.fault from None
         return url
 
     @property
     def rest_s(self) -> float:
         """How long Slack asks not to be asked; 0 where it does not."""
-        if self.fault is None or self.fault.came is not Came.PATIENCE or self.fault.rest is None:
+        if self.fault is None or self.fault.came is not SendStatus.RATE_LIMITED or self.fault.rest is None:
             return 0
-        return min(self.fault.rest, LONGEST_REST).total_seconds()
+        return min(self.fault.rest, MAX_PAUSE).total_seconds()
 
 
 class SocketMode:
     """One connection, held for as long as the service runs."""
 
     def __init__(
-        self, app: SlackApp, app_token: str, desk: Desk, health: Health, route: Route = DIRECT
+        self, app: SlackApp, app_token: str, desk: Dispatcher, health: Health, route: Route = DIRECT
     ) -> None:
         self._route = route
         self._app, self._token, self._desk, self._health = app, app_token, desk, health
         self._under_way: set[asyncio.Task[None]] = set()
-        self._refusals = Refusals("socket")
+        self._refusals = RefusalLog("socket")
         self._told: set[str] = set()  # what is wrong in this outage, by code
         self.connected = False
 
@@ -147,7 +154,7 @@ class SocketMode:
             while True:
                 client = self._client()
                 failures = 1 if await self._hold(client) else failures + 1
-                await asyncio.sleep(max(min(2.0**failures, _LONGEST_PAUSE_S), client.rest_s))
+                await asyncio.sleep(max(min(2.0**failures, _MAX_PAUSE_S), client.rest_s))
         finally:
             await self._end()
 
@@ -172,10 +179,10 @@ class SocketMode:
 
     def _failed(self, error: Exception) -> None:
         """Say that there is no connection: here now, in the log once an outage."""
-        if isinstance(error, SlackFault):
+        if isinstance(error, SlackCallError):
             code = error.error
         else:
-            code = "no_answer" if isinstance(error, TimeoutError) else code_of(error)
+            code = "no_answer" if isinstance(error, TimeoutError) else error_code(error)
         if code not in self._told:
             self._told.add(code)
             log.warning("slack_socket_failed", error=code)
@@ -186,14 +193,14 @@ class SocketMode:
         was not acknowledged, Slack delivers again."""
         under_way = tuple(self._under_way)
         if under_way:
-            await asyncio.wait(under_way, timeout=_ENDING_S)
+            await asyncio.wait(under_way, timeout=_SHUTDOWN_S)
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _client(self) -> _Client:
         web = web_client(self._app, self._token, self._route)
-        client = slack_socket(_Client, self._token, web, logger=_SILENT, auto_reconnect_enabled=True)
+        client = slack_socket(_Client, self._token, web, logger=_SOCKET_LOGGER, auto_reconnect_enabled=True)
         client.route = self._route
         client.socket_mode_request_listeners.append(self._listen)
         return client
@@ -206,11 +213,11 @@ class SocketMode:
         """
         bad = 0
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.connected = await client.is_connected()
             bad = 0 if self.connected else bad + 1
             if bad > 6 or client.rest_s:
-                raise client.fault or SlackFault(Came.WORLD, "connection_lost")
+                raise client.fault or SlackCallError(SendStatus.WORLD, "connection_lost")
 
     async def _listen(self, client: AsyncBaseSocketModeClient, given: SocketModeRequest) -> None:
         # Not in the client's own loop: one press that waits for the database must not hold up the next.
@@ -232,7 +239,7 @@ class SocketMode:
             await self._afterwards(answer.after)
 
     async def _acknowledge(
-        self, client: AsyncBaseSocketModeClient, given: SocketModeRequest, answer: Answer
+        self, client: AsyncBaseSocketModeClient, given: SocketModeRequest, answer: SlackResponse
     ) -> None:
         try:
             response = SocketModeResponse(envelope_id=given.envelope_id, payload=answer.body)
@@ -243,7 +250,7 @@ class SocketMode:
         else:
             metrics.SLACK_DELIVERIES.labels("socket", "taken").inc()
 
-    async def _afterwards(self, after: After) -> None:
+    async def _afterwards(self, after: FollowUp) -> None:
         try:
             await after()
         except Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from countersign.contract.wire import MAX_TEXT_CHARS
-from policy_service.channels.showing.wording import span_words
+from policy_service.channels.presentation.formatting import span_words
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import NotFoundError

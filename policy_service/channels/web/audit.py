@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.queries.log import LogLine, LogSearch, as_json, export, search
+from policy_service.queries.audit_log import LogLine, LogSearch, export_line, export_lines, search_log
 
 _PAGE_OF_LINES: Final = 50
 _TEXTS: Final = ("agent", "about", "kind", "person")
@@ -32,7 +32,9 @@ routes = PageRoutes()
 @routes.page("/audit")
 async def audit(pages: Pages, request: Request, session: PageSession) -> Response:
     asked = _asked(request.query_params)
-    found = await search(pages.ctx, wanted_of(asked), request.query_params.get("cursor"), _PAGE_OF_LINES)
+    found = await search_log(
+        pages.ctx, parse_search(asked), request.query_params.get("cursor"), _PAGE_OF_LINES
+    )
     return await pages.draw(
         request,
         "audit.html",
@@ -47,8 +49,8 @@ async def audit(pages: Pages, request: Request, session: PageSession) -> Respons
 async def export_log(pages: Pages, request: Request, session: PageSession, form: str) -> Response:
     if form not in _MEDIA:
         raise NotFoundError(f"the log leaves as {' or '.join(_MEDIA)}, not as {form!r}")
-    lines = export(pages.ctx, wanted_of(_asked(request.query_params)))
-    body = as_table(lines) if form == "csv" else as_json_lines(lines)
+    lines = export_lines(pages.ctx, parse_search(_asked(request.query_params)))
+    body = csv_lines(lines) if form == "csv" else json_lines(lines)
     name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
     headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
     return pages.exports.answer(session.voter.key, body, headers, _MEDIA[form])
@@ -62,7 +64,7 @@ def _asked(query: Mapping[str, str]) -> dict[str, str]:
     return asked
 
 
-def wanted_of(asked: Mapping[str, str]) -> LogSearch:
+def parse_search(asked: Mapping[str, str]) -> LogSearch:
     """The search an address asks for.
 
     Raises:
@@ -84,13 +86,13 @@ def _moment(text: str, *, ends: bool = False) -> datetime | None:
         raise InvalidRequestError(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T17:00") from error
 
 
-async def as_json_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
+async def json_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
     """One line of canonical JSON for each: its index, and the record that index is of."""
     async for line in lines:
-        yield as_json(line) + b"\n"
+        yield export_line(line) + b"\n"
 
 
-async def as_table(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
+async def csv_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
     """RFC 4180, every cell quoted."""
     yield _row(_COLUMNS)
     async for line in lines:

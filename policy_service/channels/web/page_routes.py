@@ -14,9 +14,9 @@ from fastapi import Request, Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from policy_service.channels.web.drawing.forms import read_form
+from policy_service.channels.web.form_parser import read_form
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.voting import require_csrf
+from policy_service.channels.web.vote_form import require_csrf
 from policy_service.errors import ServiceError, UnauthenticatedError
 from policy_service.identity.origin import require_host, require_own_page
 
@@ -48,7 +48,7 @@ class PageRoutes:
         """What a page of somebody signed in fetches; `touch`: and the fetch shows that its person is there."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
-            session = await signed_in(pages, request, touch=touch)
+            session = await require_session(pages, request, touch=touch)
             return await handle(pages, request, session, **request.path_params)
 
         return self._bind(path, {"GET"}, call)
@@ -65,7 +65,7 @@ class PageRoutes:
         """Where a form of somebody signed in goes; see `sent_by`."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
-            session, form = await sent_by(pages, request, required, optional, undone=undone, **limits)
+            session, form = await read_submission(pages, request, required, optional, undone=undone, **limits)
             return await handle(pages, request, session, form, **request.path_params)
 
         return self._bind(path, {"POST"}, call)
@@ -115,7 +115,7 @@ def pages_of(request: Request) -> Pages:
     return pages
 
 
-async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> PageSession:
+async def require_session(pages: Pages, request: Request, *, touch: bool = True) -> PageSession:
     """The session of this request; ``touch`` says whether it is activity of the person's.
 
     Raises:
@@ -127,7 +127,7 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Pa
     return session
 
 
-async def sent_by(
+async def read_submission(
     pages: Pages,
     request: Request,
     required: Collection[str],

@@ -12,25 +12,25 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from policy_service.channels.showing.wording import sentence
-from policy_service.channels.streams import Streams
+from policy_service.channels.presentation.formatting import as_sentence
+from policy_service.channels.streams import EventStreams
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
-from policy_service.channels.web.drawing.views import change_views
-from policy_service.channels.web.refusals import words_for
+from policy_service.channels.web.error_texts import error_text_for
+from policy_service.channels.web.presenters.review_page import stale_changes
 from policy_service.channels.web.rendering import templates_of
 from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
-from policy_service.identity.origin import Site, cookie_of, local_path, site_of
+from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
 from policy_service.queries.alarms import alarms
-from policy_service.queries.ballots import groups_now
 from policy_service.queries.context import Context
-from policy_service.queries.policies import Policies
+from policy_service.queries.policies import PoliciesReader
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
 from policy_service.queries.tasks import count_open
-from policy_service.queries.voter import Voter, voter_for
+from policy_service.queries.vote_eligibility import current_groups
+from policy_service.queries.voter import Voter, voter_from_person
 
 # One nonce a response. `Referrer-Policy: same-origin` rather than `no-referrer`, because with the latter browsers send
 # `Origin: null` with a form, and the origin check would refuse our own page.
@@ -76,7 +76,7 @@ def asset_headers(site: Site) -> dict[str, str]:
 
 T = TypeVar("T")
 
-HEAVY_BYTES = 16_384  # a page about more than this is drawn beside the event loop, not on it
+THREAD_ABOVE_BYTES = 16_384  # a page about more than this is drawn beside the event loop, not on it
 _THEMES = frozenset({"light", "dark"})
 
 
@@ -95,7 +95,7 @@ class PageSession:
     @property
     def voter(self) -> Voter:
         """Who acts, as their session knows them."""
-        return voter_for(self.live.person)
+        return voter_from_person(self.live.person)
 
     @property
     def csrf(self) -> str:
@@ -116,9 +116,9 @@ class Pages:
         self.ctx = ctx
         self.sessions = sessions
         self.sign_in = sign_in
-        self.policies = Policies(ctx)
-        self.streams, self.exports = Streams(), Streams()
-        self.site: Site = site_of(ctx.settings.public_url)
+        self.policies = PoliciesReader(ctx)
+        self.streams, self.exports = EventStreams(), EventStreams()
+        self.site: Site = parse_site(ctx.settings.public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
         self._templates = templates_of(folder / "templates")
 
@@ -129,7 +129,7 @@ class Pages:
         if live is None:
             return None
         bundle = self.ctx.active.current
-        groups = groups_now(bundle, live.person.key, live.person.groups)
+        groups = current_groups(bundle, live.person.key, live.person.groups)
         return PageSession(live, frozenset(bundle.directory.title_of(group) for group in groups))
 
     async def review(self, session: PageSession, review_id: str) -> ReviewPage:
@@ -145,7 +145,7 @@ class Pages:
 
     def cookie(self, request: Request, name: str) -> str | None:
         """A cookie of ours."""
-        return cookie_of(request.headers, name)
+        return read_cookie(request.headers, name)
 
     def now(self) -> datetime:
         """The service's time."""
@@ -153,7 +153,7 @@ class Pages:
 
     async def beside(self, size: int, work: Callable[[], T]) -> T:
         """Run pure work: here when it is about little, beside the event loop when it is about much."""
-        return await anyio.to_thread.run_sync(work) if size > HEAVY_BYTES else work()
+        return await anyio.to_thread.run_sync(work) if size > THREAD_ABOVE_BYTES else work()
 
     async def draw(
         self, request: Request, template: str, *, status: int = 200, heavy: int = 0, **context: Any
@@ -167,7 +167,7 @@ class Pages:
             "assets": self.assets,
             "theme": theme if theme in _THEMES else "",
             "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
-            "here": here(request),
+            "here": current_path(request),
             "in_force": self.ctx.active.status().active_commit or "",
             "slack": self.ctx.settings.slack is not None,
             "alarms": await self._or_none(alarms) if "session" in context else None,
@@ -191,8 +191,8 @@ class Pages:
         code = str(error.code)
         if code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = words_for(code, request.url.path)
-        context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
+        words = error_text_for(code, request.url.path)
+        context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": as_sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
         frame = "refusal_gate.html"
@@ -209,11 +209,11 @@ class Pages:
             "stale.html",
             status=error.status,
             session=session,
-            undone=sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
+            undone=as_sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
             read_rev=error.extras.get("read_rev"),
             rev=error.extras.get("rev"),
             review_id=str(error.extras.get("review_id", "")),
-            changed=change_views(error.extras.get("changed", ())),
+            changed=stale_changes(error.extras.get("changed", ())),
             moved=error.extras.get("moved", ()),
         )
 
@@ -257,7 +257,7 @@ class Pages:
         return common_headers(self.site) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-def here(request: Request) -> str:
+def current_path(request: Request) -> str:
     """The page's own path and query, to come back to."""
     query = f"?{request.url.query}" if request.url.query else ""
     if request.url.path.startswith("/sign-in"):

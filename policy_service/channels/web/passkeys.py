@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.showing.signing import signing
+from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
+from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.passkeys import dismiss
-from policy_service.workflow.passkeys import managing
-from policy_service.workflow.passkeys.managing import Ceremony, Renewed
-from policy_service.workflow.passkeys.stepping_up import ask
+from policy_service.identity.passkeys import dismiss_notices
+from policy_service.workflow.passkeys import manage
+from policy_service.workflow.passkeys.manage import Ceremony, RenewedSession
+from policy_service.workflow.passkeys.step_up import begin_step_up
 
 _UNDONE = "nothing was changed"
 _SIGN = (
@@ -28,7 +28,7 @@ routes = PageRoutes()
 
 @routes.page("/passkeys")
 async def show_passkeys(pages: Pages, request: Request, session: PageSession) -> Response:
-    found = await managing.page(pages.ctx, session.live)
+    found = await manage.passkey_page(pages.ctx, session.live)
     # the providers that say when they made sure of somebody
     ways = [(one.name, one.title) for one in pages.ctx.settings.providers if one.kind != "github"]
     return await pages.draw(request, "passkeys.html", session=session, found=found, ways=ways)
@@ -36,20 +36,20 @@ async def show_passkeys(pages: Pages, request: Request, session: PageSession) ->
 
 @routes.form("/passkeys/additions", {"name"}, undone=_UNDONE)
 async def add(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    asked = await managing.begin_adding(pages.ctx, session.live, form["name"])
+    asked = await manage.begin_adding(pages.ctx, session.live, form["name"])
     return await _next_page(pages, request, session, asked)
 
 
 @routes.form("/passkeys/removals", {"passkey_id"}, undone=_UNDONE)
 async def remove(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    asked = await managing.begin_removing(pages.ctx, session.live, form["passkey_id"])
+    asked = await manage.begin_removing(pages.ctx, session.live, form["passkey_id"])
     return await _next_page(pages, request, session, asked)
 
 
 @routes.form("/passkeys/answers", {"nonce", "credential"}, undone=_UNDONE)
 async def answer(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    done = await managing.finish(pages.ctx, session.live, form["nonce"], form["credential"])
-    if not isinstance(done, Renewed):
+    done = await manage.finish_ceremony(pages.ctx, session.live, form["nonce"], form["credential"])
+    if not isinstance(done, RenewedSession):
         return await _next_page(pages, request, session, done)
     back = pages.go("/passkeys")
     pages.set_session(back, done.cookie)
@@ -68,11 +68,13 @@ async def _next_page(
 
 @routes.form("/passkeys/seen", {"back"}, undone=_UNDONE)
 async def seen(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
-    await pages.ctx.db.write(lambda tx: dismiss(tx, session.live))
+    await pages.ctx.db.write(lambda tx: dismiss_notices(tx, session.live))
     return pages.go(form["back"])
 
 
-@routes.form("/reviews/{review_id}/step-up", FIELDS, OPTIONAL, undone="your vote was not counted")
+@routes.form(
+    "/reviews/{review_id}/step-up", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted"
+)
 async def step_up(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -81,7 +83,7 @@ async def step_up(
     if ballot.verdict == "deny":
         raise InvalidRequestError("a denial asks for no passkey")
     page = await pages.review(session, review_id)
-    asked = await ask(pages.ctx, session.live, ballot.signed_by(session.voter))
+    asked = await begin_step_up(pages.ctx, session.live, ballot.signed_by(session.voter))
     return await pages.draw(
         request,
         "ceremony.html",
@@ -90,5 +92,5 @@ async def step_up(
         action=f"/reviews/{review_id}/votes",
         fields={name: value for name, value in form.items() if name != "csrf_token"},
         page=page,
-        signing=signing(page),
+        signing=signed_sentence(page),
     )

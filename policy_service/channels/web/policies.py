@@ -12,8 +12,8 @@ from countersign.contract import JSON, ContractError, canonicalize, load
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError, RequestError
-from policy_service.queries.policies import TriedEffect
-from policy_service.workflow.effects.trying import try_effect
+from policy_service.queries.policies import EvaluatedCall
+from policy_service.workflow.effects.dry_run import try_effect
 
 _FIELDS = frozenset({"agent", "tool", "args"})
 _EXAMPLE = {"agent": "", "tool": "", "args": "{}"}
@@ -29,7 +29,7 @@ async def _draw(
     *,
     status: int = 200,
     form: dict[str, str] | None = None,
-    tried: TriedEffect | None = None,
+    tried: EvaluatedCall | None = None,
     refused: str = "",
 ) -> Response:
     chosen = request.query_params.get("policy")

@@ -11,24 +11,30 @@ from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
 from countersign.contract.wire import MAX_TEXT_CHARS
-from policy_service.channels.web.drawing.editing import (
-    MAX_FORM_BYTES,
+from policy_service.channels.web.form_parser import parse_positive_int
+from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
+from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.proposal_form import (
+    MAX_PROPOSAL_BYTES,
     FieldView,
     change_lines,
+    field_names,
     field_views,
-    names_of_fields,
+    parse_json,
     read_fields,
-    read_json,
 )
-from policy_service.channels.web.drawing.forms import whole_number
-from policy_service.channels.web.page_routes import PageRoutes, sent_by, signed_in
-from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
-from policy_service.queries.edit_views import EditForm, edit_form, preview, review_after, review_of
-from policy_service.queries.words import require_short
+from policy_service.queries.messages import require_text_length
+from policy_service.queries.proposal_views import (
+    ProposalForm,
+    preview_proposal,
+    proposal_form,
+    review_after_acceptance,
+    review_of_proposal,
+)
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.edits.propose import ProposalRequest, propose
 
 _STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room
@@ -40,22 +46,22 @@ routes = PageRoutes()
 
 @routes.page("/reviews/{review_id}/propose")
 async def show_form(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
-    found = await edit_form(pages.ctx, session.voter, review_id)
+    found = await proposal_form(pages.ctx, session.voter, review_id)
     return await _draw(pages, request, session, found, fields=field_views(found))
 
 
 @routes.public("/reviews/{review_id}/propose", "POST")
 async def show_difference(pages: Pages, request: Request, review_id: str) -> Response:
     """The difference before it is sent. What the form may hold depends on the effect."""
-    found = await edit_form(pages.ctx, (await signed_in(pages, request)).voter, review_id)
-    always, ticked = names_of_fields(found)
-    session, sent = await sent_by(
+    found = await proposal_form(pages.ctx, (await require_session(pages, request)).voter, review_id)
+    always, ticked = field_names(found)
+    session, sent = await read_submission(
         pages,
         request,
         _STAMP | always,
         ticked,
         undone=_UNDONE,
-        max_bytes=MAX_FORM_BYTES,
+        max_bytes=MAX_PROPOSAL_BYTES,
         max_fields=_MAX_FIELDS,
     )
     _require_same_bytes(found, sent)
@@ -71,19 +77,19 @@ async def show_difference(pages: Pages, request: Request, review_id: str) -> Res
     _STAMP | {"args", "reason"},
     {"seen"},
     undone=_UNDONE,
-    max_bytes=MAX_FORM_BYTES,
+    max_bytes=MAX_PROPOSAL_BYTES,
 )
 async def send(
     pages: Pages, request: Request, session: PageSession, sent: dict[str, str], review_id: str
 ) -> Response:
-    args = read_json(sent["args"])
+    args = parse_json(sent["args"])
     if not isinstance(args, dict):
         raise InvalidRequestError("the arguments are not an object; open the form again")
     if not sent["reason"].strip():
         return await _ask_why(pages, request, session, review_id, sent, args)
-    proposed = Proposed(
+    proposed = ProposalRequest(
         review_id=review_id,
-        rev=whole_number(sent, "rev"),
+        rev=parse_positive_int(sent, "rev"),
         effect_digest=sent["effect_digest"],
         txn_digest=sent["txn_digest"],
         args=args,
@@ -99,7 +105,7 @@ async def accept_proposal(
     pages: Pages, _: Request, session: PageSession, __: dict[str, str], proposal_id: str
 ) -> Response:
     snapshot = await accept(pages.ctx, session.voter, proposal_id)
-    return pages.go(f"/reviews/{await review_after(pages.ctx, snapshot, proposal_id)}")
+    return pages.go(f"/reviews/{await review_after_acceptance(pages.ctx, snapshot, proposal_id)}")
 
 
 @routes.form("/proposals/{proposal_id}/decline", optional={"reason"}, undone="nothing was declined")
@@ -107,7 +113,7 @@ async def decline_proposal(
     pages: Pages, _: Request, session: PageSession, sent: dict[str, str], proposal_id: str
 ) -> Response:
     await decline(pages.ctx, session.voter, proposal_id, _words(sent.get("reason", "")) or None)
-    return pages.go(f"/reviews/{await review_of(pages.ctx, proposal_id)}")
+    return pages.go(f"/reviews/{await review_of_proposal(pages.ctx, proposal_id)}")
 
 
 async def _ask_why(
@@ -119,7 +125,7 @@ async def _ask_why(
     args: dict[str, JSON],
 ) -> Response:
     """The difference again, for a proposal that does not say why."""
-    found = await edit_form(pages.ctx, session.voter, review_id)
+    found = await proposal_form(pages.ctx, session.voter, review_id)
     _require_same_bytes(found, sent)
     fields = tuple(replace(one, present=one.name in args, value=args.get(one.name)) for one in found.fields)
     views = field_views(replace(found, fields=fields))
@@ -131,13 +137,13 @@ async def _draw_preview(
     pages: Pages,
     request: Request,
     session: PageSession,
-    found: EditForm,
+    found: ProposalForm,
     args: dict[str, JSON],
     views: tuple[FieldView, ...],
     **context: Any,
 ) -> Response:
     try:
-        seen = await preview(pages.ctx, session.voter, found.review_id, args)
+        seen = await preview_proposal(pages.ctx, session.voter, found.review_id, args)
     except RequestError as error:
         if error.status in (403, 404):
             raise
@@ -160,7 +166,7 @@ async def _draw_preview(
 
 
 async def _draw(
-    pages: Pages, request: Request, session: PageSession, found: EditForm, **context: Any
+    pages: Pages, request: Request, session: PageSession, found: ProposalForm, **context: Any
 ) -> Response:
     heavy = sum(len(view.text) for view in context["fields"])
     return await pages.draw(
@@ -174,7 +180,7 @@ async def _draw(
     )
 
 
-def _require_same_bytes(form: EditForm, sent: dict[str, str]) -> None:
+def _require_same_bytes(form: ProposalForm, sent: dict[str, str]) -> None:
     """The fields are read by their place, so they must be of the very effect the form was drawn from."""
     seen = (sent["rev"], sent["effect_digest"], sent["txn_digest"])
     if seen != (str(form.rev), form.effect_digest, form.txn_digest):
@@ -185,4 +191,4 @@ def _require_same_bytes(form: EditForm, sent: dict[str, str]) -> None:
 
 
 def _words(text: str) -> str:
-    return require_short(text.replace("\r\n", "\n").strip())
+    return require_text_length(text.replace("\r\n", "\n").strip())

@@ -6,23 +6,23 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from policy_service.channels.web import live
-from policy_service.channels.web.drawing.queue_views import (
-    address,
-    chips,
-    cleared,
-    other_order,
-    queue_groups,
-    read_wanted,
-    tabs,
-)
-from policy_service.channels.web.drawing.views import review_context
+from policy_service.channels.web import sse
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.queue_rows import (
+    address,
+    chips,
+    other_order,
+    parse_filter,
+    queue_groups,
+    tabs,
+    unfiltered_address,
+)
+from policy_service.channels.web.presenters.review_page import review_template_context
 from policy_service.pdp.rules import UNSEEN
-from policy_service.queries.ballots import groups_now
 from policy_service.queries.context import Context
-from policy_service.queries.queue import Wanted, count_waiting, queue_page
+from policy_service.queries.queue import QueueFilter, count_waiting, queue_page
+from policy_service.queries.vote_eligibility import current_groups
 from policy_service.queries.voter import Voter
 
 PAGE_OF_ROWS = (
@@ -40,7 +40,7 @@ routes = PageRoutes()
 @routes.page("/")
 async def queue(pages: Pages, request: Request, session: PageSession) -> Response:
     index = pages.ctx.feed.index  # read before the rows: what comes between is announced, not lost
-    wanted, cursor = read_wanted(request.query_params), request.query_params.get("cursor")
+    wanted, cursor = parse_filter(request.query_params), request.query_params.get("cursor")
     beside = request.query_params.get("review", "")
     page = await queue_page(pages.ctx, session.voter, wanted, cursor, PAGE_OF_ROWS)
     frame: dict[str, Any] = {
@@ -63,23 +63,23 @@ async def queue(pages: Pages, request: Request, session: PageSession) -> Respons
         return await pages.draw(request, "queue.html", **frame)
     review = await pages.review(session, beside)
     heavy = len(review.canonical)
-    context = await pages.beside(heavy, lambda: review_context(review, pages.now()))
+    context = await pages.beside(heavy, lambda: review_template_context(review, pages.now()))
     return await pages.draw(request, "split.html", heavy=heavy, as_shown=context["shown"], **context, **frame)
 
 
 @routes.get("/queue/live")
 async def queue_live(pages: Pages, request: Request, session: PageSession) -> Response:
-    since = live.index_of(request, "since")
-    batch = await live.events_after(pages.ctx.feed, since, EVENTS_COUNTED)
-    fresh, settled = live.tell(batch.events)
-    wanted = read_wanted(request.query_params)
+    since = sse.index_param(request, "since")
+    batch = await sse.read_events(pages.ctx.feed, since, EVENTS_COUNTED)
+    fresh, settled = sse.count_changes(batch.events)
+    wanted = parse_filter(request.query_params)
     return await pages.draw(
         request,
         "queue_live.html",
         fresh=fresh,
         settled=settled,
         capped=len(batch.events) >= EVENTS_COUNTED,
-        settled_ids=live.settled_ids(batch.events),
+        settled_ids=sse.settled_ids(batch.events),
         again=address(wanted, review=request.query_params.get("review")),
         waiting=await count_waiting(pages.ctx, session.voter),
     )
@@ -89,15 +89,15 @@ def _group_to_ask(ctx: Context, voter: Voter) -> str | None:
     """A group that a first gate may ask: one of this person's, or any other of the bundle; None without one."""
     bundle = ctx.active.current
     known = bundle.directory.groups - {UNSEEN}  # those look at what policy cannot weigh
-    return min(known & groups_now(bundle, voter.key, voter.groups) or known, default=None)
+    return min(known & current_groups(bundle, voter.key, voter.groups) or known, default=None)
 
 
-def _list(wanted: Wanted, cursor: str | None) -> dict[str, Any]:
+def _list(wanted: QueueFilter, cursor: str | None) -> dict[str, Any]:
     order, other = other_order(wanted)
     return {
         "chips": chips(wanted),
         "order": order,
         "other_order": other,
-        "cleared": cleared(wanted),
+        "cleared": unfiltered_address(wanted),
         "alone": address(wanted, cursor=cursor),
     }

@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from policy_service.channels.showing import wording
-from policy_service.channels.showing.marking import Marked, Span, mark, plain, typed
+from policy_service.channels.presentation import formatting
+from policy_service.channels.presentation.marked_text import Marked, Span, mark, plain_text, typed_json
 
 _TOKEN = re.compile(
     r"""
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 
 
-def stretches(text: str) -> Iterator[tuple[str, str]]:
+def cedar_tokens(text: str) -> Iterator[tuple[str, str]]:
     """(css class or "", text), from the first character to the last."""
     end = 0
     for match in _TOKEN.finditer(text):
@@ -73,7 +73,7 @@ def show(text: object, *, address: bool = False) -> Markup:
 def cedar(text: str) -> Markup:
     """Cedar text with its words coloured, marked like everything else that is not ours."""
     pieces = (
-        (kind, shown(mark(piece, block=True, edges=False), terse=True)) for kind, piece in stretches(text)
+        (kind, shown(mark(piece, block=True, edges=False), terse=True)) for kind, piece in cedar_tokens(text)
     )
     return Markup("").join(_CEDAR.format(kind=kind, text=html) if kind else html for kind, html in pieces)
 
@@ -116,7 +116,7 @@ class Templates:
     def render(self, name: str, *, now: datetime, **context: Any) -> str:
         """Raises jinja2.UndefinedError when the template names something the context lacks."""
         return self._env.get_template(name).render(
-            now=now, icons=Icons(self._symbols), clock=partial(wording.clock, now=now), **context
+            now=now, icons=Icons(self._symbols), clock=partial(formatting.clock_time, now=now), **context
         )
 
 
@@ -135,14 +135,14 @@ def _load_symbols(path: Path) -> dict[str, Markup]:
 _FILTERS: dict[str, Callable[..., Any]] = {
     "show": show,
     "shown": shown,
-    "plain": plain,
-    "typed": typed,
+    "plain": plain_text,
+    "typed": typed_json,
     "cedar": cedar,
-    "counted": wording.counted,
-    "either": wording.either,
-    "digest": wording.short_digest,
-    "sentence": wording.sentence,
-    "initials": wording.initials,
-    "iso": wording.iso,
-    "age": wording.age_words,
+    "counted": formatting.pluralize,
+    "either": formatting.join_or,
+    "digest": formatting.short_digest,
+    "sentence": formatting.as_sentence,
+    "initials": formatting.initials,
+    "iso": formatting.iso,
+    "age": formatting.age_words,
 }

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.web.drawing.beside import weight
-from policy_service.channels.web.drawing.views import changed_since, review_context
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
+from policy_service.channels.web.presenters.context_panel import drawn_bytes
+from policy_service.channels.web.presenters.review_page import change_notice, review_template_context
+from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import ConflictError, InvalidRequestError
+from policy_service.queries.messages import closed_review_text, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import review_page
-from policy_service.queries.words import closed, require_short
-from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.comment import CommentDraft, comment
 from policy_service.workflow.reviews.vote import vote
 
 _WORDS = frozenset({"kind", "text"})
@@ -26,8 +26,8 @@ routes = PageRoutes()
 async def show_review(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
     index = pages.ctx.feed.index
     page = await pages.review(session, review_id)
-    size, full = len(page.canonical) + weight(page), request.query_params.get("full") == "1"
-    context = await pages.beside(size, lambda: review_context(page, pages.now(), full=full))
+    size, full = len(page.canonical) + drawn_bytes(page), request.query_params.get("full") == "1"
+    context = await pages.beside(size, lambda: review_template_context(page, pages.now(), full=full))
     context |= {"session": session, "index": index}
     return await pages.draw(request, "review.html", heavy=size, **context)
 
@@ -35,11 +35,13 @@ async def show_review(pages: Pages, request: Request, session: PageSession, revi
 @routes.get("/reviews/{review_id}/live")
 async def review_live(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
     page = await review_page(pages.ctx, session.voter, review_id)
-    changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
+    changed = "" if page is None else change_notice(page, request.query_params.get("shown", ""))
     return await pages.draw(request, "review_live.html", changed=changed, review_id=review_id)
 
 
-@routes.form("/reviews/{review_id}/votes", FIELDS, OPTIONAL, undone="your vote was not counted")
+@routes.form(
+    "/reviews/{review_id}/votes", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted"
+)
 async def cast_vote(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -53,10 +55,11 @@ def _require_in_time(result: VoteResult) -> None:
 
     Raises ConflictError: review_closed.
     """
-    if result.counted or result.said_before:
+    if result.counted or result.already_recorded:
         return
     raise ConflictError(
-        f"{closed(result.state)}; what you sent is on record and changed nothing", code="review_closed"
+        f"{closed_review_text(result.state)}; what you sent is on record and changed nothing",
+        code="review_closed",
     )
 
 
@@ -65,7 +68,7 @@ async def write_comment(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
     words, question = _read_comment(form)
-    await comment(pages.ctx, session.voter, Remark(review_id, words, question=question, channel="web"))
+    await comment(pages.ctx, session.voter, CommentDraft(review_id, words, question=question, channel="web"))
     return pages.go(f"/reviews/{review_id}#talk")
 
 
@@ -79,4 +82,4 @@ def _read_comment(fields: dict[str, str]) -> tuple[str, bool]:
     words = fields["text"].replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError("these are no words")
-    return require_short(words), _KINDS[fields["kind"]]
+    return require_text_length(words), _KINDS[fields["kind"]]

@@ -20,15 +20,15 @@ from policy_service.channels.web import (
     agents,
     audit,
     batches,
-    live,
     passkeys,
     policies,
     proposals,
     queue,
     reviews,
-    signing_in,
+    sign_in,
     slack_accounts,
-    stopping,
+    sse,
+    stops,
     tasks,
 )
 from policy_service.channels.web.page_routes import PageRoutes
@@ -56,8 +56,8 @@ def install(app: FastAPI, pages: Pages) -> None:
         policies,
         agents,
         audit,
-        stopping,
-        signing_in,
+        stops,
+        sign_in,
     ):
         app.routes.extend(module.routes.routes)
     if pages.ctx.settings.slack is not None:
@@ -90,9 +90,9 @@ async def set_keys(pages: Pages, _: Request, __: PageSession, form: dict[str, st
 async def events(pages: Pages, request: Request, session: PageSession) -> Response:
     cookie = pages.cookie(request, pages.site.session_cookie) or ""
     last_seen = request.headers.get("last-event-id")
-    after = live.whole(last_seen) if last_seen else live.index_of(request, "after")
+    after = sse.parse_index(last_seen) if last_seen else sse.index_param(request, "after")
     about = request.query_params.get("review") or request.query_params.get("task")
-    body = live.stream(pages.ctx.feed, pages.sessions, cookie, after, about)
+    body = sse.stream(pages.ctx.feed, pages.sessions, cookie, after, about)
     return pages.streams.answer(session.voter.key, body, pages.stream_headers())
 
 

@@ -15,8 +15,8 @@ from fastapi import Request, Response
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.moves import person_actor
-from policy_service.workflow.slack import linking
+from policy_service.workflow.slack import account_links
+from policy_service.workflow.transitions import person_actor
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -30,14 +30,16 @@ routes = PageRoutes()
 @routes.page("/slack")
 async def show_accounts(pages: Pages, request: Request, session: PageSession) -> Response:
     person = session.person
-    found = await linking.links_of(pages.ctx, person.iss, person.sub)
-    return await pages.draw(request, "slack.html", session=session, accounts=found, command=linking.COMMAND)
+    found = await account_links.links_of(pages.ctx, person.iss, person.sub)
+    return await pages.draw(
+        request, "slack.html", session=session, accounts=found, command=account_links.COMMAND
+    )
 
 
 @routes.form("/slack/unlink", {"team_id", "user_id"}, undone=_UNDONE)
 async def unlink(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
     actor, whose = person_actor(session.person.iss, session.person.sub), session.person.key
-    if not await linking.unlink(pages.ctx, form["team_id"], form["user_id"], actor=actor, whose=whose):
+    if not await account_links.unlink(pages.ctx, form["team_id"], form["user_id"], actor=actor, whose=whose):
         raise NotFoundError("this Slack account is not linked to you")
     return pages.go("/slack")
 
@@ -48,7 +50,7 @@ async def direct(pages: Pages, _: Request, session: PageSession, form: dict[str,
     if form["wanted"] not in _ANSWERS:
         raise InvalidRequestError("say yes or no to direct messages")
     wanted, whose = _ANSWERS[form["wanted"]], session.person.key
-    await linking.set_direct(pages.ctx, form["team_id"], form["user_id"], wanted, whose=whose)
+    await account_links.set_direct(pages.ctx, form["team_id"], form["user_id"], wanted, whose=whose)
     return pages.go("/slack")
 
 
@@ -63,10 +65,10 @@ async def show_invitation(pages: Pages, request: Request) -> Response:
     if session is None:
         return pages.go("/sign-in?next=/slack/link")
     secret = pages.cookie(request, kept) or ""
-    found = await linking.invitation_of(pages.ctx, secret)
+    found = await account_links.find_invitation(pages.ctx, secret)
     if found is None:
         raise InvalidRequestError(
-            f"this link is unknown, was used or is too old; ask Slack for another: {linking.COMMAND}",
+            f"this link is unknown, was used or is too old; ask Slack for another: {account_links.COMMAND}",
             code="bad_token",
         )
     return await pages.draw(request, "slack_link.html", session=session, found=found, secret=secret)
@@ -77,7 +79,7 @@ async def link(pages: Pages, _: Request, session: PageSession, form: dict[str, s
     app = pages.ctx.settings.slack
     if app is None:
         raise NotFoundError("no Slack app is set up here")
-    made = await linking.link(pages.ctx, app, form["invitation"], session.live)
+    made = await account_links.link(pages.ctx, app, form["invitation"], session.live)
     answer = pages.go("/slack")
     pages.set_session(answer, made.cookie)
     pages.set_cookie(answer, pages.site.invitation_cookie, "", 0)

@@ -13,20 +13,20 @@ from fastapi import Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, TaskKind, canonicalize, load
 from countersign.contract.wire import MAX_TEXT_CHARS
-from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
-from policy_service.channels.showing.wording import is_doubt, question_text, span_words
-from policy_service.channels.web import live
-from policy_service.channels.web.drawing.views import timeline_line, warned
+from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
+from policy_service.channels.presentation.formatting import is_unknown_outcome, question_text, span_words
+from policy_service.channels.web import sse
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.review_page import argument_warnings, timeline_line
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.queries.tasks import TaskLine, TaskList, TaskPage, task_list, task_page
-from policy_service.queries.words import require_short
-from policy_service.workflow.tasks.settle import Word, settle
+from policy_service.queries.messages import require_text_length
+from policy_service.queries.tasks import TaskLine, TaskList, TaskReadModel, task_list, task_page
+from policy_service.workflow.tasks.settle import Settlement, settle
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TaskQuestion:
     """What nobody but a person can tell, in one sentence, and its look."""
 
     text: str
@@ -46,11 +46,13 @@ _LOOKS = {
 }
 
 
-def question(task: TaskLine | TaskPage) -> Question:
+def task_question(task: TaskLine | TaskReadModel) -> TaskQuestion:
     """What is asked of people."""
     kind = TaskKind(task.kind)
-    undone = task.of_compensation and is_doubt(kind)  # whatever the doubt came of, it is about the undoing
-    return Question(
+    undone = task.of_compensation and is_unknown_outcome(
+        kind
+    )  # whatever the doubt came of, it is about the undoing
+    return TaskQuestion(
         question_text(kind, of_compensation=task.of_compensation),
         *_LOOKS[TaskKind.UNKNOWN if undone else kind],
     )
@@ -61,50 +63,50 @@ class TaskEntry:
     """A row with its question and how long it has been open."""
 
     row: TaskLine
-    question: Question
+    question: TaskQuestion
     open_for: str
 
 
 def list_context(tasks: TaskList, now: datetime) -> dict[str, Any]:
     """Everything `tasks.html` draws, but for what belongs to the session."""
-    entries = tuple(TaskEntry(row, question(row), span_words(now - row.opened_at)) for row in tasks.rows)
+    entries = tuple(TaskEntry(row, task_question(row), span_words(now - row.opened_at)) for row in tasks.rows)
     return {"tasks": tasks, "entries": entries}
 
 
-def task_context(page: TaskPage, now: datetime) -> dict[str, Any]:
+def task_context(page: TaskReadModel, now: datetime) -> dict[str, Any]:
     """Everything `task.html` draws, but for what belongs to the session."""
     args = arg_views(page)
     return {
         "page": page,
         "args": args,
-        "bytes": canonical_bytes(page),
-        "broken": not same_bytes(page),
-        "warnings": warned(args),
-        "question": question(page),
+        "bytes": canonical_view(page),
+        "broken": not matches_canonical(page),
+        "warnings": argument_warnings(args),
+        "question": task_question(page),
         "open_for": span_words(now - page.opened_at),
         "signed": tuple(vote for vote in page.votes if vote.counted and vote.verdict == "approve"),
         "glass": tuple(vote for vote in page.votes if vote.verdict == "break_glass"),
         "earlier": _earlier(page),
-        "said": folded(page.error) if page.error else None,
+        "said": fold(page.error) if page.error else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
-        "shown": shown_as(page),
+        "shown": page_fingerprint(page),
         "max_reason": MAX_TEXT_CHARS,
     }
 
 
-def _earlier(page: TaskPage) -> Sequence[Any]:
+def _earlier(page: TaskReadModel) -> Sequence[Any]:
     """What people said of this effect by other tasks."""
     return tuple(said for said in page.settlements if said != page.settlement)
 
 
-def shown_as(page: TaskPage) -> str:
+def page_fingerprint(page: TaskReadModel) -> str:
     """What others can change of a task, in one word, for the page to name when it asks what is new."""
     return f"{page.state}-{page.effect_state}-{len(page.settlements)}"
 
 
-def changed_since(page: TaskPage, shown: str) -> str:
+def change_notice(page: TaskReadModel, shown: str) -> str:
     """What to say beside a page that was drawn as `shown`; nothing when it would be drawn so again."""
-    if shown_as(page) == shown:
+    if page_fingerprint(page) == shown:
         return ""
     if page.settlement is not None:
         return "Settled while you read, show it"
@@ -138,8 +140,8 @@ async def list_tasks(pages: Pages, request: Request, session: PageSession) -> Re
 
 @routes.get("/tasks/live")
 async def tasks_live(pages: Pages, request: Request, session: PageSession) -> Response:
-    batch = await live.events_after(pages.ctx.feed, live.index_of(request, "since"), _EVENTS_COUNTED)
-    fresh, settled = live.tell(batch.events, "task")
+    batch = await sse.read_events(pages.ctx.feed, sse.index_param(request, "since"), _EVENTS_COUNTED)
+    fresh, settled = sse.count_changes(batch.events, "task")
     return await pages.draw(request, "tasks_live.html", fresh=fresh, settled=settled)
 
 
@@ -157,7 +159,7 @@ async def show_task(pages: Pages, request: Request, session: PageSession, task_i
 @routes.get("/tasks/{task_id}/live")
 async def task_live(pages: Pages, request: Request, session: PageSession, task_id: str) -> Response:
     page = await task_page(pages.ctx, session.voter, task_id)
-    changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
+    changed = "" if page is None else change_notice(page, request.query_params.get("shown", ""))
     return await pages.draw(request, "task_live.html", changed=changed, task_id=task_id)
 
 
@@ -169,9 +171,9 @@ async def settle_task(
     return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(task_id: str, fields: dict[str, str]) -> Word:
+def _read_word(task_id: str, fields: dict[str, str]) -> Settlement:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
-    return Word(
+    return Settlement(
         task_id,
         answer=_answer(fields["answer"]),
         effect_digest=fields["effect_digest"],
@@ -190,7 +192,7 @@ def _answer(value: str) -> TaskAnswer:
 
 
 def _reason(value: str) -> str:
-    return require_short(value.replace("\r\n", "\n").strip())
+    return require_text_length(value.replace("\r\n", "\n").strip())
 
 
 def _result(value: str) -> bytes | None:

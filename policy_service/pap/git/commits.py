@@ -26,7 +26,7 @@ from policy_service.pap.folder_reader import (
     MAX_FILE_BYTES,
     MAX_FILES,
     OTHER_BUNDLES,
-    belongs,
+    belongs_to_bundle,
 )
 from policy_service.pap.git.objects import (
     BLOB,
@@ -40,7 +40,7 @@ from policy_service.pap.git.objects import (
     open_repository,
 )
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.source import BundleFiles, Written, bundle_digest
+from policy_service.pap.source import BundleFiles, CommitInfo, bundle_digest
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
@@ -51,7 +51,7 @@ _FUNNY: Final = frozenset({"", ".", "..", ".git"})
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitHeader:
     """What a commit says of itself. Only ``tree`` and ``parents`` are more than somebody's word."""
 
     name: str
@@ -62,9 +62,9 @@ class Commit:
     at: datetime | None
 
     @property
-    def written(self) -> Written:
+    def written(self) -> CommitInfo:
         """What it says of itself."""
-        return Written(self.author, self.message, self.at)
+        return CommitInfo(self.author, self.message, self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Entry:
     sha: str
 
 
-def read_commit(repository: Path, revision: str, subfolder: str = "") -> BundleFiles:
+def read_revision(repository: Path, revision: str, subfolder: str = "") -> BundleFiles:
     """The bundle of a repository on this disk at a revision: a commit, a branch, a tag, ``HEAD~1``.
 
     Raises:
@@ -85,7 +85,7 @@ def read_commit(repository: Path, revision: str, subfolder: str = "") -> BundleF
     repo = open_repository(repository)
     try:
         commit = _revision(repo, repository, revision)
-        return files_at(Objects(repo), commit, subfolder, f"{repository}@{revision}")
+        return read_bundle_files(Objects(repo), commit, subfolder, f"{repository}@{revision}")
     finally:
         repo.close()
 
@@ -108,20 +108,20 @@ def _revision(repo: Repo, repository: Path, revision: str) -> str:
 def _back(objects: Objects, name: str, kind: str, count: int) -> str:
     """``~N``: N first parents back; ``^N``: the Nth parent, 0 the commit itself."""
     if kind == "^":
-        return ([name, *commit_at(objects, name).parents])[count]
+        return ([name, *load_commit(objects, name).parents])[count]
     for _ in range(count):
-        name = commit_at(objects, name).parents[0]
+        name = load_commit(objects, name).parents[0]
     return name
 
 
-def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> BundleFiles:
+def read_bundle_files(objects: Objects, commit: str, subfolder: str, origin: str) -> BundleFiles:
     """The bundle at a commit of a repository.
 
     Raises:
         BundleError: it holds what does not belong, or objects are missing or damaged.
     """
     try:
-        found = commit_at(objects, commit)
+        found = load_commit(objects, commit)
         top = _folder(objects, found.tree, subfolder)
         entries = _wanted(objects, top)
         _require_bounded(objects, entries, subfolder)
@@ -133,7 +133,7 @@ def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> Bund
     return BundleFiles(files, bundle_digest(files), commit, origin, written=found.written)
 
 
-def commit_at(objects: Objects, name: str) -> Commit:
+def load_commit(objects: Objects, name: str) -> CommitHeader:
     """A commit, read leniently: it may have been written in any encoding.
 
     Raises:
@@ -153,7 +153,7 @@ def commit_at(objects: Objects, name: str) -> Commit:
     if not tree:
         raise ObjectError(f"the commit {name} names no tree")
     who, at = _who_and_when(author)
-    return Commit(name, tree, tuple(parents), who, message.decode("utf-8", "replace"), at)
+    return CommitHeader(name, tree, tuple(parents), who, message.decode("utf-8", "replace"), at)
 
 
 def _who_and_when(author: bytes) -> tuple[str, datetime | None]:
@@ -187,7 +187,7 @@ def _wanted(objects: Objects, top: str) -> list[_Entry]:
     for entry in _in_sight(objects, top):
         try:
             _require_known_kind(entry)
-            if belongs(entry.name, is_link=entry.mode == _LINK, is_folder=entry.mode == _FOLDER):
+            if belongs_to_bundle(entry.name, is_link=entry.mode == _LINK, is_folder=entry.mode == _FOLDER):
                 entries.append(entry)
         except ValueError as error:
             problems.append(Problem(entry.name, None, str(error)))
@@ -285,7 +285,7 @@ def _read(objects: Objects, entries: list[_Entry]) -> tuple[dict[str, bytes], li
 MAX_COMMITS: Final = 200_000
 
 
-def descends(objects: Objects, head: str, accepted: str) -> bool:
+def is_descendant(objects: Objects, head: str, accepted: str) -> bool:
     """Whether ``accepted`` is ``head`` or one of its ancestors; a history that ends early is not followed further.
 
     Raises:
@@ -297,7 +297,7 @@ def descends(objects: Objects, head: str, accepted: str) -> bool:
         if name == accepted:
             return True
         try:
-            parents = commit_at(objects, name).parents
+            parents = load_commit(objects, name).parents
         except MissingObjectError:
             if name == head:
                 raise

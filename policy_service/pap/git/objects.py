@@ -47,7 +47,7 @@ class PackedHeader:
     base_name: bytes = b""
 
 
-def header_at(file: BinaryIO, offset: int, width: int) -> PackedHeader:
+def read_object_header(file: BinaryIO, offset: int, width: int) -> PackedHeader:
     """The header of the object at ``offset``; ``width``: bytes of an object's name in this repository.
 
     Raises:
@@ -86,7 +86,7 @@ def require_bounded(file: BinaryIO, width: int) -> None:
     if count > MAX_OBJECTS:
         raise PackError(f"{count} objects; {MAX_OBJECTS} is the limit")
     for _ in range(count):
-        header = header_at(file, offset, width)
+        header = read_object_header(file, offset, width)
         largest = max(header.size, header.result)
         if largest > MAX_OBJECT_BYTES:
             raise PackError(f"an object of {largest} bytes; {MAX_OBJECT_BYTES} is the limit")
@@ -149,7 +149,7 @@ def _end_of(file: BinaryIO, header: PackedHeader) -> int:
 
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
-KINDS: Final = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
+OBJECT_KINDS: Final = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
 MAX_COMMIT_BYTES: Final = 1_048_576  # a message of a mebibyte; more is no message
 MAX_TREE_BYTES: Final = 4 * 1_048_576  # some 100,000 entries in one folder
 MAX_BASE_BYTES: Final = 64 * 1_048_576  # what a delta may be made from: an older version that was larger
@@ -218,7 +218,7 @@ class Objects:
         if size > limit:
             raise ObjectError(f"{name} is larger than {limit} bytes")
         raw = self._raw(name, size)
-        if _HASHES[len(name)](b"%s %d\0" % (KINDS[kind], len(raw)) + raw).hexdigest() != name:
+        if _HASHES[len(name)](b"%s %d\0" % (OBJECT_KINDS[kind], len(raw)) + raw).hexdigest() != name:
             raise ObjectError(f"the bytes of {name} are not what the name says: the repository is damaged")
         return raw
 
@@ -237,7 +237,7 @@ class Objects:
 
 
 def _word(kind: int) -> str:
-    return KINDS.get(kind, b"thing").decode()
+    return OBJECT_KINDS.get(kind, b"thing").decode()
 
 
 def _stores(store: object) -> Iterator[DiskObjectStore]:
@@ -252,7 +252,7 @@ def _size_in(store: DiskObjectStore, name: str) -> tuple[int, int] | None:
     loose = _loose(store, name, _HEADER_BYTES)
     if loose is not None:
         word, _, size = loose.partition(b"\0")[0].partition(b" ")
-        kinds = {text: kind for kind, text in KINDS.items()}
+        kinds = {text: kind for kind, text in OBJECT_KINDS.items()}
         if word not in kinds or not size.isdigit():
             raise ObjectError(f"{name} cannot be unpacked: the repository is damaged")
         return kinds[word], int(size)
@@ -287,11 +287,11 @@ def _along_the_chain(pack: Pack, offset: int, width: int) -> tuple[int, int]:
     try:
         with Path(pack.data.path).open("rb") as file:
             while len(sizes) < _MAX_CHAIN:
-                header = header_at(file, offset, width)
+                header = read_object_header(file, offset, width)
                 sizes.append(header.result)
                 if len(sizes) > 1 and header.result > MAX_BASE_BYTES:
                     raise ObjectError(f"an object is made from one larger than {MAX_BASE_BYTES} bytes")
-                if header.kind in KINDS:
+                if header.kind in OBJECT_KINDS:
                     return header.kind, sizes[0]
                 offset = _base_of(pack, header, offset)
     except (PackError, KeyError, ValueError, OSError) as error:

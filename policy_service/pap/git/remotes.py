@@ -35,11 +35,11 @@ _HOST: Final = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]*\Z")
 _WRITE: Final = "write a folder, https://host/path, ssh://user@host/path or user@host:path"
 
 
-class TooSlowError(Exception):
+class RemoteTimeoutError(Exception):
     """An answer was not over in its time."""
 
 
-class RedirectedError(Exception):
+class RemoteRedirectError(Exception):
     """Somebody else would be asked than the operator named."""
 
 
@@ -47,7 +47,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True)
-class Place:
+class RepositoryAddress:
     """A repository as the settings name it. ``shown`` is what people and logs may see of it."""
 
     kind: str  # "folder", "http", "ssh"
@@ -65,7 +65,7 @@ class Place:
         return self.kind != "folder"
 
 
-def place_of(text: str, password: str | None = None) -> Place:
+def parse_address(text: str, password: str | None = None) -> RepositoryAddress:
     """Where a setting points to; ``password`` is for https, beside a user in the address or none.
 
     Raises:
@@ -75,7 +75,7 @@ def place_of(text: str, password: str | None = None) -> Place:
         scp = _SCP.match(text)
         if scp is None or Path(text).exists():
             folder = str(Path(text).expanduser().absolute())
-            return Place("folder", "", folder, folder)
+            return RepositoryAddress("folder", "", folder, folder)
         return _ssh(scp[2], None, scp[1], scp[3])
     parts = urlsplit(text)
     try:
@@ -83,7 +83,7 @@ def place_of(text: str, password: str | None = None) -> Place:
     except ValueError:
         raise StartError(f"policies_repository: its port is no number; {_WRITE}") from None
     if parts.scheme == "file" and not host:
-        return Place("folder", "", unquote(parts.path), unquote(parts.path))
+        return RepositoryAddress("folder", "", unquote(parts.path), unquote(parts.path))
     if parts.scheme == "ssh":
         if parts.password:
             raise StartError("policies_repository: ssh takes no password; give the service's user a key")
@@ -102,29 +102,29 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _ssh(host: str, port: int | None, username: str | None, path: str) -> Place:
+def _ssh(host: str, port: int | None, username: str | None, path: str) -> RepositoryAddress:
     if not _HOST.match(host) or path.startswith("-") or (username or "").startswith("-"):
         raise StartError(f"policies_repository: {host!r} is no host name; {_WRITE}")
     shown = f"ssh://{host}{'' if port is None else f':{port}'}/{path.lstrip('/')}"
-    return Place("ssh", host, path, shown, port, username)
+    return RepositoryAddress("ssh", host, path, shown, port, username)
 
 
 def _http(
     scheme: str, host: str, port: int | None, path: str, username: str | None, password: str | None
-) -> Place:
+) -> RepositoryAddress:
     if not host or not _HOST.match(host):
         raise StartError(f"policies_repository: {host!r} is no host name; {_WRITE}")
     bare = f"[{host}]" if ":" in host else host
     base = f"{scheme}://{bare}{'' if port is None else f':{port}'}"
     user = unquote(username) if username else ("git" if password else None)
     secret = unquote(password) if password else None
-    return Place("http", host, path, base + path, port, user, secret, base + "/")
+    return RepositoryAddress("http", host, path, base + path, port, user, secret, base + "/")
 
 
-class Asking:
+class RemoteSession:
     """One conversation with a repository, over by its deadline."""
 
-    def __init__(self, place: Place, timeout_s: float, route: Route = DIRECT) -> None:
+    def __init__(self, place: RepositoryAddress, timeout_s: float, route: Route = DIRECT) -> None:
         self._place, self._timeout_s, self._route = place, timeout_s, route
         self._ends = time.monotonic() + timeout_s
         self._vendor = _Ssh(timeout_s)
@@ -168,7 +168,7 @@ class Asking:
             answer = send(*args, **(more | {"redirect": False}))
             self._answers.append(answer)
             if answer.status in _REDIRECTS:
-                raise RedirectedError("it redirects elsewhere; write where it is as policies_repository")
+                raise RemoteRedirectError("it redirects elsewhere; write where it is as policies_repository")
             return answer
 
         made.pool_manager.request = sent  # type: ignore[method-assign]
@@ -181,7 +181,7 @@ class Asking:
             TooSlowError: it has gone on for too long.
         """
         if time.monotonic() > self._ends:
-            raise TooSlowError(f"it took longer than {self._timeout_s:g} s (policies_timeout_s)")
+            raise RemoteTimeoutError(f"it took longer than {self._timeout_s:g} s (policies_timeout_s)")
 
     def within(self, take: Callable[[bytes], int], limit: int) -> Callable[[bytes], int]:
         """``take``, for ``limit`` bytes at most."""

@@ -55,7 +55,7 @@ class SignedCommit:
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.key).digest()).rstrip(b"=").decode()
 
 
-def signature_of(commit: bytes) -> SignedCommit:
+def parse_signature(commit: bytes) -> SignedCommit:
     """The signature in a commit's bytes. Nothing about it is proved yet.
 
     Raises:
@@ -74,7 +74,7 @@ def signature_of(commit: bytes) -> SignedCommit:
         raise SignatureError("its signature is damaged") from error
 
 
-def verify(signed: SignedCommit) -> None:
+def verify_signature(signed: SignedCommit) -> None:
     """Make sure that the key it names has signed this commit for git. Whether the key is trusted is not asked here.
 
     Raises:
@@ -177,12 +177,12 @@ _KINDS: Final = re.compile(r"(?:sk-)?(?:ssh-|ecdsa-|rsa-)")
 _MAX_BYTES: Final = 1_048_576
 
 
-class SignersError(Exception):
+class AllowedSignersError(Exception):
     """The file of signers cannot be used; one sentence with its line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class AllowedSigner:
     """One line: who, with which key, for what and when."""
 
     principals: str
@@ -200,7 +200,7 @@ class Signer:
         )
 
 
-def read_signers(file: Path) -> tuple[Signer, ...]:
+def read_allowed_signers(file: Path) -> tuple[AllowedSigner, ...]:
     """Everybody the file trusts.
 
     Raises:
@@ -210,25 +210,27 @@ def read_signers(file: Path) -> tuple[Signer, ...]:
         with file.open("rb") as opened:
             lines = opened.read(_MAX_BYTES).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SignersError(f"policies_allowed_signers {str(file)!r} cannot be read: {error}") from error
+        raise AllowedSignersError(
+            f"policies_allowed_signers {str(file)!r} cannot be read: {error}"
+        ) from error
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 found.append(_signer(line.strip()))
             except ValueError as error:
-                raise SignersError(f"policies_allowed_signers {file}:{number}: {error}") from error
+                raise AllowedSignersError(f"policies_allowed_signers {file}:{number}: {error}") from error
     return tuple(found)
 
 
-def require_signed(commit: bytes, signers: tuple[Signer, ...], now: datetime) -> str:
+def require_signed(commit: bytes, signers: tuple[AllowedSigner, ...], now: datetime) -> str:
     """Make sure that a commit was signed by somebody who may; who that is.
 
     Raises:
         SignatureError: it was not.
     """
-    signed = signature_of(commit)
-    verify(signed)
+    signed = parse_signature(commit)
+    verify_signature(signed)
     for signer in signers:
         if signer.may_sign(signed.key, now):
             return signer.principals
@@ -237,7 +239,7 @@ def require_signed(commit: bytes, signers: tuple[Signer, ...], now: datetime) ->
     )
 
 
-def _signer(line: str) -> Signer:
+def _signer(line: str) -> AllowedSigner:
     principals, rest = _principals(line)
     options: dict[str, str | None] = {}
     if not _KINDS.match(rest):
@@ -252,7 +254,7 @@ def _signer(line: str) -> Signer:
     kind = parts[0].encode()
     if key[4 : 4 + len(kind)] != kind:
         raise ValueError(f"the key is not of the kind {parts[0]!r} it is said to be")
-    return Signer(
+    return AllowedSigner(
         principals,
         key,
         tuple(filter(None, (options.get("namespaces") or "").split(","))),

@@ -17,26 +17,33 @@ from typing import Final
 
 from cedarpy import pst
 
-from policy_service.pap.lint.domains import INT64, Domain, Narrowed, domain_of, interval, people_domain
-from policy_service.pap.lint.proofs import (
-    MAX_CASES,
-    Case,
-    Cases,
-    TooManyCasesError,
-    cases,
-    condition_of,
-    impossible,
-    narrowed_by,
-    truth,
+from policy_service.pap.lint.domains import (
+    INT64,
+    Domain,
+    NarrowedBounds,
+    bounds_of,
+    people_domain,
+    tool_domain,
 )
-from policy_service.pap.parts import Parts
+from policy_service.pap.lint.proofs import (
+    MAX_CONJUNCTIONS,
+    Conjunction,
+    Disjunction,
+    TooComplexError,
+    constant_truth,
+    implied_bounds,
+    is_impossible,
+    policy_condition,
+    to_disjunction,
+)
+from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import Policy, children, expressions
 from policy_service.pap.problems import Level, Problem
-from policy_service.pdp.rules import may_match
+from policy_service.pdp.rules import scope_may_match
 
 
 @dataclass(frozen=True)
-class Subject:
+class LintedPolicy:
     """A policy and the domains of the actions its scope can match; a domain for each version of a tool."""
 
     policy: Policy
@@ -45,21 +52,21 @@ class Subject:
     @cached_property
     def condition(self) -> pst.Expr:
         """Scope and clauses as one condition."""
-        return condition_of(self.policy.tree)
+        return policy_condition(self.policy.tree)
 
     @cached_property
-    def cases(self) -> Cases | None:
+    def cases(self) -> Disjunction | None:
         """When it holds; None when there are too many cases to look at."""
         return self._cases(holds=True)
 
     @cached_property
-    def other_cases(self) -> Cases | None:
+    def other_cases(self) -> Disjunction | None:
         """When it does not hold; None when there are too many cases to look at."""
         return self._cases(holds=False)
 
-    def possible(self, domain: Domain) -> tuple[Case, ...]:
+    def possible(self, domain: Domain) -> tuple[Conjunction, ...]:
         """The cases of which nobody can prove that they never happen."""
-        return tuple(case for case in self.cases or () if not impossible(case, domain))
+        return tuple(case for case in self.cases or () if not is_impossible(case, domain))
 
     @property
     def about_people(self) -> bool:
@@ -78,17 +85,17 @@ class Subject:
         told = f"{self.policy.source.id}: {message}"
         return self.policy.statement.problem(told, annotation).as_finding(code, level)
 
-    def _cases(self, *, holds: bool) -> Cases | None:
+    def _cases(self, *, holds: bool) -> Disjunction | None:
         try:
-            return cases(self.condition, holds)
-        except TooManyCasesError:
+            return to_disjunction(self.condition, holds)
+        except TooComplexError:
             return None
 
 
-def subjects_of(parts: Parts, policies: Mapping[str, Policy]) -> tuple[Subject, ...]:
+def linted_policies(parts: BundleParts, policies: Mapping[str, Policy]) -> tuple[LintedPolicy, ...]:
     """Every policy with what is known about its calls."""
     domains = [
-        (version, domain_of(version, parts.config, parts.meters.get(version.tool, ())))
+        (version, tool_domain(version, parts.config, parts.meters.get(version.tool, ())))
         for version in parts.tools
     ]
     people = {action: people_domain(action) for policy in policies.values() for action in policy.about_people}
@@ -98,10 +105,10 @@ def subjects_of(parts: Parts, policies: Mapping[str, Policy]) -> tuple[Subject, 
             yield from (people[action] for action in sorted(policy.about_people))
             return
         for version, domain in domains:
-            if may_match(policy.tree, version.tool, version.manifest.groups):
+            if scope_may_match(policy.tree, version.tool, version.manifest.groups):
                 yield domain
 
-    return tuple(Subject(policy, tuple(about(policy))) for policy in policies.values())
+    return tuple(LintedPolicy(policy, tuple(about(policy))) for policy in policies.values())
 
 
 MAX_PAIRS: Final = 20_000
@@ -110,7 +117,7 @@ MAX_PAIRS: Final = 20_000
 _COMPARES: Final = frozenset({"eq", "less", "less_eq", "greater", "greater_eq"})
 
 
-def never_matching(subject: Subject) -> Iterator[Problem]:
+def check_satisfiable(subject: LintedPolicy) -> Iterator[Problem]:
     """A rule that no call can ever satisfy."""
     if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
         what = "it asks nobody" if subject.kind == "gate" else f"this {subject.kind} does nothing"
@@ -121,7 +128,7 @@ def never_matching(subject: Subject) -> Iterator[Problem]:
         )
 
 
-def outside_the_schema(subject: Subject) -> Iterator[Problem]:
+def check_schema_bounds(subject: LintedPolicy) -> Iterator[Problem]:
     """A comparison with a value that no call can have, in a rule that may hold for another reason."""
     if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
         return
@@ -133,7 +140,7 @@ def outside_the_schema(subject: Subject) -> Iterator[Problem]:
             )
 
 
-def shadowed(subjects: Sequence[Subject]) -> Iterator[Problem]:
+def check_shadowed(subjects: Sequence[LintedPolicy]) -> Iterator[Problem]:
     """Gates and permits that another rule makes void: whenever they hold a plain forbid holds as well."""
     forbids = [
         one
@@ -159,24 +166,24 @@ def shadowed(subjects: Sequence[Subject]) -> Iterator[Problem]:
             )
 
 
-def given_up(subject: Subject) -> Iterator[Problem]:
+def check_complexity(subject: LintedPolicy) -> Iterator[Problem]:
     """A condition that was not looked at whole."""
     if subject.cases is None:
         yield subject.finding(
             "not-looked-at",
-            f"its condition has more than {MAX_CASES} cases, so contradictions in it are not looked for; "
+            f"its condition has more than {MAX_CONJUNCTIONS} cases, so contradictions in it are not looked for; "
             "split the policy",
             "note",
         )
 
 
-def _implies(subject: Subject, forbid: Subject) -> bool:
+def _implies(subject: LintedPolicy, forbid: LintedPolicy) -> bool:
     """Whether the forbid holds, or errs, for every call for which this rule holds."""
     covered = set(map(id, forbid.domains))
     return all(
         id(domain) in covered
         and all(
-            impossible(case | other, domain)
+            is_impossible(case | other, domain)
             for case in subject.possible(domain)
             for other in forbid.other_cases or ()
         )
@@ -194,10 +201,12 @@ def _is_comparison(expr: pst.Expr) -> bool:
     )
 
 
-def _never_true(subject: Subject, expr: pst.Expr) -> bool:
+def _never_true(subject: LintedPolicy, expr: pst.Expr) -> bool:
     """Whether it is false in every domain in which the other atoms leave the rule possible."""
-    (case,) = cases(expr)
-    return all(truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case)
+    (case,) = to_disjunction(expr)
+    return all(
+        constant_truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case
+    )
 
 
 _SIGNS: Final = {"eq": "==", "less": "<", "less_eq": "<=", "greater": ">", "greater_eq": ">="}
@@ -221,7 +230,7 @@ def _shown(expr: pst.Expr) -> str:
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 
 
-def overflowing(subject: Subject) -> Iterator[Problem]:
+def check_overflow(subject: LintedPolicy) -> Iterator[Problem]:
     """The first operation of a rule that can overflow, for some version of some tool."""
     for domain in subject.domains:
         found = next(_walk(subject.condition, domain, {}), None)
@@ -234,7 +243,7 @@ def overflowing(subject: Subject) -> Iterator[Problem]:
             return
 
 
-def _walk(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Iterator[str]:
+def _walk(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> Iterator[str]:
     match expr:
         case pst.BinaryOp(op="and" | "or" as op, left=left, right=right):
             yield from _walk(left, domain, narrowed)
@@ -253,16 +262,16 @@ def _walk(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Iterator[str]:
         yield "`-` of a fact"
 
 
-def _leaves(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> bool:
-    bounds = interval(expr, domain, narrowed)
+def _leaves(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> bool:
+    bounds = bounds_of(expr, domain, narrowed)
     return bounds is not None and (bounds[0] < INT64[0] or bounds[1] > INT64[1])
 
 
-def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: Narrowed) -> Narrowed:
+def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: NarrowedBounds) -> NarrowedBounds:
     """The bounds where this has been asked and answered so."""
     try:
-        found = [narrowed_by(case, domain) for case in cases(asked, holds)]
-    except TooManyCasesError:
+        found = [implied_bounds(case, domain) for case in to_disjunction(asked, holds)]
+    except TooComplexError:
         return narrowed
     if not found:
         return narrowed
@@ -278,7 +287,7 @@ def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: Narrowed) -> 
     return merged
 
 
-def missing_entities(subject: Subject) -> Iterator[Problem]:
+def check_missing_entities(subject: LintedPolicy) -> Iterator[Problem]:
     """Every entity a rule names and asks something of."""
     for expr in dict.fromkeys(expressions(subject.condition)):
         named = _asked(expr)
@@ -299,13 +308,13 @@ def _asked(expr: pst.Expr) -> pst.EntityUid | None:
     return None
 
 
-SHORTEST: Final = timedelta(minutes=5)
+MIN_ANSWER_WINDOW: Final = timedelta(minutes=5)
 
 
-def short_windows(subject: Subject) -> Iterator[Problem]:
+def check_answer_window(subject: LintedPolicy) -> Iterator[Problem]:
     """A gate whose question expires before people have seen it denies, whatever they would have said."""
     gate = subject.policy.source.gate
-    if gate is not None and gate.answer_within < SHORTEST:
+    if gate is not None and gate.answer_within < MIN_ANSWER_WINDOW:
         yield subject.finding(
             "short-window",
             f"people have {int(gate.answer_within.total_seconds())} s to answer, at night too, and what nobody answers "
@@ -318,7 +327,7 @@ _ALPHABETS: Final = frozenset(
 )
 
 
-def patterns(subject: Subject) -> Iterator[Problem]:
+def check_patterns(subject: LintedPolicy) -> Iterator[Problem]:
     """`like` without a `*` is `==` in disguise: whoever wrote it meant the beginning or a part."""
     for expr in dict.fromkeys(expressions(subject.condition)):
         if isinstance(expr, pst.Like) and not any(isinstance(one, pst.Wildcard) for one in expr.pattern):
@@ -328,7 +337,7 @@ def patterns(subject: Subject) -> Iterator[Problem]:
             )
 
 
-def mixed_alphabets(subject: Subject) -> Iterator[Problem]:
+def check_mixed_alphabets(subject: LintedPolicy) -> Iterator[Problem]:
     """A word of letters of two alphabets looks like another word and equals no word anybody types."""
     for text in dict.fromkeys(_texts(subject)):
         for word in text.split():
@@ -340,7 +349,7 @@ def mixed_alphabets(subject: Subject) -> Iterator[Problem]:
                 )
 
 
-def empty_groups(parts: Parts, subject: Subject) -> Iterator[Problem]:
+def check_empty_groups(parts: BundleParts, subject: LintedPolicy) -> Iterator[Problem]:
     """A gate may ask several groups; one of them without people is a name nobody answers to. Who is in a directory's
     group is not known here.
     """
@@ -354,7 +363,7 @@ def empty_groups(parts: Parts, subject: Subject) -> Iterator[Problem]:
                 yield subject.finding("empty-group", message, "warning", annotation)
 
 
-def _texts(subject: Subject) -> Iterator[str]:
+def _texts(subject: LintedPolicy) -> Iterator[str]:
     for expr in expressions(subject.condition):
         if isinstance(expr, pst.StringLit):
             yield expr.value

@@ -15,11 +15,11 @@ from typing import Any, Final, TypeAlias
 from cedarpy import pst
 
 from countersign.contract import MAX_SAFE_INTEGER, ToolManifest
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.facts.schema import approval_schema
-from policy_service.pap.compile import schema_json, shape_of
+from policy_service.pap.compile import cedar_schema_json, tool_shape
 from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
 
 Path: TypeAlias = tuple[str, ...]
@@ -75,10 +75,10 @@ class Domain:
         return attributes
 
 
-def domain_of(version: ToolVersion, config: FactsConfig, meters: Sequence[Meter] = ()) -> Domain:
+def tool_domain(version: ToolVersion, config: FactsConfig, meters: Sequence[Meter] = ()) -> Domain:
     """What is known about every call of this version."""
     manifest = version.manifest
-    schema = schema_json([shape_of(version, meters)], config)
+    schema = cedar_schema_json([tool_shape(version, meters)], config)
     kind = {"type": "Entity", "name": manifest.resource.type}
     input_facts = _Inputs(manifest)
     facts = _fact_longs("resource", manifest.resource.type, config) | _fact_longs(
@@ -119,7 +119,7 @@ def people_domain(action: str) -> Domain:
         groups=frozenset(),
         types={
             "principal": {"type": "Entity", "name": "User"},
-            "resource": {"type": "Entity", "name": ABOUT[action]},
+            "resource": {"type": "Entity", "name": RESOURCE_TYPES[action]},
             "context": schema[""]["actions"][action]["appliesTo"]["context"],
         },
         entities=_entities(schema),
@@ -206,11 +206,11 @@ def _is_number(value: Any) -> bool:
 
 _TO_LONG: Final = frozenset({"to_milliseconds", "to_seconds", "to_minutes", "to_hours", "to_days"})
 
-Narrowed = Mapping[pst.Expr, Interval]
+NarrowedBounds = Mapping[pst.Expr, Interval]
 """Bounds that hold where an expression stands, because of what was asked before it."""
 
 
-def interval(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Interval | None:
+def bounds_of(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> Interval | None:
     """The bounds of a Long before any overflow is refused; None for what is no Long or unknown."""
     found = _plain(expr, domain, narrowed)
     known = narrowed.get(expr)
@@ -219,20 +219,20 @@ def interval(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Interval | N
     return max(found[0], known[0]), min(found[1], known[1])
 
 
-def _plain(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Interval | None:
+def _plain(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> Interval | None:
     match expr:
         case pst.LongLit(value=value):
             return value, value
         case pst.UnaryOp(op="neg", arg=arg):
-            inner = interval(arg, domain, narrowed)
+            inner = bounds_of(arg, domain, narrowed)
             return None if inner is None else (-inner[1], -inner[0])
         case pst.UnaryOp(op=op) if op in _TO_LONG:
             return INT64
         case pst.BinaryOp(op="add" | "sub" | "mul" as op, left=left, right=right):
-            one, other = interval(left, domain, narrowed), interval(right, domain, narrowed)
+            one, other = bounds_of(left, domain, narrowed), bounds_of(right, domain, narrowed)
             return None if one is None or other is None else _arithmetic(op, one, other)
         case pst.IfThenElse(then_expr=then, else_expr=other_expr):
-            one, other = interval(then, domain, narrowed), interval(other_expr, domain, narrowed)
+            one, other = bounds_of(then, domain, narrowed), bounds_of(other_expr, domain, narrowed)
             return None if one is None or other is None else (min(one[0], other[0]), max(one[1], other[1]))
     path = path_of(expr)
     if path is None:

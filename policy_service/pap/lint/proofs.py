@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 
 from cedarpy import pst
 
-from policy_service.pap.lint.domains import Domain, Interval, interval, path_of
+from policy_service.pap.lint.domains import Domain, Interval, bounds_of, path_of
 
-MAX_CASES: Final = 128
+MAX_CONJUNCTIONS: Final = 128
 """Cases of one condition; each is looked at for every version of every tool the policy is about."""
 
 _TRUE: Final = pst.BoolLit(True)
@@ -24,7 +24,7 @@ _MIRRORED: Final[dict[str, pst.BinaryOpName]] = {"greater": "less", "greater_eq"
 _OPPOSITE: Final[dict[str, pst.BinaryOpName]] = {"less": "less_eq", "less_eq": "less"}
 
 
-class TooManyCasesError(Exception):
+class TooComplexError(Exception):
     """A condition that would take too long to look at whole."""
 
 
@@ -36,21 +36,21 @@ class Atom:
     holds: bool
 
 
-Case: TypeAlias = frozenset[Atom]
-Cases: TypeAlias = tuple[Case, ...]
+Conjunction: TypeAlias = frozenset[Atom]
+Disjunction: TypeAlias = tuple[Conjunction, ...]
 
 
-def condition_of(policy: pst.Template) -> pst.Expr:
+def policy_condition(policy: pst.Template) -> pst.Expr:
     """When the policy holds for a call whose action its scope names: scopes and clauses in Cedar's order."""
     parts = [_scope(pst.Var("principal"), policy.principal), _scope(pst.Var("resource"), policy.resource)]
     parts += [
         pst.UnaryOp("not", clause.expr) if isinstance(clause, pst.Unless) else clause.expr
         for clause in policy.clauses
     ]
-    return joined("and", [part for part in parts if part != _TRUE])
+    return combine("and", [part for part in parts if part != _TRUE])
 
 
-def joined(op: pst.BinaryOpName, parts: Iterable[pst.Expr]) -> pst.Expr:
+def combine(op: pst.BinaryOpName, parts: Iterable[pst.Expr]) -> pst.Expr:
     """All of these with `and`, or one of these with `or`."""
     whole: pst.Expr | None = None
     for part in parts:
@@ -58,7 +58,7 @@ def joined(op: pst.BinaryOpName, parts: Iterable[pst.Expr]) -> pst.Expr:
     return whole if whole is not None else pst.BoolLit(op == "and")
 
 
-def cases(expr: pst.Expr, holds: bool = True) -> Cases:
+def to_disjunction(expr: pst.Expr, holds: bool = True) -> Disjunction:
     """The cases in which this is true, or false; none when it never is.
 
     Raises:
@@ -68,35 +68,41 @@ def cases(expr: pst.Expr, holds: bool = True) -> Cases:
         case pst.BoolLit(value=value):
             return (frozenset(),) if value is holds else ()
         case pst.UnaryOp(op="not", arg=arg):
-            return cases(arg, not holds)
+            return to_disjunction(arg, not holds)
         case pst.BinaryOp(op="and" | "or" as op, left=left, right=right):
-            return _both(cases(left, holds), cases(right, holds), together=(op == "and") is holds)
+            return _both(
+                to_disjunction(left, holds), to_disjunction(right, holds), together=(op == "and") is holds
+            )
         case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
-            yes = _both(cases(cond, True), cases(then, holds), together=True)
-            return _both(yes, _both(cases(cond, False), cases(other, holds), together=True), together=False)
+            yes = _both(to_disjunction(cond, True), to_disjunction(then, holds), together=True)
+            return _both(
+                yes,
+                _both(to_disjunction(cond, False), to_disjunction(other, holds), together=True),
+                together=False,
+            )
         case pst.Is(base=base, entity_type=kind, in_expr=inside) if inside is not None:
             parts: list[pst.Expr] = [pst.Is(base, kind, None), pst.BinaryOp("in", base, inside)]
-            return cases(joined("and", parts), holds)
+            return to_disjunction(combine("and", parts), holds)
         case pst.BinaryOp(op=op, left=left, right=right):
             return _comparison(op, left, right, holds)
     return (frozenset({Atom(expr, holds)}),)
 
 
-def _comparison(op: pst.BinaryOpName, left: pst.Expr, right: pst.Expr, holds: bool) -> Cases:
+def _comparison(op: pst.BinaryOpName, left: pst.Expr, right: pst.Expr, holds: bool) -> Disjunction:
     if op in _MIRRORED:
-        return cases(pst.BinaryOp(_MIRRORED[op], right, left), holds)
+        return to_disjunction(pst.BinaryOp(_MIRRORED[op], right, left), holds)
     if op == "not_eq":
-        return cases(pst.BinaryOp("eq", left, right), not holds)
+        return to_disjunction(pst.BinaryOp("eq", left, right), not holds)
     if op == "contains" and isinstance(left, pst.Set):
-        return cases(joined("or", [pst.BinaryOp("eq", right, one) for one in left.elements]), holds)
+        return to_disjunction(combine("or", [pst.BinaryOp("eq", right, one) for one in left.elements]), holds)
     if op == "in" and isinstance(right, pst.Set):
-        return cases(joined("or", [pst.BinaryOp("in", left, one) for one in right.elements]), holds)
+        return to_disjunction(combine("or", [pst.BinaryOp("in", left, one) for one in right.elements]), holds)
     if op == "eq":
         left, right = _ordered(left, right)
         if isinstance(right, pst.BoolLit):
-            return cases(left, right.value is holds)
+            return to_disjunction(left, right.value is holds)
     elif op in _OPPOSITE and not holds:
-        return cases(pst.BinaryOp(_OPPOSITE[op], right, left), True)
+        return to_disjunction(pst.BinaryOp(_OPPOSITE[op], right, left), True)
     return (frozenset({Atom(pst.BinaryOp(op, left, right), holds)}),)
 
 
@@ -108,15 +114,15 @@ def _ordered(left: pst.Expr, right: pst.Expr) -> tuple[pst.Expr, pst.Expr]:
     return (left, right) if repr(left) <= repr(right) else (right, left)
 
 
-def _both(left: Cases, right: Cases, *, together: bool) -> Cases:
+def _both(left: Disjunction, right: Disjunction, *, together: bool) -> Disjunction:
     if together:
-        if len(left) * len(right) > MAX_CASES**2:
-            raise TooManyCasesError
+        if len(left) * len(right) > MAX_CONJUNCTIONS**2:
+            raise TooComplexError
         found = dict.fromkeys(one | other for one in left for other in right)
     else:
         found = dict.fromkeys((*left, *right))
-    if len(found) > MAX_CASES:
-        raise TooManyCasesError
+    if len(found) > MAX_CONJUNCTIONS:
+        raise TooComplexError
     return tuple(found)
 
 
@@ -133,16 +139,16 @@ def _scope(var: pst.Var, scope: pst.PrincipalOrResourceConstraint) -> pst.Expr:
     return _TRUE
 
 
-def impossible(case: Case, domain: Domain) -> bool:
+def is_impossible(case: Conjunction, domain: Domain) -> bool:
     """Whether no call of this domain has all of these atoms."""
-    if any(truth(atom.expr, domain) is (not atom.holds) for atom in case):
+    if any(constant_truth(atom.expr, domain) is (not atom.holds) for atom in case):
         return True
     if any(Atom(atom.expr, not atom.holds) in case for atom in case):
         return True
     return _numbers_disagree(case, domain) or _values_disagree(case, domain) or _order_disagrees(case)
 
 
-def truth(expr: pst.Expr, domain: Domain) -> bool | None:
+def constant_truth(expr: pst.Expr, domain: Domain) -> bool | None:
     """What an atom is for every call of this domain; None when it depends or nobody can say."""
     match expr:
         case pst.HasAttr(base=base, attrs=attrs):
@@ -161,14 +167,14 @@ def truth(expr: pst.Expr, domain: Domain) -> bool | None:
             return None if texts is None else _all_or_none(word == text for word in texts)
         case pst.Like(base=base, pattern=pattern):
             texts = _texts(base, domain)
-            return None if texts is None else _all_or_none(matches(pattern, word) for word in texts)
+            return None if texts is None else _all_or_none(matches_pattern(pattern, word) for word in texts)
         case pst.BinaryOp(op="eq" | "less" | "less_eq" as op, left=left, right=right):
-            return _compared(op, interval(left, domain, {}), interval(right, domain, {}))
+            return _compared(op, bounds_of(left, domain, {}), bounds_of(right, domain, {}))
     path = path_of(expr)
     return None if path is None else domain.bools.get(path)
 
 
-def narrowed_by(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Interval]:
+def implied_bounds(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Interval]:
     """The bounds of every expression this case compares with a known number."""
     bounds: dict[pst.Expr, Interval] = {}
     for _ in range(_ROUNDS):
@@ -184,7 +190,7 @@ def narrowed_by(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Interval
 _ROUNDS = 4  # each may narrow what the next one uses; more rounds would rarely find more
 
 
-def matches(pattern: tuple[pst.PatternElem, ...], text: str) -> bool:
+def matches_pattern(pattern: tuple[pst.PatternElem, ...], text: str) -> bool:
     """Whether `like` holds."""
     reached = {0}
     for element in pattern:
@@ -196,7 +202,7 @@ def matches(pattern: tuple[pst.PatternElem, ...], text: str) -> bool:
 
 
 def _narrow(bounds: dict[pst.Expr, Interval], expr: pst.BinaryOp, holds: bool, domain: Domain) -> None:
-    one, other = interval(expr.left, domain, bounds), interval(expr.right, domain, bounds)
+    one, other = bounds_of(expr.left, domain, bounds), bounds_of(expr.right, domain, bounds)
     if one is None or other is None:
         return
     if expr.op in {"less", "less_eq"} and holds:
@@ -209,11 +215,11 @@ def _narrow(bounds: dict[pst.Expr, Interval], expr: pst.BinaryOp, holds: bool, d
         bounds[expr.left] = one[0] + (one[0] == other[0]), one[1] - (one[1] == other[1])
 
 
-def _numbers_disagree(case: Case, domain: Domain) -> bool:
-    return any(low > high for low, high in narrowed_by(case, domain).values())
+def _numbers_disagree(case: Conjunction, domain: Domain) -> bool:
+    return any(low > high for low, high in implied_bounds(case, domain).values())
 
 
-def _values_disagree(case: Case, domain: Domain) -> bool:
+def _values_disagree(case: Conjunction, domain: Domain) -> bool:
     """Whether the literals an expression must and must not equal leave it no value."""
     wanted: dict[pst.Expr, list[tuple[pst.Lit, bool]]] = {}
     patterns: dict[pst.Expr, list[tuple[tuple[pst.PatternElem, ...], bool]]] = {}
@@ -245,14 +251,14 @@ def _no_value_left(
     left -= {literal for literal, holds in wanted if not holds}
     return not any(
         all(
-            not isinstance(literal, pst.StringLit) or matches(pattern, literal.value) is holds
+            not isinstance(literal, pst.StringLit) or matches_pattern(pattern, literal.value) is holds
             for pattern, holds in patterns
         )
         for literal in left
     )
 
 
-def _order_disagrees(case: Case) -> bool:
+def _order_disagrees(case: Conjunction) -> bool:
     held = {
         (atom.expr.op, atom.expr.left, atom.expr.right)
         for atom in case

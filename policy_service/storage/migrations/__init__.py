@@ -26,7 +26,7 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import sqlite
 
 _FOLDER = Path(__file__).parent
-_MIGRATING = 7_223_372_036_854_775_807  # one number of our own among a database's advisory locks
+_MIGRATION_LOCK_ID = 7_223_372_036_854_775_807  # one number of our own among a database's advisory locks
 
 
 def migrate(url: str) -> None:
@@ -48,7 +48,7 @@ def is_empty(url: str) -> bool:
     """
     if sqlite.is_missing(make_url(url)):
         return True
-    with _as_ours(url, "asked"), _connection(url) as conn:
+    with _translate_errors(url, "asked"), _connection(url) as conn:
         return current(conn) is None
 
 
@@ -93,8 +93,8 @@ def _revisions() -> list[str]:
 
 def _run(url: str, step: Callable[[Config], object], *, unless_at: str | None = None) -> None:
     config = _config()
-    with _as_ours(url, "migrated"), _connection(url) as conn, _alone(conn):
-        found = _known(conn)
+    with _translate_errors(url, "migrated"), _connection(url) as conn, _migration_lock(conn):
+        found = _known_revision(conn)
         if found is not None and found == unless_at:
             return
         config.attributes["connection"] = conn
@@ -102,12 +102,12 @@ def _run(url: str, step: Callable[[Config], object], *, unless_at: str | None = 
 
 
 @contextmanager
-def _as_ours(url: str, done: str) -> Iterator[None]:
+def _translate_errors(url: str, done: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        if sqlite.is_damage(cause := getattr(error, "orig", None)):
-            raise sqlite.damaged(make_url(url).database, cause) from error
+        if sqlite.is_corruption(cause := getattr(error, "orig", None)):
+            raise sqlite.corruption_error(make_url(url).database, cause) from error
         raise StorageUnavailableError(
             f"the database could not be {done} ({type(error).__name__}); what failed left nothing, run it again"
         ) from error
@@ -129,22 +129,24 @@ def _connection(url: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def _alone(conn: Connection) -> Iterator[None]:
+def _migration_lock(conn: Connection) -> Iterator[None]:
     """Replicas that start together migrate one after the other; the last of them finds nothing to do."""
     if conn.dialect.name == "sqlite":
         yield
         return
-    conn.exec_driver_sql(f"SELECT pg_advisory_lock({_MIGRATING})")  # the session's, so it outlives each step
+    conn.exec_driver_sql(
+        f"SELECT pg_advisory_lock({_MIGRATION_LOCK_ID})"
+    )  # the session's, so it outlives each step
     conn.commit()
     try:
         yield
     finally:
         conn.rollback()  # a step that failed
-        conn.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATING})")
+        conn.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK_ID})")
         conn.commit()
 
 
-def _known(conn: Connection) -> str | None:
+def _known_revision(conn: Connection) -> str | None:
     """The revision a database is at.
 
     Raises:

@@ -22,27 +22,33 @@ from typing import Final
 from countersign.contract import JSON, ErrorCode, load, names
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.arguments import edited_args
-from policy_service.queries.cases import Case, read_case
-from policy_service.queries.changes import stale_review
+from policy_service.queries import repository
+from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, why_not
+from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage import proposals
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.effects.asking import require_current, with_one_bundle
-from policy_service.workflow.moves import Cause, insert, move_proposal, person_actor, tell_review
-from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    insert,
+    person_actor,
+    publish_review_event,
+    transition_proposal,
+)
 
 MAX_OF_A_PERSON: Final = 20
 """On one review, whatever became of them: each is a line of its story and a question to the agent's side."""
 
 
 @dataclass(frozen=True)
-class Proposed:
+class ProposalRequest:
     """What is proposed, and in place of what."""
 
     review_id: str
@@ -54,7 +60,7 @@ class Proposed:
     channel: str
 
 
-async def propose(ctx: Context, voter: Voter, proposed: Proposed) -> ProposalRow:
+async def propose(ctx: Context, voter: Voter, proposed: ProposalRequest) -> ProposalRow:
     """Propose other arguments.
 
     Raises:
@@ -65,15 +71,15 @@ async def propose(ctx: Context, voter: Voter, proposed: Proposed) -> ProposalRow
     """
 
     async def under(bundle: Bundle) -> ProposalRow:
-        txn = (await ctx.db.read(lambda conn: records.require_review(conn, proposed.review_id))).txn
+        txn = (await ctx.db.read(lambda conn: repository.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
-def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter) -> None:
+def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
     """Refuse who may not propose, and what cannot be changed any more (2, 3)."""
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     if case.review.state != "open" or tx.now >= case.review.answer_by:
@@ -87,29 +93,31 @@ def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: 
         )
 
 
-def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: Proposed, txn: str) -> ProposalRow:
-    require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
-    require_deciding(tx, voter.iss, voter.sub)
-    case = read_case(tx.conn, proposed.review_id)
+def _propose(
+    tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: ProposalRequest, txn: str
+) -> ProposalRow:
+    require_current_bundle(ctx, bundle)
+    tx = lock_transaction(tx, txn)
+    require_active_person(tx, voter.iss, voter.sub)
+    case = read_review_context(tx.conn, proposed.review_id)
     _require_same_bytes(tx, case, proposed)
     require_proposable(tx, ctx, bundle, case, voter)
     reason = (proposed.reason or "").strip()
     if not reason:
         raise InvalidRequestError("say why: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED)
-    args = edited_args(bundle, case.effect, proposed.args)
-    cause = Cause(person_actor(voter.iss, voter.sub), "proposed")
-    made = proposals.made_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
+    args = canonical_proposed_args(bundle, case.effect, proposed.args)
+    cause = TransitionReason(person_actor(voter.iss, voter.sub), "proposed")
+    made = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
     if mine is not None and (mine.args, mine.reason) == (args, reason):
         return mine
     _require_room(made)
     if mine is not None:
-        move_proposal(tx, case.review, mine, LAPSED, cause.because("replaced"))
+        transition_proposal(tx, case.review, mine, LAPSED, cause.because("replaced"))
     return _record(tx, case, voter, proposed, args, reason, cause)
 
 
-def _require_same_bytes(tx: Tx, case: Case, proposed: Proposed) -> None:
+def _require_same_bytes(tx: Tx, case: ReviewContext, proposed: ProposalRequest) -> None:
     seen = (proposed.rev, proposed.effect_digest, proposed.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
@@ -125,7 +133,13 @@ def _require_room(made: Sequence[ProposalRow]) -> None:
 
 
 def _record(
-    tx: Tx, case: Case, voter: Voter, proposed: Proposed, args: bytes, reason: str, cause: Cause
+    tx: Tx,
+    case: ReviewContext,
+    voter: Voter,
+    proposed: ProposalRequest,
+    args: bytes,
+    reason: str,
+    cause: TransitionReason,
 ) -> ProposalRow:
     row = ProposalRow(
         proposal_id=new_id("prop", tx.now),
@@ -146,5 +160,7 @@ def _record(
     )
     insert(tx, row)
     detail = {"proposal_id": row.proposal_id, "args_digest": row.args_digest, "channel": row.channel}
-    tell_review(tx, case.review, "proposal_opened", cause, effect_digest=case.effect.effect_digest, **detail)
+    publish_review_event(
+        tx, case.review, "proposal_opened", cause, effect_digest=case.effect.effect_digest, **detail
+    )
     return row

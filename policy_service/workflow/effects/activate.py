@@ -20,18 +20,23 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import EffectState
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
-from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
-from policy_service.workflow.effects.endings import expire_if_over
-from policy_service.workflow.effects.ready import settle_answer
-from policy_service.workflow.looking import look
-from policy_service.workflow.moves import SERVICE, Cause
+from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.effects.apply_evaluation import apply_evaluation
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.effects.termination import expire_if_unused
+from policy_service.workflow.transitions import SERVICE, TransitionReason
 
 log = structlog.get_logger(__name__)
 
@@ -45,12 +50,12 @@ async def activate(ctx: Context) -> bool:
 
     A bundle that does not load leaves the last good one active; the status and the log say why.
     """
-    reloaded = await look(ctx)
-    await ask_about_open(ctx)
+    reloaded = await refresh_bundle(ctx)
+    await reevaluate_open_effects(ctx)
     return reloaded.changed
 
 
-async def look_when_asked(ctx: Context) -> None:
+async def refresh_on_request(ctx: Context) -> None:
     """Look as often as somebody asks, and not without a pause. Until cancelled."""
     while True:
         await ctx.looks.wait()
@@ -61,7 +66,7 @@ async def look_when_asked(ctx: Context) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def ask_about_open(ctx: Context) -> int:
+async def reevaluate_open_effects(ctx: Context) -> int:
     """Ask the active bundle about every open effect it has not answered for yet; how many were asked about.
 
     One round at a time; who comes meanwhile waits, and finds it done.
@@ -77,9 +82,9 @@ async def ask_about_open(ctx: Context) -> int:
 async def _ask_about_open(ctx: Context) -> int:
     active = ctx.active
     digest, after = active.current.digest, ""
-    if active.asked_in_full == digest:
+    if active.fully_reevaluated == digest:
         return 0
-    active.asked_in_full = None  # rules that come back are asked about what came under others meanwhile
+    active.fully_reevaluated = None  # rules that come back are asked about what came under others meanwhile
     active.asked = active.unasked = 0
     while page := await ctx.db.read(lambda conn, after=after: _not_asked(conn, digest, after, 100)):  # type: ignore[misc]
         for effect_id, txn, rev in page:
@@ -90,36 +95,36 @@ async def _ask_about_open(ctx: Context) -> int:
                 # Whatever is wrong with this one must not leave the others under rules that no longer hold.
                 active.unasked += 1
                 log.exception("asking_failed", effect_id=effect_id, bundle=digest)
-            active.tell_how_far()
+            active.report_progress()
         after = page[-1][0]
     if not active.unasked:
-        active.asked_in_full = digest
-    active.tell_how_far()
+        active.fully_reevaluated = digest
+    active.report_progress()
     return active.asked
 
 
 async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
     async def under(bundle: Bundle) -> None:
-        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn, rev))
+        snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
         effect = snapshot.find(effect_id)
         if effect is not None:
             facts = await gather_facts(bundle, [effect], ctx.clock())
             await ctx.db.write(lambda tx: _ask_in(tx, bundle, effect_id, txn, rev, facts[effect_id]))
 
     def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
-        require_current(ctx, bundle)
-        tx = alone_with(tx, txn)
-        snapshot = records.require(tx.conn, txn, rev)
+        require_current_bundle(ctx, bundle)
+        tx = lock_transaction(tx, txn)
+        snapshot = repository.require_transaction(tx.conn, txn, rev)
         effect = snapshot.find(effect_id)
-        agent = records.agent_of(tx.conn, snapshot.transaction.agent)
+        agent = repository.agent_of(tx.conn, snapshot.transaction.agent)
         if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
             return
-        cause = Cause(SERVICE, "activation")
-        answer = ask_again(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
-        settle_answer(tx, bundle, snapshot, effect, answer, cause)
-        expire_if_over(tx, snapshot)  # a valid_for may have become shorter than the time that has passed
+        cause = TransitionReason(SERVICE, "activation")
+        answer = reevaluate(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
+        apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
+        expire_if_unused(tx, snapshot)  # a valid_for may have become shorter than the time that has passed
 
-    await with_one_bundle(ctx, under)
+    await with_stable_bundle(ctx, under)
 
 
 def _not_asked(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:

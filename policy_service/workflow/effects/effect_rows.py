@@ -34,7 +34,7 @@ _UNDECIDED = datetime.min.replace(tzinfo=UTC)
 _EVERYTHING = [""]  # the pointer to the whole: of a tool we do not know, nothing is shown
 
 
-def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | None = None) -> EffectRow:
+def new_effect_row(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | None = None) -> EffectRow:
     """The row of an effect nobody has decided about yet; a compensation names what it takes back.
 
     What is secret, and whether it may fail alone, is fixed now, by the manifest the effect was made with: a later
@@ -72,7 +72,7 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
     )
 
 
-def effect_of(row: EffectRow) -> Effect:
+def effect_from_row(row: EffectRow) -> Effect:
     """The effect of the contract that a row holds."""
     undo = row.compensation
     return Effect(
@@ -101,7 +101,7 @@ def _recipients_key(manifest: ToolManifest, args: JSON) -> str | None:
     return hashlib.sha256(b"\n".join(sorted(named))).hexdigest() if named else None
 
 
-def decided(effect: EffectRow, state: EffectState, decision: Decision, now: datetime) -> None:
+def apply_first_decision(effect: EffectRow, state: EffectState, decision: Decision, now: datetime) -> None:
     """Fill in what the first decision gives."""
     effect.state = state.value
     effect.gates = [gate.to_json() for gate in decision.gates]
@@ -109,17 +109,17 @@ def decided(effect: EffectRow, state: EffectState, decision: Decision, now: date
     effect.asked_at = effect.changed_at = now
     if UNKNOWN_TOOL in decision.policies:
         effect.secret = []  # only in dev: nobody can answer for arguments they may not see
-    effect.lapses_at = lapses_at(effect, now) if state is EffectState.RELEASED else None
+    effect.lapses_at = release_expiry(effect, now) if state is EffectState.RELEASED else None
 
 
-def lapses_at(effect: EffectRow, released_at: datetime) -> datetime | None:
+def release_expiry(effect: EffectRow, released_at: datetime) -> datetime | None:
     """Until when a compensation may be spent: ``valid_for`` from when it could be. None for others."""
     if effect.kind != "compensate":
         return None
     return released_at + timedelta(seconds=effect.valid_for_s)
 
 
-def redemption_of(effect: EffectRow, attempt: AttemptRow, jti: str | None) -> RedemptionRow:
+def redemption_row(effect: EffectRow, attempt: AttemptRow, jti: str | None) -> RedemptionRow:
     """That an effect was spent under an attempt, as the attempt tells it; ``jti`` is None where nobody knows it."""
     return RedemptionRow(
         effect_id=effect.effect_id,

@@ -6,17 +6,17 @@ from countersign.contract import ErrorCode
 from countersign.contract.wire import EpochView, RestoreView
 from policy_service.errors import ConflictError
 from policy_service.queries.context import Context
-from policy_service.storage.plumbing import restores
+from policy_service.storage.system_tables import list_restores
 
 
 async def epoch_view(ctx: Context) -> EpochView:
     """The epoch, and since when each restore may have forgotten something."""
-    found = await ctx.db.read(restores)
+    found = await ctx.db.read(list_restores)
     known = tuple(RestoreView(epoch=one.epoch, lost_after=one.lost_after) for one in found)
     return EpochView(epoch=ctx.epoch(), restores=known)
 
 
-def require_told(ctx: Context, epoch: int | None) -> None:
+def require_current_epoch(ctx: Context, epoch: int | None) -> None:
     """Take no submission of a caller that has met another epoch than this.
 
     Raises:

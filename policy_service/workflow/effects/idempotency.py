@@ -14,13 +14,13 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
-from policy_service.storage.core import find_one, insert_unless_taken
+from policy_service.storage.core import find_one, insert_row_or_ignore
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import IdempotencyRow
+from policy_service.storage.system_tables import IdempotencyRow
 
 
 @dataclass(frozen=True)
-class Key:
+class IdempotencyKey:
     """An Idempotency-Key header with what it was sent for."""
 
     agent: str
@@ -29,7 +29,7 @@ class Key:
     body_digest: str
 
 
-def settle(tx: Tx, key: Key, resource: str) -> str | None:
+def claim_key(tx: Tx, key: IdempotencyKey, resource: str) -> str | None:
     """Bind a new key to the resource this unit makes, or answer with the one the key has made already.
 
     Raises:
@@ -43,7 +43,7 @@ def settle(tx: Tx, key: Key, resource: str) -> str | None:
         resource=resource,
         created_at=tx.now,
     )
-    if insert_unless_taken(tx.conn, row):
+    if insert_row_or_ignore(tx.conn, row):
         return None
     known = find_one(tx.conn, IdempotencyRow, agent=key.agent, key=key.value)
     if known is None or (known.route, known.body_digest) != (key.route, key.body_digest):
@@ -54,6 +54,6 @@ def settle(tx: Tx, key: Key, resource: str) -> str | None:
     return known.resource
 
 
-def forget_older(tx: Tx, before: datetime) -> int:
+def delete_expired_keys(tx: Tx, before: datetime) -> int:
     """Delete keys made before that moment; how many."""
     return tx.conn.execute(delete(IdempotencyRow).where(col(IdempotencyRow.created_at) < before)).rowcount

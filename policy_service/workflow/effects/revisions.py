@@ -20,39 +20,45 @@ from sqlmodel import col
 from countersign.contract import EffectState, ErrorCode, TxnState, Verdict
 from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.errors import QuotaError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.settings import Settings
 from policy_service.storage import proposals
-from policy_service.storage.alone import ask_alone
+from policy_service.storage.advisory_locks import lock_review_quota
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow
-from policy_service.workflow.effects.asking import ask_first, record
-from policy_service.workflow.effects.effect_rows import decided, undecided
-from policy_service.workflow.effects.naming import NamedTransaction
-from policy_service.workflow.effects.opening import open_review
-from policy_service.workflow.effects.ready import ready_times
-from policy_service.workflow.metering import Sight, be_alone
-from policy_service.workflow.moves import Cause, close_open_siblings, follow_effects, insert, log_about
+from policy_service.workflow.effects.apply_evaluation import release_window
+from policy_service.workflow.effects.digests import IdentifiedTransaction
+from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
+from policy_service.workflow.effects.evaluation import evaluate_new_effect, record_decision
+from policy_service.workflow.effects.open_review import open_review
+from policy_service.workflow.metering import MeterReading, lock_meters
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    audit_effect,
+    insert,
+    sync_transaction_state,
+    withdraw_siblings,
+)
 
 _RETRY_S = 60  # people answer in minutes, if not in hours
 # The state is written out, for a partial index serves no parameter.
 _OPEN = select(func.count()).select_from(table(ReviewRow)).where(literal_column("reviews.state = 'open'"))
 
 
-def require_room(tx: Tx, settings: Settings, agent: str) -> None:
+def require_review_quota(tx: Tx, settings: Settings, agent: str) -> None:
     """Refuse what has just been asked when it is more than the agent may have open; the whole unit is then undone.
 
     Raises:
         QuotaError: too_many_open.
     """
     most = settings.open_reviews_per_agent
-    ask_alone(tx, agent)
+    lock_review_quota(tx, agent)
     asked = tx.conn.execute(_OPEN.where(col(ReviewRow.agent) == agent)).scalar_one()
     if asked <= most:
         return
@@ -74,11 +80,11 @@ _FIRST_STATE = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class RevisionRequest:
     """A named list with its facts, and who asks for it how."""
 
     bundle: Bundle
-    named: NamedTransaction
+    named: IdentifiedTransaction
     facts: Mapping[str, Facts]
     run_key: str
     independent: bool
@@ -88,34 +94,43 @@ class Asked:
     trace: str | None = None  # where it was asked for is traced, for what comes later to link to
 
 
-def new_revision(
-    tx: Tx, ctx: Context, asked: Asked, agent: AgentRow, rev: int, cause: Cause, *, first: bool = False
+def create_revision(
+    tx: Tx,
+    ctx: Context,
+    asked: RevisionRequest,
+    agent: AgentRow,
+    rev: int,
+    cause: TransitionReason,
+    *,
+    first: bool = False,
 ) -> Snapshot:
     """Decide every effect and write the revision down; ``first``: there is no other, so nothing was ever changed."""
-    effects = [undecided(asked.bundle, effect, rev) for effect in asked.named.effects]
-    be_alone(tx, asked.bundle, effects)
+    effects = [new_effect_row(asked.bundle, effect, rev) for effect in asked.named.effects]
+    lock_meters(tx, asked.bundle, effects)
     answers = [_decide(tx, ctx, asked, agent, effect) for effect in effects]
     decisions = [decision for decision, _ in answers]
     snapshot = Snapshot(_transaction_row(tx, asked, agent, rev, decisions), effects, head_rev=rev)
     if not first:
-        snapshot.proposals = proposals.standing_in(tx.conn, snapshot.transaction.txn)
+        snapshot.proposals = proposals.active_proposals(tx.conn, snapshot.transaction.txn)
         snapshot.transaction.edited_by = _editors(snapshot)
     for effect, decision in zip(effects, decisions, strict=True):
-        decided(effect, _FIRST_STATE[decision.outcome], decision, tx.now)
+        apply_first_decision(effect, _FIRST_STATE[decision.outcome], decision, tx.now)
     if snapshot.transaction.state == TxnState.READY.value:
-        snapshot.transaction.ready_at, snapshot.transaction.valid_until = ready_times(snapshot, tx.now)
+        snapshot.transaction.ready_at, snapshot.transaction.valid_until = release_window(snapshot, tx.now)
     insert(tx, snapshot.transaction)
     _log_submission(tx, snapshot, cause, asked.trace)
     for effect, (decision, sight) in zip(effects, answers, strict=True):
-        log_effect(tx, effect, cause, edits=[edit.proposal_id for edit in snapshot.edits_of(effect)])
+        audit_submitted_effect(
+            tx, effect, cause, edits=[edit.proposal_id for edit in snapshot.edits_of(effect)]
+        )
         facts = asked.facts[effect.effect_id]
-        effect.decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
+        effect.decision_id = record_decision(tx, snapshot, effect, decision, facts, sight, cause)
         insert(tx, effect)
         if decision.outcome is Verdict.REVIEW:
             open_review(tx, asked.bundle, snapshot, effect, gates_of(effect), cause)
     _end_if_denied(tx, snapshot, cause)
     if snapshot.transaction.state == TxnState.REVIEW.value:
-        require_room(tx, ctx.settings, agent.name)
+        require_review_quota(tx, ctx.settings, agent.name)
     return snapshot
 
 
@@ -126,7 +141,7 @@ def _editors(snapshot: Snapshot) -> list[str]:
 
 
 def _transaction_row(
-    tx: Tx, asked: Asked, agent: AgentRow, rev: int, decisions: list[Decision]
+    tx: Tx, asked: RevisionRequest, agent: AgentRow, rev: int, decisions: list[Decision]
 ) -> TransactionRow:
     at_once = all(decision.outcome is Verdict.RELEASE for decision in decisions)
     return TransactionRow(
@@ -146,8 +161,10 @@ def _transaction_row(
     )
 
 
-def _decide(tx: Tx, ctx: Context, asked: Asked, agent: AgentRow, effect: EffectRow) -> tuple[Decision, Sight]:
-    return ask_first(
+def _decide(
+    tx: Tx, ctx: Context, asked: RevisionRequest, agent: AgentRow, effect: EffectRow
+) -> tuple[Decision, MeterReading]:
+    return evaluate_new_effect(
         tx,
         ctx,
         asked.bundle,
@@ -160,13 +177,13 @@ def _decide(tx: Tx, ctx: Context, asked: Asked, agent: AgentRow, effect: EffectR
     )
 
 
-def _end_if_denied(tx: Tx, snapshot: Snapshot, cause: Cause) -> None:
+def _end_if_denied(tx: Tx, snapshot: Snapshot, cause: TransitionReason) -> None:
     if any(effect.state == EffectState.DENIED.value for effect in snapshot.effects):
-        close_open_siblings(tx, snapshot, cause.because("sibling"))
-        follow_effects(tx, snapshot, cause.because("denied"))
+        withdraw_siblings(tx, snapshot, cause.because("sibling"))
+        sync_transaction_state(tx, snapshot, cause.because("denied"))
 
 
-def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause, trace: str | None) -> None:
+def _log_submission(tx: Tx, snapshot: Snapshot, cause: TransitionReason, trace: str | None) -> None:
     transaction = snapshot.transaction
     append(
         tx,
@@ -186,7 +203,9 @@ def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause, trace: str | None)
     )
 
 
-def log_effect(tx: Tx, effect: EffectRow, cause: Cause, *, edits: Sequence[str] = ()) -> None:
+def audit_submitted_effect(
+    tx: Tx, effect: EffectRow, cause: TransitionReason, *, edits: Sequence[str] = ()
+) -> None:
     """The first line of an effect in the log: what it is, the state it starts in, and which proposals made its args."""
     body = {
         "to": effect.state,
@@ -197,4 +216,4 @@ def log_effect(tx: Tx, effect: EffectRow, cause: Cause, *, edits: Sequence[str] 
         "kind": effect.kind,
         **({"edits": list(edits)} if edits else {}),
     }
-    log_about(tx, effect, "effect_submitted", cause.actor, body)
+    audit_effect(tx, effect, "effect_submitted", cause.actor, body)

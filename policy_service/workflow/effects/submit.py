@@ -18,33 +18,38 @@ from sqlalchemy import Connection, select
 from countersign.contract import EffectState, ErrorCode, TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service import tracing
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import Edits, accepted_in, edits_of
+from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
 from policy_service.storage.tables import AgentRow, EffectRow, VoteRow
+from policy_service.workflow.authorization import require_active_caller
 from policy_service.workflow.effects import idempotency
-from policy_service.workflow.effects.asking import gather_facts, require_current
-from policy_service.workflow.effects.endings import expire_if_over, expire_if_unanswered
-from policy_service.workflow.effects.epochs import require_told
-from policy_service.workflow.effects.naming import NamedTransaction, name_transaction
-from policy_service.workflow.effects.revisions import Asked, new_revision
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.moves import Cause, agent_actor, close_open_siblings, move_transaction
-from policy_service.workflow.parties import require_acting
+from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_transaction
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.epochs import require_current_epoch
+from policy_service.workflow.effects.evaluation import gather_facts, require_current_bundle
+from policy_service.workflow.effects.revisions import RevisionRequest, create_revision
+from policy_service.workflow.effects.termination import expire_if_unanswered, expire_if_unused
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    transition_transaction,
+    withdraw_siblings,
+)
 
 _SPENT = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmitResult:
     """The transaction after a submission, and whether this submission made a revision of it."""
 
     snapshot: Snapshot
@@ -58,9 +63,9 @@ class Submission:
     bundle: Bundle
     caller: Caller
     request: SubmitRequest
-    named: NamedTransaction
+    named: IdentifiedTransaction
     facts: Mapping[str, Facts]
-    key: idempotency.Key
+    key: idempotency.IdempotencyKey
     edits: Edits
     trace: str | None = None  # where this submission is traced, for what comes later to link to
 
@@ -70,9 +75,9 @@ class Submission:
         return {} if self.request.claimed is None else self.request.claimed.model_dump(exclude_none=True)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RevisionRequest:
         """The list, for a new revision of it."""
-        return Asked(
+        return RevisionRequest(
             bundle=self.bundle,
             named=self.named,
             facts=self.facts,
@@ -85,7 +90,7 @@ class Submission:
         )
 
 
-class EditedError(Exception):
+class ArgumentsEditedError(Exception):
     """Other changes stand for these calls than the submission was named with: name it again with these."""
 
     def __init__(self, edits: Edits) -> None:
@@ -93,12 +98,12 @@ class EditedError(Exception):
         self.edits = edits
 
 
-async def prepare(
+async def prepare_submission(
     ctx: Context,
     bundle: Bundle,
     caller: Caller,
     request: SubmitRequest,
-    key: idempotency.Key,
+    key: idempotency.IdempotencyKey,
     edits: Edits,
 ) -> Submission:
     """Name a submission's effects and look up their facts.
@@ -106,13 +111,13 @@ async def prepare(
     Raises:
         ConflictError: other_epoch: the agent has not told yet what it did before the database was restored.
     """
-    require_told(ctx, request.epoch)
-    named = name_transaction(bundle, caller.agent, request, edits)
+    require_current_epoch(ctx, request.epoch)
+    named = identify_transaction(bundle, caller.agent, request, edits)
     facts = await gather_facts(bundle, named.effects, ctx.clock())
-    return Submission(bundle, caller, request, named, facts, key, edits, tracing.here())
+    return Submission(bundle, caller, request, named, facts, key, edits, tracing.current_traceparent())
 
 
-def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
+def submit_in_unit(tx: Tx, ctx: Context, submission: Submission) -> SubmitResult:
     """The unit of work of a submission.
 
     Raises:
@@ -122,47 +127,51 @@ def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
         UnauthenticatedError: its key was revoked meanwhile.
         EditedError: it makes a new revision, and is not named as that would be.
     """
-    require_current(ctx, submission.bundle)
-    agent = require_acting(tx, submission.caller)
-    require_going(tx, [effect.tool for effect in submission.named.effects])
-    if (known := idempotency.settle(tx, submission.key, submission.named.txn)) is not None:
-        return Submitted(records.require(tx.conn, known), created=False)
-    head = records.load(tx.conn, submission.named.txn)
+    require_current_bundle(ctx, submission.bundle)
+    agent = require_active_caller(tx, submission.caller)
+    require_not_stopped(tx, [effect.tool for effect in submission.named.effects])
+    if (known := idempotency.claim_key(tx, submission.key, submission.named.txn)) is not None:
+        return SubmitResult(repository.require_transaction(tx.conn, known), created=False)
+    head = repository.load(tx.conn, submission.named.txn)
     if head is None:
-        cause = Cause(agent_actor(agent.name), "submit")
-        return Submitted(new_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
+        cause = TransitionReason(agent_actor(agent.name), "submit")
+        return SubmitResult(
+            create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True
+        )
     return _submit_again(tx, ctx, submission, agent, head)
 
 
-def _submit_again(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, head: Snapshot) -> Submitted:
-    if not expire_if_over(tx, head):
+def _submit_again(
+    tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, head: Snapshot
+) -> SubmitResult:
+    if not expire_if_unused(tx, head):
         expire_if_unanswered(tx, head)
     same_list = submission.named.calls == _calls(head)
     state = TxnState(head.transaction.state)
     spent = state in _SPENT or any(effect.redeemed_by is not None for effect in head.effects)
     if spent and not same_list:
-        raise already_redeemed(head, "this run key was spent with another list of calls")
+        raise already_redeemed_error(head, "this run key was spent with another list of calls")
     if same_list and (spent or state in _OPEN):
-        return Submitted(head, created=False)
+        return SubmitResult(head, created=False)
     if (denied := _denied_by_person(tx, submission.named)) is not None:
-        return Submitted(denied, created=False)
-    if (edits := edits_of(accepted_in(tx.conn, submission.named.txn))) != submission.edits:
-        raise EditedError(edits)
-    cause = Cause(agent_actor(agent.name), "submit")
+        return SubmitResult(denied, created=False)
+    if (edits := edits_of(accepted_proposals(tx.conn, submission.named.txn))) != submission.edits:
+        raise ArgumentsEditedError(edits)
+    cause = TransitionReason(agent_actor(agent.name), "submit")
     if state in _OPEN:
         supersede(tx, head, cause)
     rev = head.transaction.rev + 1
-    return Submitted(new_revision(tx, ctx, submission.asked, agent, rev, cause), created=True)
+    return SubmitResult(create_revision(tx, ctx, submission.asked, agent, rev, cause), created=True)
 
 
-def supersede(tx: Tx, head: Snapshot, cause: Cause) -> None:
+def supersede(tx: Tx, head: Snapshot, cause: TransitionReason) -> None:
     """End the open revision in force: its effects are withdrawn, its votes void, its releases dead."""
     superseded = cause.because("superseded")
-    close_open_siblings(tx, head, superseded)
-    move_transaction(tx, head.transaction, TxnState.ENDED, superseded)
+    withdraw_siblings(tx, head, superseded)
+    transition_transaction(tx, head.transaction, TxnState.ENDED, superseded)
 
 
-def already_redeemed(head: Snapshot, what: str) -> ConflictError:
+def already_redeemed_error(head: Snapshot, what: str) -> ConflictError:
     """409 with the outcome known so far."""
     return ConflictError(
         f"{what}; nothing more fires under it, and what it did would be done again under another run key",
@@ -178,10 +187,10 @@ def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(effect.call_key, effect.tool_digest) for effect in snapshot.effects]
 
 
-def _denied_by_person(tx: Tx, named: NamedTransaction) -> Snapshot | None:
+def _denied_by_person(tx: Tx, named: IdentifiedTransaction) -> Snapshot | None:
     """The revision at which a person denied this very list: another list in between does not wash that off."""
     for rev in _denied_by_people(tx.conn, named.txn):
-        snapshot = records.require(tx.conn, named.txn, rev)
+        snapshot = repository.require_transaction(tx.conn, named.txn, rev)
         if named.calls == _calls(snapshot):
             return snapshot
     return None

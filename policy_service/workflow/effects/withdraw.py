@@ -5,14 +5,14 @@ from __future__ import annotations
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.queries.repository import Snapshot
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.workflow.effects.endings import withdraw_effect
-from policy_service.workflow.moves import Cause, agent_actor
-from policy_service.workflow.parties import require_own
+from policy_service.workflow.authorization import require_owning_agent
+from policy_service.workflow.effects.termination import withdraw_effect
+from policy_service.workflow.transitions import TransitionReason, agent_actor
 
 
 async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:
@@ -26,9 +26,9 @@ async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -
 
 
 def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
-    tx = alone_with(tx, txn)
-    snapshot = records.require(tx.conn, txn)
-    require_own(caller, snapshot.transaction)
+    tx = lock_transaction(tx, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
+    require_owning_agent(caller, snapshot.transaction)
     state = TxnState(snapshot.transaction.state)
     if state is TxnState.ENDED:
         return snapshot
@@ -36,5 +36,7 @@ def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
         raise ConflictError(
             "it was redeemed already; report what became of it", code=ErrorCode.ALREADY_REDEEMED
         )
-    withdraw_effect(tx, snapshot, snapshot.effects[0], Cause(agent_actor(caller.agent), "withdrawn"), reason)
+    withdraw_effect(
+        tx, snapshot, snapshot.effects[0], TransitionReason(agent_actor(caller.agent), "withdrawn"), reason
+    )
     return snapshot

@@ -25,41 +25,52 @@ from countersign.contract import (
     load,
     names,
 )
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.records import Snapshot, stays
-from policy_service.storage.alone import alone_with
+from policy_service.queries.repository import Snapshot, left_as_fired
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
-from policy_service.workflow.effects.asking import (
-    approved_before,
-    ask_first,
-    gather_facts,
-    record,
-    require_current,
-    weaker_method,
-    with_one_bundle,
+from policy_service.workflow.authorization import require_active_caller, require_redeemer
+from policy_service.workflow.effects.compensation_tasks import (
+    COMPENSATION_DUE,
+    compensation_failed,
+    compensation_impossible,
 )
-from policy_service.workflow.effects.effect_rows import decided, undecided
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.effects.opening import open_review
-from policy_service.workflow.effects.revisions import log_effect
-from policy_service.workflow.effects.standing import DUE, compensation_failed, compensation_impossible
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.metering import be_alone
-from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
-from policy_service.workflow.parties import require_acting, require_redeemer
-from policy_service.workflow.releases.mint import Minted, mint
-from policy_service.workflow.releases.release import sign_all
+from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.evaluation import (
+    evaluate_new_effect,
+    gather_facts,
+    is_preapproved_compensation,
+    record_decision,
+    require_current_bundle,
+    weakest_auth_method,
+    with_stable_bundle,
+)
+from policy_service.workflow.effects.open_review import open_review
+from policy_service.workflow.effects.revisions import audit_submitted_effect
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.metering import lock_meters
+from policy_service.workflow.releases.mint import UnsignedRelease, mint
+from policy_service.workflow.releases.release import sign_releases
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    close_tasks,
+    insert,
+    sync_transaction_state,
+    transition_effect,
+)
 
 
 @dataclass(frozen=True)
-class Compensated:
+class CompensationResult:
     """A compensation as it is, with its signed release when it may go."""
 
     snapshot: Snapshot
@@ -67,7 +78,7 @@ class Compensated:
     release: str | None
 
 
-async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> Compensated:
+async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> CompensationResult:
     """Ask for the release of a compensation.
 
     Raises:
@@ -75,8 +86,8 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         ConflictError: the effect did not fire, or has no compensation (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> Compensated:
-        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn))
+    async def under(bundle: Bundle) -> CompensationResult:
+        snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
             undo = _known(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
@@ -89,10 +100,10 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
             lambda tx: _compensate(tx, ctx, bundle, caller, txn, effect_id, facts[undo.effect_id])
         )
         effect = _require(after, undo.effect_id)
-        tokens = sign_all(ctx, minted)
-        return Compensated(after, effect, tokens[0] if tokens else None)
+        tokens = sign_releases(ctx, minted)
+        return CompensationResult(after, effect, tokens[0] if tokens else None)
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
 def _require(snapshot: Snapshot, effect_id: str) -> EffectRow:
@@ -125,7 +136,7 @@ def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
         args_bytes=canonicalize(args),
         call_key=call_key,
     )
-    return undecided(bundle, effect, forward.rev, compensates=forward.effect_id)
+    return new_effect_row(bundle, effect, forward.rev, compensates=forward.effect_id)
 
 
 class _ImpossibleError(Exception):
@@ -153,7 +164,7 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
             code=ErrorCode.ILLEGAL_STATE,
             state=forward.state,
         )
-    if stays(forward):
+    if left_as_fired(forward):
         raise ConflictError(
             f"a person settled that {forward.tool} stays as it fired; nothing takes it back any more",
             state=forward.state,
@@ -163,26 +174,28 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
 
 def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None:
     """Nobody can take it back by a call: a person is told."""
-    tx = alone_with(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    tx = lock_transaction(tx, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
-    compensation_impossible(tx, snapshot, forward, why, Cause(agent_actor(caller.agent), "compensate"))
+    compensation_impossible(
+        tx, snapshot, forward, why, TransitionReason(agent_actor(caller.agent), "compensate")
+    )
 
 
 def _compensate(
     tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, txn: str, effect_id: str, facts: Facts
-) -> tuple[Snapshot, list[Minted]]:
-    require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+) -> tuple[Snapshot, list[UnsignedRelease]]:
+    require_current_bundle(ctx, bundle)
+    tx = lock_transaction(tx, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
-    require_acting(tx, caller, "compensate")
-    cause = Cause(agent_actor(caller.agent), "compensate")
+    require_active_caller(tx, caller, "compensate")
+    cause = TransitionReason(agent_actor(caller.agent), "compensate")
     known = _known(snapshot, effect_id)
     undo = known or _open(
         tx, ctx, bundle, snapshot, _build(bundle, snapshot, effect_id), facts, caller, cause
     )
-    require_going(tx, [undo.tool])
+    require_not_stopped(tx, [undo.tool])
     if EffectState(undo.state) is not EffectState.RELEASED:
         return snapshot, []
     if undo.lapses_at is None or tx.now >= undo.lapses_at:
@@ -199,12 +212,12 @@ def _open(
     undo: EffectRow,
     facts: Facts,
     caller: Caller,
-    cause: Cause,
+    cause: TransitionReason,
 ) -> EffectRow:
     forward = _require_fired(snapshot, undo.compensates or "")
     agent = _agent(tx, forward.agent)
-    be_alone(tx, bundle, [undo])
-    decision, sight = ask_first(
+    lock_meters(tx, bundle, [undo])
+    decision, sight = evaluate_new_effect(
         tx,
         ctx,
         bundle,
@@ -213,32 +226,32 @@ def _open(
         facts,
         txn_size=1,
         claimed=snapshot.transaction.claimed,
-        redecided=True,
-        method=weaker_method(snapshot, caller),
+        reevaluated=True,
+        method=weakest_auth_method(snapshot, caller),
     )
-    asks = decision.outcome is Verdict.REVIEW and not approved_before(snapshot, undo)
+    asks = decision.outcome is Verdict.REVIEW and not is_preapproved_compensation(snapshot, undo)
     denied = decision.outcome is Verdict.DENY
     state = EffectState.DENIED if denied else EffectState.REVIEW if asks else EffectState.RELEASED
-    decided(undo, state, decision, tx.now)
+    apply_first_decision(undo, state, decision, tx.now)
     if not asks:
         undo.gates = []  # met by the people who approved the forward effect, to whom this was shown
-    log_effect(tx, undo, cause)
-    undo.decision_id = record(tx, snapshot, undo, decision, facts, sight, cause)
+    audit_submitted_effect(tx, undo, cause)
+    undo.decision_id = record_decision(tx, snapshot, undo, decision, facts, sight, cause)
     insert(tx, undo)
     snapshot.compensations.append(undo)
-    move_effect(tx, forward, EffectState.COMPENSATING, cause)
-    settle_task(tx, forward, cause, DUE)
+    transition_effect(tx, forward, EffectState.COMPENSATING, cause)
+    close_tasks(tx, forward, cause, COMPENSATION_DUE)
     if asks:
         open_review(tx, bundle, snapshot, undo, gates_of(undo), cause)
     if denied:
         compensation_failed(tx, snapshot, undo, "the policy forbids its compensation", cause)
-    follow_effects(tx, snapshot, cause)
+    sync_transaction_state(tx, snapshot, cause)
     return undo
 
 
 def _agent(tx: Tx, name: str) -> AgentRow:
     """The agent, frozen or not: a freeze does not stop a compensation."""
-    agent = records.agent_of(tx.conn, name)
+    agent = repository.agent_of(tx.conn, name)
     if agent is None:
         raise NotFoundError(f"the agent {name!r} is not enrolled any more")
     return agent

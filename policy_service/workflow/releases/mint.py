@@ -22,19 +22,19 @@ from countersign.contract import (
     Resource,
 )
 from policy_service.identity.agents import Caller
-from policy_service.queries.ballots import count
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot, agent_of
+from policy_service.queries.repository import Snapshot, agent_of
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
-from policy_service.workflow.moves import Cause, log_about
+from policy_service.workflow.transitions import TransitionReason, audit_effect
 
 _JTI_BYTES = 16  # 128 bits: never guessed, never met twice
 
 
 @dataclass(frozen=True)
-class Minted:
+class UnsignedRelease:
     """A release as it will be signed."""
 
     effect_id: str
@@ -48,11 +48,11 @@ def mint(
     effects: Sequence[EffectRow],
     caller: Caller,
     until: datetime,
-    cause: Cause,
-) -> list[Minted]:
+    cause: TransitionReason,
+) -> list[UnsignedRelease]:
     """Fix the releases of these effects for the key that asks, and log each by its jti."""
     jtis = {effect.effect_id: secrets.token_hex(_JTI_BYTES) for effect in effects}
-    minted = describe(tx, ctx, snapshot, effects, caller, until, jtis)
+    minted = build_releases(tx, ctx, snapshot, effects, caller, until, jtis)
     for effect, one in zip(effects, minted, strict=True):
         body = {
             "jti": one.claims.jti,
@@ -60,11 +60,11 @@ def mint(
             "cnf": caller.jkt or "none",
             "aud": caller.agent,
         }
-        log_about(tx, effect, "release_minted", cause.actor, body)
+        audit_effect(tx, effect, "release_minted", cause.actor, body)
     return minted
 
 
-def describe(
+def build_releases(
     tx: Tx,
     ctx: Context,
     snapshot: Snapshot,
@@ -72,10 +72,10 @@ def describe(
     caller: Caller,
     until: datetime,
     jtis: Mapping[str, str],
-) -> list[Minted]:
+) -> list[UnsignedRelease]:
     """Releases with these ids. Those of a recorded attempt are spent: telling them again permits nothing new."""
     return [
-        Minted(
+        UnsignedRelease(
             effect.effect_id,
             _claims(
                 ctx,
@@ -105,7 +105,7 @@ def _people(tx: Tx, ctx: Context, snapshot: Snapshot, effect: EffectRow) -> _Peo
     agent = agent_of(tx.conn, effect.agent) if effect.gates else None
     if agent is None:
         return _People(Mode.REVIEW if effect.gates else Mode.AUTO)
-    tally = count(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now)
+    tally = count_votes(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now)
     votes = [vote for vote in snapshot.votes_on(effect) if vote.vote_id in tally.signed]
     return _People(Mode.REVIEW if tally.opened is None else Mode.BREAK_GLASS, votes)
 

@@ -20,40 +20,50 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 
 from countersign.contract import EffectState, ErrorCode, ReceiptClaims, ReleaseClaims
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.queries.repository import Snapshot
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, RedemptionRow
-from policy_service.workflow.effects.asking import (
-    ask_again,
-    gather_facts,
-    require_current,
-    with_one_bundle,
+from policy_service.workflow.active_commit import require_active_commit
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_effect_agent,
+    require_redeemer,
 )
-from policy_service.workflow.effects.effect_rows import redemption_of
-from policy_service.workflow.effects.endings import expire_if_over
-from policy_service.workflow.effects.ready import settle_answer
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.effects.submit import already_redeemed
-from policy_service.workflow.metering import be_alone_if_missing
-from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
-from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
-from policy_service.workflow.policy_heads import require_known
+from policy_service.workflow.effects.apply_evaluation import apply_evaluation
+from policy_service.workflow.effects.effect_rows import redemption_row
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.effects.submit import already_redeemed_error
+from policy_service.workflow.effects.termination import expire_if_unused
+from policy_service.workflow.metering import lock_missing_meters
 from policy_service.workflow.releases.mint import receipt_claims
-from policy_service.workflow.releases.release import not_ready, require_revision
-from policy_service.workflow.releases.tokens_in import read_tokens, require_unexpired
+from policy_service.workflow.releases.release import not_ready_error, require_revision
+from policy_service.workflow.releases.verify_release import require_unexpired, verify_releases
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    insert,
+    sync_transaction_state,
+    transition_effect,
+)
 
 
 @dataclass(frozen=True)
-class Redeemed:
+class RedeemResult:
     """What came of a redemption: a receipt, or the transaction as the policy has left it."""
 
     snapshot: Snapshot
@@ -67,14 +77,14 @@ class Redeemed:
 
 
 @dataclass(frozen=True)
-class Spent:
+class UnsignedReceipt:
     """The receipt of an attempt as a unit of work has fixed it, or None when nothing was redeemed."""
 
     snapshot: Snapshot
     receipt: ReceiptClaims | None
 
 
-async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id: str) -> Redeemed:
+async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id: str) -> RedeemResult:
     """Spend releases under an attempt the caller has journaled.
 
     Raises:
@@ -83,20 +93,20 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
         ConflictError: already_redeemed, superseded, not_ready.
     """
 
-    async def under(bundle: Bundle) -> Redeemed:
-        known = await ctx.db.read(lambda conn: records.attempt_of(conn, caller.agent, attempt_id))
-        claims = [] if known is not None else read_tokens(ctx, caller, tokens)
+    async def under(bundle: Bundle) -> RedeemResult:
+        known = await ctx.db.read(lambda conn: repository.attempt_of(conn, caller.agent, attempt_id))
+        claims = [] if known is not None else verify_releases(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
         spent = await ctx.db.write(lambda tx: _redeem(tx, ctx, bundle, caller, claims, attempt_id, facts))
-        return signed(ctx, spent, attempt_id)
+        return sign_receipt(ctx, spent, attempt_id)
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
-def signed(ctx: Context, spent: Spent, attempt_id: str) -> Redeemed:
+def sign_receipt(ctx: Context, spent: UnsignedReceipt, attempt_id: str) -> RedeemResult:
     """Sign the receipt a committed unit has fixed."""
     receipt = None if spent.receipt is None else ctx.signer.sign_receipt(spent.receipt)
-    return Redeemed(spent.snapshot, attempt_id, receipt)
+    return RedeemResult(spent.snapshot, attempt_id, receipt)
 
 
 async def _facts(ctx: Context, bundle: Bundle, claims: Sequence[ReleaseClaims]) -> dict[str, Facts]:
@@ -114,45 +124,45 @@ def _redeem(
     claims: Sequence[ReleaseClaims],
     attempt_id: str,
     facts: Mapping[str, Facts],
-) -> Spent:
-    require_current(ctx, bundle)
+) -> UnsignedReceipt:
+    require_current_bundle(ctx, bundle)
     if claims:
-        tx = alone_with(tx, claims[0].txn)
-    attempt = records.attempt_of(tx.conn, caller.agent, attempt_id)
+        tx = lock_transaction(tx, claims[0].txn)
+    attempt = repository.attempt_of(tx.conn, caller.agent, attempt_id)
     if attempt is not None:
-        snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
-        return Spent(snapshot, receipt_of(tx, ctx, snapshot, attempt, caller))
+        snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
+        return UnsignedReceipt(snapshot, receipt_for_attempt(tx, ctx, snapshot, attempt, caller))
     if not claims:
         raise InvalidRequestError(
             "send the release tokens of the whole transaction", code=ErrorCode.BAD_TOKEN
         )
-    require_known(tx, ctx, bundle)
-    snapshot = records.require(tx.conn, claims[0].txn)
+    require_active_commit(tx, ctx, bundle)
+    snapshot = repository.require_transaction(tx.conn, claims[0].txn)
     require_redeemer(caller, snapshot.transaction)
-    redeemer = require_acting(tx, caller, claims[0].kind)
+    redeemer = require_active_caller(tx, caller, claims[0].kind)
     for claim in claims:
         require_unexpired(claim, tx.now)
         require_revision(snapshot, claim.decision.rev)
     effects = _effects_of(snapshot, claims)
-    require_going(tx, [effect.tool for effect in effects])
+    require_not_stopped(tx, [effect.tool for effect in effects])
     _require_unspent(tx, snapshot, effects)
-    if expire_if_over(tx, snapshot):
-        return Spent(snapshot, None)
+    if expire_if_unused(tx, snapshot):
+        return UnsignedReceipt(snapshot, None)
     _require_standing(snapshot, effects, claims)
     its_own = caller.agent == snapshot.transaction.agent
-    agent = redeemer if its_own else agent_behind(tx, snapshot.transaction.agent, effects[0].kind)
-    if not still_released(tx, ctx, bundle, snapshot, agent, effects, facts, caller):
-        return Spent(records.require(tx.conn, snapshot.transaction.txn), None)
-    return spend(
+    agent = redeemer if its_own else require_effect_agent(tx, snapshot.transaction.agent, effects[0].kind)
+    if not is_still_released(tx, ctx, bundle, snapshot, agent, effects, facts, caller):
+        return UnsignedReceipt(repository.require_transaction(tx.conn, snapshot.transaction.txn), None)
+    return redeem_effects(
         tx, ctx, bundle, snapshot, effects, caller, attempt_id, {c.detail.effect_id: c.jti for c in claims}
     )
 
 
-def receipt_of(
+def receipt_for_attempt(
     tx: Tx, ctx: Context, snapshot: Snapshot, attempt: AttemptRow, caller: Caller
 ) -> ReceiptClaims:
     """The receipt of a recorded attempt, for the key that asks now."""
-    redemptions = records.redemptions_of(tx.conn, attempt)
+    redemptions = repository.redemptions_of(tx.conn, attempt)
     effects = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in redemptions]
     return receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
 
@@ -178,14 +188,14 @@ def _compensation(snapshot: Snapshot, named: Sequence[str]) -> EffectRow:
 
 
 def _require_unspent(tx: Tx, snapshot: Snapshot, effects: Sequence[EffectRow]) -> None:
-    spent = records.spent_effects(tx.conn, [effect.effect_id for effect in effects])
+    spent = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in effects])
     if spent:
-        raise already_redeemed(snapshot, "these effects were redeemed under another attempt")
+        raise already_redeemed_error(snapshot, "these effects were redeemed under another attempt")
 
 
 def _require_standing(snapshot: Snapshot, effects: list[EffectRow], claims: Sequence[ReleaseClaims]) -> None:
     if not effects or any(effect.state != EffectState.RELEASED.value for effect in effects):
-        raise not_ready(snapshot, effects)
+        raise not_ready_error(snapshot, effects)
     for effect, claim in zip(effects, claims, strict=True):
         stands = (effect.rev, effect.decision_id, effect.effect_digest, snapshot.transaction.txn_digest)
         if (claim.decision.rev, claim.decision.id, claim.detail.effect_digest, claim.txn_digest) != stands:
@@ -196,7 +206,7 @@ def _require_standing(snapshot: Snapshot, effects: list[EffectRow], claims: Sequ
             )
 
 
-def still_released(
+def is_still_released(
     tx: Tx,
     ctx: Context,
     bundle: Bundle,
@@ -207,20 +217,20 @@ def still_released(
     caller: Caller,
 ) -> bool:
     """Ask the policy once more about each effect; what it denies or asks people about is moved accordingly."""
-    cause = Cause(agent_actor(caller.agent), "redeem")
-    be_alone_if_missing(tx, bundle, effects)
+    cause = TransitionReason(agent_actor(caller.agent), "redeem")
+    lock_missing_meters(tx, bundle, effects)
     for effect in effects:
-        answer = ask_again(
+        answer = reevaluate(
             tx, ctx, bundle, agent, snapshot, effect, facts[effect.effect_id], cause, caller=caller
         )
-        settle_answer(tx, bundle, snapshot, effect, answer, cause)
+        apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
         if not answer.releases:
             return False
     # a valid_for may have become shorter than the time that has passed
-    return not expire_if_over(tx, snapshot)
+    return not expire_if_unused(tx, snapshot)
 
 
-def spend(
+def redeem_effects(
     tx: Tx,
     ctx: Context,
     bundle: Bundle,
@@ -229,14 +239,14 @@ def spend(
     caller: Caller,
     attempt_id: str,
     jtis: Mapping[str, str],
-) -> Spent:
+) -> UnsignedReceipt:
     """Record the attempt and spend every effect under it. The caller has checked everything else.
 
     Raises:
         ConflictError: somebody else spent one of them first, or a token was used already.
     """
-    require_known(tx, ctx, bundle)
-    cause = Cause(agent_actor(caller.agent), "redeem", {"attempt_id": attempt_id})
+    require_active_commit(tx, ctx, bundle)
+    cause = TransitionReason(agent_actor(caller.agent), "redeem", {"attempt_id": attempt_id})
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
     attempt = AttemptRow(
         attempt_id=attempt_id,
@@ -256,8 +266,10 @@ def spend(
         for effect in effects
     }
     if attempt.kind == "effect":
-        follow_effects(tx, snapshot, cause)
-    return Spent(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
+        sync_transaction_state(tx, snapshot, cause)
+    return UnsignedReceipt(
+        snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
+    )
 
 
 def _spend_one(
@@ -268,26 +280,26 @@ def _spend_one(
     effect: EffectRow,
     attempt: AttemptRow,
     jti: str,
-    cause: Cause,
+    cause: TransitionReason,
 ) -> RedemptionRow:
-    redemption = redemption_of(effect, attempt, jti)
+    redemption = redemption_row(effect, attempt, jti)
     try:
         insert(tx, redemption)
     except IntegrityError as error:
-        raise already_redeemed(snapshot, "this effect was redeemed already") from error
-    move_effect(
+        raise already_redeemed_error(snapshot, "this effect was redeemed already") from error
+    transition_effect(
         tx,
         effect,
         EffectState.REDEEMED,
-        Cause(cause.actor, cause.why, {**cause.detail, "jti": jti}),
+        TransitionReason(cause.actor, cause.why, {**cause.detail, "jti": jti}),
         redeemed_by=attempt.attempt_id,
         fire_by=attempt.fire_by,
-        unknown_at=unknown_at(ctx, bundle, effect, attempt),
+        unknown_at=outcome_deadline(ctx, bundle, effect, attempt),
     )
     return redemption
 
 
-def unknown_at(ctx: Context, bundle: Bundle, effect: EffectRow, attempt: AttemptRow) -> datetime:
+def outcome_deadline(ctx: Context, bundle: Bundle, effect: EffectRow, attempt: AttemptRow) -> datetime:
     """When an unreported effect becomes unknown: ``fire_by`` and the manifest's timeout."""
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     timeout = ctx.settings.outcome_grace_s if manifest is None else manifest.timeout_seconds

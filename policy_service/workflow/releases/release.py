@@ -12,28 +12,32 @@ from datetime import datetime
 from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.queries.repository import Snapshot
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.endings import expire_if_over
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.moves import Cause, agent_actor
-from policy_service.workflow.parties import require_acting, require_agent, require_redeemer
-from policy_service.workflow.releases.mint import Minted, mint
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_enrolled_agent,
+    require_redeemer,
+)
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.termination import expire_if_unused
+from policy_service.workflow.releases.mint import UnsignedRelease, mint
+from policy_service.workflow.transitions import TransitionReason, agent_actor
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleaseResult:
     """A transaction with the signed releases of its effects, in order."""
 
     snapshot: Snapshot
     releases: tuple[str, ...]
 
 
-async def release(ctx: Context, caller: Caller, txn: str, rev: int) -> Released:
+async def release(ctx: Context, caller: Caller, txn: str, rev: int) -> ReleaseResult:
     """Mint and sign the releases of a ready transaction.
 
     Raises:
@@ -41,27 +45,29 @@ async def release(ctx: Context, caller: Caller, txn: str, rev: int) -> Released:
         ConflictError: superseded, or not_ready.
     """
     snapshot, minted = await ctx.db.write(lambda tx: _release(tx, ctx, caller, txn, rev))
-    return Released(snapshot, sign_all(ctx, minted))
+    return ReleaseResult(snapshot, sign_releases(ctx, minted))
 
 
-def sign_all(ctx: Context, minted: list[Minted]) -> tuple[str, ...]:
+def sign_releases(ctx: Context, minted: list[UnsignedRelease]) -> tuple[str, ...]:
     """Sign what a committed unit has fixed."""
     return tuple(ctx.signer.sign_release(one.claims) for one in minted)
 
 
-def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[Minted]]:
-    tx = alone_with(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+def _release(
+    tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int
+) -> tuple[Snapshot, list[UnsignedRelease]]:
+    tx = lock_transaction(tx, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
-    require_acting(tx, caller)
+    require_active_caller(tx, caller)
     if snapshot.transaction.agent != caller.agent:
-        require_agent(tx, snapshot.transaction.agent)
-    require_going(tx, [effect.tool for effect in snapshot.effects])
+        require_enrolled_agent(tx, snapshot.transaction.agent)
+    require_not_stopped(tx, [effect.tool for effect in snapshot.effects])
     require_revision(snapshot, rev)
-    if expire_if_over(tx, snapshot):
+    if expire_if_unused(tx, snapshot):
         return snapshot, []
     until = require_ready(snapshot)
-    cause = Cause(agent_actor(caller.agent), "release")
+    cause = TransitionReason(agent_actor(caller.agent), "release")
     return snapshot, mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
 
 
@@ -87,11 +93,11 @@ def require_ready(snapshot: Snapshot) -> datetime:
     """
     until = snapshot.transaction.valid_until
     if snapshot.transaction.state != TxnState.READY.value or until is None:
-        raise not_ready(snapshot, snapshot.effects)
+        raise not_ready_error(snapshot, snapshot.effects)
     return until
 
 
-def not_ready(snapshot: Snapshot, effects: list[EffectRow]) -> ConflictError:
+def not_ready_error(snapshot: Snapshot, effects: list[EffectRow]) -> ConflictError:
     """409: no token before every effect of the transaction may be released."""
     waiting = [e.effect_id for e in effects if e.state != EffectState.RELEASED.value]
     return ConflictError(

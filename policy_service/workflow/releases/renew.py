@@ -13,29 +13,43 @@ from typing import Any
 from sqlalchemy import Connection
 
 from countersign.contract import EffectState, ErrorCode
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change
+from policy_service.queries.repository import Snapshot
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
-from policy_service.workflow.effects.ready import keep_gates, note_fewer, ready_times
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.metering import be_alone_if_missing
-from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
-from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
-from policy_service.workflow.policy_heads import require_known
+from policy_service.workflow.active_commit import require_active_commit
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_effect_agent,
+    require_redeemer,
+)
+from policy_service.workflow.effects.apply_evaluation import merge_gates, release_window, update_break_glass
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.metering import lock_missing_meters
 from policy_service.workflow.releases.mint import receipt_claims
-from policy_service.workflow.releases.redeem import Redeemed, Spent, signed, unknown_at
+from policy_service.workflow.releases.redeem import (
+    RedeemResult,
+    UnsignedReceipt,
+    outcome_deadline,
+    sign_receipt,
+)
+from policy_service.workflow.transitions import TransitionReason, agent_actor, audit_effect, set_columns
 
 
-async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Sequence[str]) -> Redeemed:
+async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Sequence[str]) -> RedeemResult:
     """Ask for more time to fire.
 
     Raises:
@@ -44,14 +58,14 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
         ConflictError: an effect has an outcome already (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> Redeemed:
+    async def under(bundle: Bundle) -> RedeemResult:
         attempt, snapshot = await ctx.db.read(lambda conn: attempt_and_snapshot(conn, caller, attempt_id))
         asked = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in effect_ids]
         facts = await gather_facts(bundle, asked, ctx.clock())
         spent = await ctx.db.write(lambda tx: _renew(tx, ctx, bundle, caller, attempt_id, effect_ids, facts))
-        return signed(ctx, spent, attempt.attempt_id)
+        return sign_receipt(ctx, spent, attempt.attempt_id)
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
 def attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> tuple[AttemptRow, Snapshot]:
@@ -61,7 +75,7 @@ def attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> t
         NotFoundError: unknown_attempt.
     """
     attempt = require_attempt(conn, caller, attempt_id)
-    return attempt, records.require(conn, attempt.txn, attempt.rev)
+    return attempt, repository.require_transaction(conn, attempt.txn, attempt.rev)
 
 
 def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> AttemptRow:
@@ -70,7 +84,7 @@ def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> Attemp
     Raises:
         NotFoundError: unknown_attempt.
     """
-    attempt = records.attempt_of(conn, caller.agent, attempt_id)
+    attempt = repository.attempt_of(conn, caller.agent, attempt_id)
     if attempt is None:
         raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
     return attempt
@@ -84,16 +98,16 @@ def _renew(
     attempt_id: str,
     effect_ids: Sequence[str],
     facts: Mapping[str, Facts],
-) -> Spent:
-    require_current(ctx, bundle)
-    tx = alone_with(tx, require_attempt(tx.conn, caller, attempt_id).txn)
-    require_known(tx, ctx, bundle)
+) -> UnsignedReceipt:
+    require_current_bundle(ctx, bundle)
+    tx = lock_transaction(tx, require_attempt(tx.conn, caller, attempt_id).txn)
+    require_active_commit(tx, ctx, bundle)
     attempt, snapshot = attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
-    require_acting(tx, caller, attempt.kind)
+    require_active_caller(tx, caller, attempt.kind)
     effects = [_open_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
-    require_going(tx, [effect.tool for effect in effects])
-    cause = Cause(agent_actor(caller.agent), "renew", {"attempt_id": attempt_id})
+    require_not_stopped(tx, [effect.tool for effect in effects])
+    cause = TransitionReason(agent_actor(caller.agent), "renew", {"attempt_id": attempt_id})
     allowed = (
         not _over(tx, snapshot, effects, cause)
         and _all_released(tx, ctx, bundle, snapshot, effects, facts, caller, cause)
@@ -101,14 +115,16 @@ def _renew(
         and not _over(tx, snapshot, effects, cause)
     )
     if not allowed:
-        return Spent(records.require(tx.conn, attempt.txn, attempt.rev), None)
+        return UnsignedReceipt(repository.require_transaction(tx.conn, attempt.txn, attempt.rev), None)
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
     _set_fire_by(tx.conn, attempt, fire_by)
     for effect in effects:
-        set_columns(tx, effect, fire_by=fire_by, unknown_at=unknown_at(ctx, bundle, effect, attempt))
+        set_columns(tx, effect, fire_by=fire_by, unknown_at=outcome_deadline(ctx, bundle, effect, attempt))
         _log(tx, effect, "redemption_renewed", cause, fire_by=int(fire_by.timestamp()))
-    redemptions = records.redemptions_of(tx.conn, attempt)
-    return Spent(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
+    redemptions = repository.redemptions_of(tx.conn, attempt)
+    return UnsignedReceipt(
+        snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
+    )
 
 
 def _open_effect(snapshot: Snapshot, attempt: AttemptRow, effect_id: str) -> EffectRow:
@@ -130,23 +146,23 @@ def _all_released(
     effects: Sequence[EffectRow],
     facts: Mapping[str, Facts],
     caller: Caller,
-    cause: Cause,
+    cause: TransitionReason,
 ) -> bool:
-    agent = agent_behind(tx, snapshot.transaction.agent, effects[0].kind)
-    be_alone_if_missing(tx, bundle, effects)
+    agent = require_effect_agent(tx, snapshot.transaction.agent, effects[0].kind)
+    lock_missing_meters(tx, bundle, effects)
     for effect in effects:
-        answer = ask_again(
+        answer = reevaluate(
             tx, ctx, bundle, agent, snapshot, effect, facts[effect.effect_id], cause, caller=caller
         )
-        keep_gates(tx, effect, answer)
+        merge_gates(tx, effect, answer)
         if not answer.releases:
             _log(tx, effect, "renewal_refused", cause, decision_id=answer.decision_id)
             return False
-        note_fewer(tx, snapshot, effect, answer.tally.opened, cause)
+        update_break_glass(tx, snapshot, effect, answer.tally.opened, cause)
     return True
 
 
-def _over(tx: Tx, snapshot: Snapshot, effects: Sequence[EffectRow], cause: Cause) -> bool:
+def _over(tx: Tx, snapshot: Snapshot, effects: Sequence[EffectRow], cause: TransitionReason) -> bool:
     """Whether the time these releases might be used is over: an attempt is renewed within it, not beyond (I-4)."""
     until = _until(snapshot, effects)
     if until is None or tx.now < until:
@@ -163,15 +179,15 @@ def _until(snapshot: Snapshot, effects: Sequence[EffectRow]) -> datetime | None:
     transaction = snapshot.transaction
     if transaction.ready_at is None or transaction.valid_until is None:
         return transaction.valid_until
-    return min(transaction.valid_until, ready_times(snapshot, transaction.ready_at)[1])
+    return min(transaction.valid_until, release_window(snapshot, transaction.ready_at)[1])
 
 
-def _log(tx: Tx, effect: EffectRow, kind: str, cause: Cause, **detail: Any) -> None:
-    log_about(tx, effect, kind, cause.actor, {"attempt_id": effect.redeemed_by, **detail})
+def _log(tx: Tx, effect: EffectRow, kind: str, cause: TransitionReason, **detail: Any) -> None:
+    audit_effect(tx, effect, kind, cause.actor, {"attempt_id": effect.redeemed_by, **detail})
 
 
 def _set_fire_by(conn: Connection, attempt: AttemptRow, fire_by: datetime) -> None:
     """The end of an attempt's time to fire, as its newest receipt says."""
     named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
-    change(conn, AttemptRow, named, {"fire_by": fire_by})
+    update_rows(conn, AttemptRow, named, {"fire_by": fire_by})
     attempt.fire_by = fire_by

@@ -10,31 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_move, canonicalize
+from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_transition, canonicalize
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.queries.repository import Snapshot
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.standing import compensation_failed
-from policy_service.workflow.moves import (
-    Cause,
+from policy_service.workflow.authorization import require_redeemer
+from policy_service.workflow.effects.compensation_tasks import compensation_failed
+from policy_service.workflow.releases.renew import require_attempt
+from policy_service.workflow.releases.restore_redemption import restore_redemption
+from policy_service.workflow.releases.verify_receipt import ReceiptProof, verify_receipt
+from policy_service.workflow.transitions import (
+    TransitionReason,
     agent_actor,
-    follow_effects,
-    log_about,
-    move_effect,
+    audit_effect,
+    close_tasks,
     open_task,
     set_columns,
-    settle_task,
+    sync_transaction_state,
+    transition_effect,
 )
-from policy_service.workflow.parties import require_redeemer
-from policy_service.workflow.releases.recall import recall
-from policy_service.workflow.releases.receipts_in import Recalled, read_recall
-from policy_service.workflow.releases.renew import require_attempt
 
 _MAX_ERROR = 2_000  # characters of the redeemer's error text that are kept
 
@@ -48,29 +48,31 @@ async def report(ctx: Context, caller: Caller, told: ReportRequest) -> Snapshot:
         InvalidRequestError: bad_token: a recall that proves nothing.
     """
     _require_reportable(told.outcomes)
-    recalled = None if told.recall is None else read_recall(ctx, caller, told.attempt_id, told.recall)
+    recalled = None if told.recall is None else verify_receipt(ctx, caller, told.attempt_id, told.recall)
     return await ctx.db.write(lambda tx: _report(tx, ctx, caller, told, recalled))
 
 
-def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: Recalled | None) -> Snapshot:
+def _report(
+    tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: ReceiptProof | None
+) -> Snapshot:
     if recalled is not None:
-        tx = alone_with(tx, recalled.claims.txn)
-        if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
-            snapshot = recall(tx, ctx.active.current, caller, recalled)
-            if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
+        tx = lock_transaction(tx, recalled.claims.txn)
+        if repository.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
+            snapshot = restore_redemption(tx, ctx.active.current, caller, recalled)
+            if repository.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
                 return snapshot  # redeemed under another attempt too: people were told
     attempt = require_attempt(tx.conn, caller, told.attempt_id)
     if tx.alone_with is None:
-        tx = alone_with(tx, attempt.txn)
-    snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
+        tx = lock_transaction(tx, attempt.txn)
+    snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
-    cause = Cause(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})
+    cause = TransitionReason(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})
     for outcome in told.outcomes:
         effect = snapshot.find(outcome.effect_id)
         if effect is None or effect.redeemed_by != told.attempt_id:
             raise NotFoundError(f"the attempt did not redeem an effect {outcome.effect_id!r}")
         _take(tx, snapshot, effect, outcome, cause)
-    follow_effects(tx, snapshot, cause)
+    sync_transaction_state(tx, snapshot, cause)
     return snapshot
 
 
@@ -85,21 +87,23 @@ def _require_reportable(outcomes: Sequence[ReportedOutcome]) -> None:
 _REPORTABLE = frozenset({Outcome.FIRED, Outcome.FAILED, Outcome.UNKNOWN, Outcome.UNUSED})
 
 
-def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: Cause) -> None:
+def _take(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: TransitionReason
+) -> None:
     to, state = EffectState(outcome.outcome.value), EffectState(effect.state)
     if to is state or (to is EffectState.FIRED and state in _AFTER_FIRED):
         _complete(tx, effect, outcome)
         return  # the same report again, or what a person has said already
     if {state, to} == _NOT_DONE and _said_not_fired(effect):
         return  # a person does not tell a call that failed from one that never was; neither contradicts their word
-    if not can_move(state, to):
+    if not can_transition(state, to):
         _contradicted(tx, effect, to, cause)
         return
     result = None if outcome.result is None else canonicalize(outcome.result)
-    move_effect(tx, effect, to, cause, result=result, error=(outcome.error or "")[:_MAX_ERROR] or None)
+    transition_effect(tx, effect, to, cause, result=result, error=(outcome.error or "")[:_MAX_ERROR] or None)
     if state is EffectState.UNKNOWN:
-        settle_task(tx, effect, cause, TaskKind.UNKNOWN, TaskKind.RESTORED)
-    settle_effect(tx, snapshot, effect, cause)
+        close_tasks(tx, effect, cause, TaskKind.UNKNOWN, TaskKind.RESTORED)
+    apply_outcome(tx, snapshot, effect, cause)
 
 
 _NOT_DONE = frozenset({EffectState.FAILED, EffectState.UNUSED})
@@ -123,17 +127,17 @@ def _complete(tx: Tx, effect: EffectRow, outcome: ReportedOutcome) -> None:
 _AFTER_FIRED = frozenset({EffectState.COMPENSATING, EffectState.COMPENSATED, EffectState.COMPENSATION_FAILED})
 
 
-def _contradicted(tx: Tx, effect: EffectRow, told: EffectState, cause: Cause) -> None:
+def _contradicted(tx: Tx, effect: EffectRow, told: EffectState, cause: TransitionReason) -> None:
     if told is EffectState.UNKNOWN:
         return  # knowing less than we do contradicts nothing
     text = f"{effect.tool} is recorded as {effect.state}; a later report says {told.value}"
     body = {"recorded": effect.state, "told": told.value, **cause.detail}
-    log_about(tx, effect, "outcome_contradicted", cause.actor, body)
+    audit_effect(tx, effect, "outcome_contradicted", cause.actor, body)
     open_task(tx, effect, TaskKind.CONTRADICTION, text, cause)
     set_columns(tx, effect, error=(effect.error or text)[:_MAX_ERROR])
 
 
-def settle_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:
+def apply_outcome(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
     """What an outcome brings with it: a task for an unknown, and the forward effect of a compensation."""
     state = EffectState(effect.state)
     if state is EffectState.UNKNOWN:
@@ -144,6 +148,6 @@ def settle_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -
     if state is EffectState.FIRED:
         forward = snapshot.find(effect.compensates or "")
         if forward is not None:
-            move_effect(tx, forward, EffectState.COMPENSATED, cause)
+            transition_effect(tx, forward, EffectState.COMPENSATED, cause)
     elif state in {EffectState.FAILED, EffectState.UNUSED}:
         compensation_failed(tx, snapshot, effect, f"its compensation {state.value}", cause)

@@ -12,18 +12,18 @@ from functools import partial
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow, ReviewRow
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.moves import Cause, agent_actor, tell_review
-from policy_service.workflow.parties import require_acting
-from policy_service.workflow.reviews.comment import over, require_open, require_words
+from policy_service.workflow.authorization import require_active_caller
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.reviews.comment import require_open, require_text, review_expired_error
+from policy_service.workflow.transitions import TransitionReason, agent_actor, publish_review_event
 
 
 async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str, text: str) -> Snapshot:
@@ -36,21 +36,21 @@ async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str,
         UnauthenticatedError: its key was revoked meanwhile.
         InvalidRequestError: no words, or too many.
     """
-    words = require_words(text)
-    review = await ctx.db.read(lambda conn: records.require_review(conn, review_id))
+    words = require_text(text)
+    review = await ctx.db.read(lambda conn: repository.require_review(conn, review_id))
     if caller.agent != review.agent:  # a stranger hears what it would of a review that does not exist
         raise NotFoundError(f"there is no review {review_id!r}")
     unit = partial(_answer, caller=caller, review=review, question_id=question_id, words=words)
     if (answered := await ctx.db.write(unit)) is None:
-        raise over()
+        raise review_expired_error()
     return answered
 
 
 def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, words: str) -> Snapshot | None:
     """None: the review has expired in this unit, which stands."""
-    tx = alone_with(tx, review.txn)
-    require_acting(tx, caller)
-    case = read_case(tx.conn, review.review_id)
+    tx = lock_transaction(tx, review.txn)
+    require_active_caller(tx, caller)
+    case = read_review_context(tx.conn, review.review_id)
     question = _question(case, question_id)
     if question.answer == words:
         return case.snapshot
@@ -63,14 +63,14 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
             f"question {question_id!r} was answered already, and otherwise; the first answer stands",
             code=ErrorCode.ALREADY_ANSWERED,
         )
-    change(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
+    update_rows(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
     question.answer, question.answered_at = words, tx.now
-    cause = Cause(agent_actor(caller.agent), "answer")
-    tell_review(tx, case.review, "question_answered", cause, comment_id=question_id)
+    cause = TransitionReason(agent_actor(caller.agent), "answer")
+    publish_review_event(tx, case.review, "question_answered", cause, comment_id=question_id)
     return case.snapshot
 
 
-def _question(case: Case, question_id: str) -> CommentRow:
+def _question(case: ReviewContext, question_id: str) -> CommentRow:
     written = case.snapshot.comments.get(case.review.review_id, [])
     for one in written:
         if one.comment_id == question_id and one.kind == "question":

@@ -20,19 +20,19 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import requesters_side
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, why_not
-from policy_service.queries.words import closed, require_short
-from policy_service.storage.alone import alone_with
+from policy_service.queries.messages import closed_review_text, require_text_length
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import requesters_side
+from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
-from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
 
 MAX_ON_A_REVIEW: Final = 100
 """Everybody who opens the review reads all of them, and so does its agent."""
@@ -42,7 +42,7 @@ MAX_OF_A_PERSON: Final = 20
 
 
 @dataclass(frozen=True)
-class Remark:
+class CommentDraft:
     """What is written, where, and whether the agent is asked to answer it."""
 
     review_id: str
@@ -57,7 +57,7 @@ class Remark:
 
 
 async def comment(
-    ctx: Context, voter: Voter, remark: Remark, *, still: Callable[[Tx], None] = lambda tx: None
+    ctx: Context, voter: Voter, remark: CommentDraft, *, still: Callable[[Tx], None] = lambda tx: None
 ) -> None:
     """Write a comment, or ask the agent. ``still`` refuses in the unit that writes it: whoever wrote may not by then.
 
@@ -67,13 +67,13 @@ async def comment(
         ForbiddenError: not_eligible.
         InvalidRequestError: no words, too many of them, too_large, rate_limited.
     """
-    text = require_words(remark.text)
-    review = await ctx.db.read(lambda conn: records.require_review(conn, remark.review_id))
+    text = require_text(remark.text)
+    review = await ctx.db.read(lambda conn: repository.require_review(conn, remark.review_id))
     if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
-        raise over()
+        raise review_expired_error()
 
 
-def require_words(text: str) -> str:
+def require_text(text: str) -> str:
     """The words without the space around them.
 
     Raises:
@@ -82,7 +82,7 @@ def require_words(text: str) -> str:
     words = text.replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError("write something: these are no words")
-    return require_short(words)
+    return require_text_length(words)
 
 
 def _comment(
@@ -90,15 +90,15 @@ def _comment(
     ctx: Context,
     txn: str,
     voter: Voter,
-    remark: Remark,
+    remark: CommentDraft,
     text: str,
     still: Callable[[Tx], None],
 ) -> bool:
     """Whether it was written; otherwise the review has expired in this unit, which stands."""
-    tx = alone_with(tx, txn)
-    require_deciding(tx, voter.iss, voter.sub)
+    tx = lock_transaction(tx, txn)
+    require_active_person(tx, voter.iss, voter.sub)
     still(tx)
-    case = read_case(tx.conn, remark.review_id)
+    case = read_review_context(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
         return False
@@ -127,11 +127,13 @@ def _comment(
     insert(tx, row)
     told = "question_asked" if remark.question else "comment_written"
     detail = {"comment_id": row.comment_id, "channel": remark.channel, "for_requester": own_side}
-    tell_review(tx, case.review, told, Cause(person_actor(voter.iss, voter.sub), "comment"), **detail)
+    publish_review_event(
+        tx, case.review, told, TransitionReason(person_actor(voter.iss, voter.sub), "comment"), **detail
+    )
     return True
 
 
-def require_open(case: Case) -> None:
+def require_open(case: ReviewContext) -> None:
     """Refuse words on what nobody decides any more.
 
     Raises:
@@ -139,21 +141,32 @@ def require_open(case: Case) -> None:
     """
     if case.review.state != "open":
         newer = case.snapshot.superseded_by
-        why = closed(case.review.state) if newer is None else f"this was replaced by revision {newer}"
+        why = (
+            closed_review_text(case.review.state)
+            if newer is None
+            else f"this was replaced by revision {newer}"
+        )
         raise ConflictError(f"{why}: nothing is added to it", code=ErrorCode.REVIEW_CLOSED)
 
 
-def over() -> ConflictError:
+def review_expired_error() -> ConflictError:
     """The refusal where the time to answer ran out meanwhile."""
     return ConflictError("the time to answer this review is over", code=ErrorCode.REVIEW_CLOSED)
 
 
 def _require_may_write(
-    tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, remark: Remark, *, own_side: bool
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    voter: Voter,
+    remark: CommentDraft,
+    *,
+    own_side: bool,
 ) -> None:
     if own_side and not remark.question:
         return
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
 

@@ -10,14 +10,14 @@ from collections.abc import Collection
 
 from policy_service.domain.gates import MergedGate, merge
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import time_text
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.effects.nudging import escalating
-from policy_service.workflow.effects.opening import ask_groups
-from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
+from policy_service.workflow.effects.open_review import index_review_groups
+from policy_service.workflow.effects.reminders import escalation_columns
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import SERVICE, TransitionReason, publish_review_event, set_columns
 
 
 def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
@@ -28,19 +28,21 @@ def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
         return
     now = time_text(tx.now)
     due = {key for key, at in review.escalates.items() if at <= now}
-    escalate(tx, review, effect, due, Cause(SERVICE, "unanswered"))
+    escalate(tx, review, effect, due, TransitionReason(SERVICE, "unanswered"))
 
 
-def escalate(tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str], cause: Cause) -> bool:
+def escalate(
+    tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str], cause: TransitionReason
+) -> bool:
     """Let these gates of an open review ask the further groups they name and have not asked; whether any did."""
     found = [gate for gate in merge(gates_of(effect)) if gate.key in keys and can_escalate(gate, review)]
     still = {key: at for key, at in review.escalates.items() if key not in keys}
     since = {gate.key: time_text(tx.now) for gate in found}
-    set_columns(tx, review, escalated=review.escalated | since, **escalating(still))
+    set_columns(tx, review, escalated=review.escalated | since, **escalation_columns(still))
     if found:
-        ask_groups(tx, review, gates_of(effect))
+        index_review_groups(tx, review, gates_of(effect))
         groups = sorted(frozenset[str]().union(*(gate.escalate for gate in found)))
-        tell_review(tx, review, "review_escalated", cause, gates=sorted(since), groups=groups)
+        publish_review_event(tx, review, "review_escalated", cause, gates=sorted(since), groups=groups)
     return bool(found)
 
 

@@ -6,12 +6,12 @@ One line in the log and one message in the outbox for each reminder; what was mi
 from __future__ import annotations
 
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.effects.nudging import next_reminder, remind_every
-from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
+from policy_service.workflow.effects.reminders import next_reminder, reminder_interval
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import SERVICE, TransitionReason, publish_review_event, set_columns
 
 
 def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
@@ -20,7 +20,7 @@ def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
     if tx.now >= review.answer_by:
         expire_effect(tx, snapshot, effect)
         return
-    every, due = remind_every(gates_of(effect)), review.remind_at
+    every, due = reminder_interval(gates_of(effect)), review.remind_at
     then = None if every is None or due is None else next_reminder(due, every, tx.now)
     set_columns(tx, review, reminded_at=tx.now, remind_at=then)
-    tell_review(tx, review, "review_reminded", Cause(SERVICE, "unanswered"))
+    publish_review_event(tx, review, "review_reminded", TransitionReason(SERVICE, "unanswered"))

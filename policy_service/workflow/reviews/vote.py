@@ -22,49 +22,54 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from countersign.contract import ErrorCode
-from policy_service.domain.gates import is_stronger, merge, step_up_suffices
-from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.question import Facts
-from policy_service.domain.quorum import Tally, serves
+from policy_service.domain.gates import is_stronger_step_up, merge, satisfies_step_up
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.policy_request import Facts
+from policy_service.domain.quorum import Tally, counts_toward
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.passkeys import counting
+from policy_service.identity.passkeys import active_passkeys
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import count, standing_of, standing_verdict
-from policy_service.queries.cases import Case, read_case
-from policy_service.queries.changes import stale_review
+from policy_service.queries import repository
+from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.review_models import Ballot as Verdict
+from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-from policy_service.queries.voter import Voter, may_open, probe, why_not
-from policy_service.queries.words import require_short
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change, insert_unless_taken
+from policy_service.queries.review_models import VoteVerdict as Verdict
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, folded_args, views_for_channel
+from policy_service.queries.vote_eligibility import count_votes, counted_verdict, valid_votes_of
+from policy_service.queries.voter import Voter, break_glass_permission, hypothetical_approval, vote_refusal
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import ViewRow
+from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
-from policy_service.workflow.effects.endings import deny_by_person, expire_effect
-from policy_service.workflow.effects.ready import settle_answer
-from policy_service.workflow.effects.stops import require_going
-from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
-from policy_service.workflow.parties import agent_behind, require_deciding
-from policy_service.workflow.passkeys.stepping_up import (
-    PASSKEY,
-    Proof,
-    Proven,
-    keep,
-    note_use,
-    prove,
-    without_passkey,
+from policy_service.workflow.authorization import require_active_person, require_effect_agent
+from policy_service.workflow.effects.apply_evaluation import apply_evaluation
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
 )
+from policy_service.workflow.effects.termination import deny_effect, expire_effect
+from policy_service.workflow.passkeys.step_up import (
+    PASSKEY,
+    StepUpProof,
+    VerifiedStepUp,
+    passkey_required_error,
+    record_passkey_use,
+    store_assertion,
+    verify_step_up,
+)
+from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
 
 
 @dataclass(frozen=True)
-class Ballot:
+class VoteInput:
     """What is voted, and on what."""
 
     review_id: str
@@ -76,7 +81,7 @@ class Ballot:
     channel: str
     view_digest: str | None = None  # what the person was shown; a program may name none
     view_parts: str = ""  # the same in parts, so that a stale page can be told what moved
-    proof: Proof | None = None
+    proof: StepUpProof | None = None
 
     def signed_by(self, voter: Voter) -> dict[str, Any]:
         """Everything the vote says, as a passkey signs it: the members of the challenge but for the nonce."""
@@ -91,26 +96,26 @@ class Ballot:
         }
 
 
-class LateFactsError(Exception):
+class FactsTimeoutError(Exception):
     """The sources of facts took longer than whoever votes can wait; nothing was cast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast(VoteResult):
+class VoteOutcome(VoteResult):
     """The result, with the case as it is after the vote, and its count where the vote took one."""
 
-    case: Case
+    case: ReviewContext
     tally: Tally | None = None
 
 
 async def vote(
     ctx: Context,
     voter: Voter,
-    ballot: Ballot,
+    ballot: VoteInput,
     *,
     still: Callable[[Tx], None] = lambda tx: None,
-    facts_within_s: float | None = None,
-) -> Cast:
+    facts_timeout_s: float | None = None,
+) -> VoteOutcome:
     """Cast a vote. ``still`` refuses in the unit that writes it: the person may not vote by then. ``facts_within_s``:
     how long facts may take where the channel waits for the answer no longer; None where each source's own limit is
     enough.
@@ -122,26 +127,26 @@ async def vote(
         ForbiddenError: not_eligible, step_up_required.
         InvalidRequestError: reason_required, view_incomplete; the reason is too long.
     """
-    require_short(ballot.reason or "")
+    require_text_length(ballot.reason or "")
     proven = None
     if ballot.proof is not None:
-        proven = await prove(ctx, ballot.proof, ballot.signed_by(voter))
+        proven = await verify_step_up(ctx, ballot.proof, ballot.signed_by(voter))
         voter = replace(voter, step_up=PASSKEY)
 
-    until = None if facts_within_s is None else asyncio.get_running_loop().time() + facts_within_s
+    until = None if facts_timeout_s is None else asyncio.get_running_loop().time() + facts_timeout_s
 
-    async def under(bundle: Bundle) -> Cast:
-        effect = await ctx.db.read(lambda conn: records.reviewed_effect(conn, ballot.review_id))
+    async def under(bundle: Bundle) -> VoteOutcome:
+        effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
             lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
         )
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
 async def _facts(
-    ctx: Context, bundle: Bundle, effect: EffectRow, ballot: Ballot, until: float | None
+    ctx: Context, bundle: Bundle, effect: EffectRow, ballot: VoteInput, until: float | None
 ) -> Facts:
     """What the policy is asked with; nothing for a deny, which asks no policy and waits for nobody."""
     if ballot.verdict == "deny":
@@ -150,7 +155,7 @@ async def _facts(
         async with asyncio.timeout_at(until):
             return (await gather_facts(bundle, [effect], ctx.clock()))[effect.effect_id]
     except TimeoutError:
-        raise LateFactsError from None
+        raise FactsTimeoutError from None
 
 
 def _vote(
@@ -158,73 +163,80 @@ def _vote(
     ctx: Context,
     bundle: Bundle,
     voter: Voter,
-    ballot: Ballot,
+    ballot: VoteInput,
     txn: str,
     facts: Facts,
     still: Callable[[Tx], None],
-    proven: Proven | None,
-) -> Cast:
-    require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
-    require_deciding(tx, voter.iss, voter.sub)
-    case = read_case(tx.conn, ballot.review_id)
+    proven: VerifiedStepUp | None,
+) -> VoteOutcome:
+    require_current_bundle(ctx, bundle)
+    tx = lock_transaction(tx, txn)
+    require_active_person(tx, voter.iss, voter.sub)
+    case = read_review_context(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
     _require_eligible(tx, ctx, bundle, case, voter, ballot)
     still(tx)
     ballot = _require_same_view(tx, bundle, case, ballot)
-    cause = Cause(person_actor(voter.iss, voter.sub), BREAK_GLASS if opens(ballot) else "vote")
+    cause = TransitionReason(
+        person_actor(voter.iss, voter.sub), BREAK_GLASS if is_break_glass(ballot) else "vote"
+    )
     if proven is not None:
-        note_use(tx, proven)
+        record_passkey_use(tx, proven)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
     cast = _already_cast(case, voter, ballot)
     if case.review.state != "open":
-        answer = standing_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
-        said = cast is not None if opens(ballot) else answer == ballot.verdict
+        answer = counted_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+        said = cast is not None if is_break_glass(ballot) else answer == ballot.verdict
         _record(tx, case, voter, ballot, cause, proven, late=True)
-        return Cast(
-            ballot.review_id, case.review.state, ballot.verdict, counted=False, said_before=said, case=case
+        return VoteOutcome(
+            ballot.review_id,
+            case.review.state,
+            ballot.verdict,
+            counted=False,
+            already_recorded=said,
+            case=case,
         )
     _require_reason(case, ballot)
     if cast is None:
         _record(tx, case, voter, ballot, cause, proven, late=False)
-    elif is_stronger(voter.step_up, cast.step_up):
+    elif is_stronger_step_up(voter.step_up, cast.step_up):
         _strengthen(tx, case, cast, voter, cause, proven)
     # also after the same vote again: it may meet by now what it did not meet then
     counted = _settle(tx, ctx, bundle, case, ballot, facts, cause)
-    return Cast(
+    return VoteOutcome(
         ballot.review_id,
         case.review.state,
         ballot.verdict,
         counted=True,
-        said_before=cast is not None,
+        already_recorded=cast is not None,
         case=case,
         tally=counted,
     )
 
 
-def opens(ballot: Ballot) -> bool:
+def is_break_glass(ballot: VoteInput) -> bool:
     """Whether it is a signature for an opening by break-glass, and no vote on a gate."""
     return ballot.verdict == BREAK_GLASS
 
 
-def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
+def _require_same_bytes(tx: Tx, case: ReviewContext, ballot: VoteInput) -> None:
     seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
         raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
 
 
-def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: Ballot) -> Ballot:
+def _require_same_view(tx: Tx, bundle: Bundle, case: ReviewContext, ballot: VoteInput) -> VoteInput:
     """The ballot with the view it was cast on, which is stored.
 
     A deny is never refused for what was shown: it releases nothing. One on another view names none.
     """
     if ballot.view_digest is None:
-        if ballot.verdict != "deny" and ballot.channel in SHOWN_TO_PEOPLE:
+        if ballot.verdict != "deny" and ballot.channel in CHANNELS_REQUIRING_VIEW:
             raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
         return ballot
-    views = views_for(content_of(bundle, case), ballot.channel)
+    views = views_for_channel(review_content(bundle, case), ballot.channel)
     shown = next((view for view in views if view.digest == ballot.view_digest), None)
     if shown is None and ballot.verdict == "deny":
         return replace(ballot, view_digest=None)
@@ -237,72 +249,90 @@ def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: Ballot) -> Ba
             f"{', '.join(folded)} stood folded on the page this vote came from: open it in full and read it first",
             code=ErrorCode.VIEW_INCOMPLETE,
         )
-    insert_unless_taken(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
+    insert_row_or_ignore(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
     return ballot
 
 
-def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: Ballot) -> None:
-    if opens(ballot):
+def _require_eligible(
+    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, ballot: VoteInput
+) -> None:
+    if is_break_glass(ballot):
         _require_openable(tx, ctx, bundle, case, voter)
         return
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    mine = probe(bundle, voter)
-    if ballot.verdict == "approve" and not any(serves(gate, mine) for gate in case.asked):
-        if counting(tx.conn, voter.iss, voter.sub, tx.now):
+    mine = hypothetical_approval(bundle, voter)
+    if ballot.verdict == "approve" and not any(counts_toward(gate, mine) for gate in case.asked):
+        if active_passkeys(tx.conn, voter.iss, voter.sub, tx.now):
             raise ForbiddenError(
                 "every gate you serve asks for a passkey: open the review and confirm with yours",
                 code=ErrorCode.STEP_UP_REQUIRED,
             )
-        raise without_passkey(ctx.settings)
+        raise passkey_required_error(ctx.settings)
 
 
-def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter) -> None:
+def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
     """Refuse a signature that could not count. A stop comes before any emergency: what is frozen, nobody opens.
 
     Raises:
         ForbiddenError: not_eligible, step_up_required, frozen.
     """
-    reason = may_open(ctx, bundle, case, voter, tx.now).why_not
+    reason = break_glass_permission(ctx, bundle, case, voter, tx.now).why_not
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    if not all(step_up_suffices(voter.step_up, gate.step_up) for gate in merge(case.gates)):
+    if not all(satisfies_step_up(voter.step_up, gate.step_up) for gate in merge(case.gates)):
         raise ForbiddenError(
             "a gate here asks for a passkey, and an emergency does not do without it: confirm with yours",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
-    agent_behind(tx, case.effect.agent, case.effect.kind)
-    require_going(tx, [case.effect.tool])
+    require_effect_agent(tx, case.effect.agent, case.effect.kind)
+    require_not_stopped(tx, [case.effect.tool])
 
 
-def _require_reason(case: Case, ballot: Ballot) -> None:
+def _require_reason(case: ReviewContext, ballot: VoteInput) -> None:
     wanted = ballot.verdict != "approve" or any(gate.reason for gate in case.gates)
     if wanted and not (ballot.reason or "").strip():
-        doing = "open" if opens(ballot) else ballot.verdict
+        doing = "open" if is_break_glass(ballot) else ballot.verdict
         raise InvalidRequestError(
             f"say why: a reason is required to {doing} this effect", code=ErrorCode.REASON_REQUIRED
         )
 
 
-def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> VoteRow | None:
+def _already_cast(case: ReviewContext, voter: Voter, ballot: VoteInput) -> VoteRow | None:
     """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
-    mine = standing_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+    mine = valid_votes_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
     return next((vote for vote in mine if vote.verdict == ballot.verdict), None)
 
 
-def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Cause, proven: Proven | None) -> None:
+def _strengthen(
+    tx: Tx,
+    case: ReviewContext,
+    cast: VoteRow,
+    voter: Voter,
+    cause: TransitionReason,
+    proven: VerifiedStepUp | None,
+) -> None:
     """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
     was, cast.step_up = cast.step_up, voter.step_up
-    change(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
+    update_rows(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
     if proven is not None:
-        keep(tx, cast.vote_id, proven)
+        store_assertion(tx, cast.vote_id, proven)
     detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was, **_by(proven)}
-    tell_review(tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail)
+    publish_review_event(
+        tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail
+    )
 
 
 def _record(
-    tx: Tx, case: Case, voter: Voter, ballot: Ballot, cause: Cause, proven: Proven | None, *, late: bool
+    tx: Tx,
+    case: ReviewContext,
+    voter: Voter,
+    ballot: VoteInput,
+    cause: TransitionReason,
+    proven: VerifiedStepUp | None,
+    *,
+    late: bool,
 ) -> None:
     row = VoteRow(
         vote_id=new_id("vote", tx.now),
@@ -331,30 +361,36 @@ def _record(
         return  # the same late vote again: it stands on record once
     insert(tx, row)
     if proven is not None:
-        keep(tx, row.vote_id, proven)
+        store_assertion(tx, row.vote_id, proven)
     case.snapshot.votes.setdefault(row.review_id, []).append(row)
     detail = {"vote_id": row.vote_id, "verdict": row.verdict, "late": late, "channel": row.channel}
     detail |= {"view_digest": row.view_digest, "step_up": row.step_up, **_by(proven)}
-    kind = "break_glass_signed" if opens(ballot) else "vote_recorded"
-    tell_review(tx, case.review, kind, cause, effect_digest=row.effect_digest, **detail)
+    kind = "break_glass_signed" if is_break_glass(ballot) else "vote_recorded"
+    publish_review_event(tx, case.review, kind, cause, effect_digest=row.effect_digest, **detail)
 
 
-def _by(proven: Proven | None) -> dict[str, Any]:
+def _by(proven: VerifiedStepUp | None) -> dict[str, Any]:
     return {} if proven is None else {"passkey": proven.passkey.passkey_id}
 
 
 def _settle(
-    tx: Tx, ctx: Context, bundle: Bundle, case: Case, ballot: Ballot, facts: Facts, cause: Cause
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    ballot: VoteInput,
+    facts: Facts,
+    cause: TransitionReason,
 ) -> Tally | None:
     """Deny, or release what is met by now. What the votes come to then; None after a deny, which counts none."""
     if ballot.verdict == "deny":
-        deny_by_person(tx, case.snapshot, case.effect, cause)
+        deny_effect(tx, case.snapshot, case.effect, cause)
         return None
-    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
-    if counted.lets_go:
-        answer = ask_again(
+    counted = count_votes(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
+    if counted.permits_release:
+        answer = reevaluate(
             tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause, counted=counted
         )
-        settle_answer(tx, bundle, case.snapshot, case.effect, answer, cause)
+        apply_evaluation(tx, bundle, case.snapshot, case.effect, answer, cause)
         counted = answer.tally
     return counted

@@ -22,16 +22,16 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity.people import find_person, slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, voter_for
+from policy_service.queries.voter import Voter, voter_from_person
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.slack.linking import COMMAND
+from policy_service.workflow.slack.account_links import COMMAND
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedVoter:
     """Whoever decides through an account. ``stale_groups``: their token named groups, too long ago to count."""
 
     voter: Voter
@@ -40,9 +40,9 @@ class Linked:
     groups_at: datetime | None  # when their token last named any
 
 
-def voter_of(
+def voter_for_account(
     conn: Connection, ctx: Context, app: SlackApp, team_id: str, user_id: str, now: datetime
-) -> Linked:
+) -> LinkedVoter:
     """Who decides through this account.
 
     Raises:
@@ -57,10 +57,12 @@ def voter_of(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    return Linked(voter_for(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
+    return LinkedVoter(
+        voter_from_person(person), row, bool(seen.groups) and not person.groups, seen.groups_at
+    )
 
 
-def require_still(
+def require_still_linked(
     conn: Connection, ctx: Context, app: SlackApp, team_id: str, user_id: str, voter: Voter, now: datetime
 ) -> None:
     """In the unit that counts what somebody said: an unlinking that came first, came first.
@@ -68,7 +70,7 @@ def require_still(
     Raises:
         ForbiddenError: not_eligible, because this account is not theirs any more, or may not act.
     """
-    now_is = voter_of(conn, ctx, app, team_id, user_id, now).voter
+    now_is = voter_for_account(conn, ctx, app, team_id, user_id, now).voter
     if (now_is.key, now_is.assurance) != (voter.key, voter.assurance):
         raise _refused("this Slack account was linked anew a moment ago; look again and decide anew")
 

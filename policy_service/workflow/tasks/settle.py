@@ -18,31 +18,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from countersign.contract import EffectState, ErrorCode, TaskAnswer, TaskKind, load
-from policy_service.domain.settlement import ANSWERS, is_about, moves_of
+from policy_service.domain.settlement import ANSWERS, applies_to, transitions_for
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.task_cases import TaskCase, read_task, said_of, why_not_settle
+from policy_service.queries.task_context import TaskContext, read_task_context, settle_refusal, settlement_of
 from policy_service.queries.voter import Voter
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow.effects.asking import require_current, with_one_bundle
-from policy_service.workflow.effects.endings import withdraw_effect
-from policy_service.workflow.moves import (
-    Cause,
-    follow_effects,
-    move_effect,
+from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
+from policy_service.workflow.effects.termination import withdraw_effect
+from policy_service.workflow.releases.report import apply_outcome
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    close_tasks,
     person_actor,
     set_columns,
-    settle_task,
+    sync_transaction_state,
+    transition_effect,
 )
-from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.releases.report import settle_effect
 
 
 @dataclass(frozen=True)
-class Word:
+class Settlement:
     """What a person says, and of what they read."""
 
     task_id: str
@@ -54,7 +54,7 @@ class Word:
     result: bytes | None = None  # canonical JSON
 
 
-async def settle(ctx: Context, voter: Voter, word: Word) -> TaskCase:
+async def settle(ctx: Context, voter: Voter, word: Settlement) -> TaskContext:
     """Settle a task; the case as it is afterwards.
 
     Raises:
@@ -64,22 +64,22 @@ async def settle(ctx: Context, voter: Voter, word: Word) -> TaskCase:
         InvalidRequestError: wrong_answer, reason_required.
     """
 
-    async def under(bundle: Bundle) -> TaskCase:
-        txn = (await ctx.db.read(lambda conn: read_task(conn, word.task_id))).task.txn
+    async def under(bundle: Bundle) -> TaskContext:
+        txn = (await ctx.db.read(lambda conn: read_task_context(conn, word.task_id))).task.txn
         return await ctx.db.write(lambda tx: _settle(tx, ctx, bundle, voter, word, txn))
 
-    return await with_one_bundle(ctx, under)
+    return await with_stable_bundle(ctx, under)
 
 
-def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Word, txn: str) -> TaskCase:
-    require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
-    require_deciding(tx, voter.iss, voter.sub)
-    case = read_task(tx.conn, word.task_id)
+def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Settlement, txn: str) -> TaskContext:
+    require_current_bundle(ctx, bundle)
+    tx = lock_transaction(tx, txn)
+    require_active_person(tx, voter.iss, voter.sub)
+    case = read_task_context(tx.conn, word.task_id)
     if case.task.state != "open":
         _require_same_word(case, voter, word)
         return case
-    if (reason := why_not_settle(ctx, bundle, case, voter, tx.now)) is not None:
+    if (reason := settle_refusal(ctx, bundle, case, voter, tx.now)) is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     _require_answer(case.kind, word)
     _require_same_effect(case, word)
@@ -89,11 +89,11 @@ def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Word, txn:
             code=ErrorCode.REASON_REQUIRED,
         )
     _take(tx, case, voter, word)
-    return read_task(tx.conn, word.task_id)
+    return read_task_context(tx.conn, word.task_id)
 
 
-def _require_same_word(case: TaskCase, voter: Voter, word: Word) -> None:
-    said = said_of(case)
+def _require_same_word(case: TaskContext, voter: Voter, word: Settlement) -> None:
+    said = settlement_of(case)
     if said is not None and (said["person"], said["answer"]) == (voter.key, word.answer.value):
         return
     if said is None:
@@ -107,7 +107,7 @@ def _require_same_word(case: TaskCase, voter: Voter, word: Word) -> None:
     )
 
 
-def _require_answer(kind: TaskKind, word: Word) -> None:
+def _require_answer(kind: TaskKind, word: Settlement) -> None:
     if word.answer not in ANSWERS[kind]:
         takes = ", ".join(answer.value for answer in ANSWERS[kind])
         raise InvalidRequestError(
@@ -119,9 +119,9 @@ def _require_answer(kind: TaskKind, word: Word) -> None:
         raise InvalidRequestError("only what fired has a result; leave it out")
 
 
-def _require_same_effect(case: TaskCase, word: Word) -> None:
+def _require_same_effect(case: TaskContext, word: Settlement) -> None:
     seen, stands = (word.effect_digest, word.effect_state), (case.effect.effect_digest, case.effect.state)
-    if seen != stands or not is_about(case.kind, case.state):
+    if seen != stands or not applies_to(case.kind, case.state):
         raise ConflictError(
             f"nothing was settled: what you read is not what stands now ({case.effect.tool} is {case.effect.state})",
             code=ErrorCode.STALE_TASK,
@@ -130,26 +130,26 @@ def _require_same_effect(case: TaskCase, word: Word) -> None:
         )
 
 
-def _take(tx: Tx, case: TaskCase, voter: Voter, word: Word) -> None:
+def _take(tx: Tx, case: TaskContext, voter: Voter, word: Settlement) -> None:
     effect, task_id = case.effect, case.task.task_id
     detail = {"task_id": task_id, "answer": word.answer.value, "channel": word.channel}
-    cause = Cause(person_actor(voter.iss, voter.sub), "settled", detail)
+    cause = TransitionReason(person_actor(voter.iss, voter.sub), "settled", detail)
     result = {} if word.result is None else {"result": word.result}
     set_columns(tx, effect, settlements=[*effect.settlements, _settlement(tx, case, voter, word)], **result)
     if word.answer is TaskAnswer.WITHDRAWN:
         withdraw_effect(tx, case.snapshot, effect, cause, (word.reason or "").strip())
-    for to in moves_of(case.state, word.answer, spent=effect.redeemed_by is not None):
-        move_effect(tx, effect, to, cause)
-        settle_effect(tx, case.snapshot, effect, cause)
-    settle_task(tx, effect, cause, case.kind)
+    for to in transitions_for(case.state, word.answer, spent=effect.redeemed_by is not None):
+        transition_effect(tx, effect, to, cause)
+        apply_outcome(tx, case.snapshot, effect, cause)
+    close_tasks(tx, effect, cause, case.kind)
     review = case.snapshot.review_of(effect)
     if case.kind is TaskKind.IMPOSSIBLE_QUORUM and review is not None:
         set_columns(tx, review, unanswerable=None)  # a person knows, and has said what to do about it
     if case.state is not EffectState.REVIEW and word.answer is not TaskAnswer.WITHDRAWN:
-        follow_effects(tx, case.snapshot, cause)
+        sync_transaction_state(tx, case.snapshot, cause)
 
 
-def _settlement(tx: Tx, case: TaskCase, voter: Voter, word: Word) -> dict[str, Any]:
+def _settlement(tx: Tx, case: TaskContext, voter: Voter, word: Settlement) -> dict[str, Any]:
     """The word as it is kept; the log holds who, when and which, the words of a person stay here."""
     told = {} if word.result is None else {"result": load(word.result)}
     return {

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         EffectFailed,
         FireError,
         IndependentFailures,
+        IsolationConflict,
         JournalError,
         JournalSealed,
         LeaseLost,
         LiveCommitFailed,
         MisuseError,
-        Moved,
         NotDone,
         NotStageable,
         OutcomeUnknown,
@@ -53,31 +53,31 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
-    from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
-    from countersign.journal.place import JournalUrl
+    from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
+    from countersign.journal.location import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
-    from countersign.llm.calling import LlmCall, llm_call, record_llm
+    from countersign.llm.calls import LlmCall, llm_call, record_llm
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
-    from countersign.llm.shapes import Usage
+    from countersign.llm.usage import Usage
     from countersign.recovery.recovery import resume, resume_async
-    from countersign.rehearsal.divergences import (
+    from countersign.runtime import Runtime, default_runtime, use_runtime
+    from countersign.settings import Settings
+    from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
+    from countersign.simulation.replay import replay
+    from countersign.simulation.replay_report import (
         Divergence,
         NotRecorded,
         ReplayDiverged,
         ReplayedCall,
         ReplayResult,
     )
-    from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
-    from countersign.rehearsal.replay import replay
-    from countersign.runtime import Runtime, default_runtime, use_runtime
-    from countersign.settings import Settings
-    from countersign.tools.current import FiringEffect, current_effect
+    from countersign.tools.context import FiringEffect, current_effect
     from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
     from countersign.tools.placeholder import Placeholder
     from countersign.tools.registry import ToolRegistry
-    from countersign.tools.rest import RestAnswer, RestApi, RestUnknown
+    from countersign.tools.rest import RestApi, RestResponse, RestUnknown
     from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
@@ -91,30 +91,36 @@ _HOMES = {
     "adapters.agent_memory": ("AgentMemory",),
     "adapters.memory": ("MemoryAdapter",),
     "adapters.postgres": ("PostgresAdapter",),
-    "tools.current": ("FiringEffect", "current_effect"),
+    "tools.context": ("FiringEffect", "current_effect"),
     "errors": tuple(
         "AlreadyRedeemed CountersignError Denied Edited EffectFailed FireError IndependentFailures JournalError "
-        "JournalSealed LeaseLost LiveCommitFailed MisuseError Moved NotDone NotStageable OutcomeUnknown "
+        "JournalSealed LeaseLost LiveCommitFailed MisuseError IsolationConflict NotDone NotStageable OutcomeUnknown "
         "OutsideTransaction OverQuota PartlyFired PlaceholderUsed RegistrationError ReleaseLapsed ReleaseRefused "
         "RerunDiffers ResourceBusy ReviewPending ReviewRequired SavepointLost ServiceRefused ServiceUnavailable "
         "SessionLost SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
     ),
     "live.isolation": ("Abort", "Retry", "Serialize"),
-    "journal.place": ("JournalUrl",),
+    "journal.location": ("JournalUrl",),
     "llm.budgets": ("Budget",),
-    "llm.calling": ("LlmCall", "llm_call", "record_llm"),
+    "llm.calls": ("LlmCall", "llm_call", "record_llm"),
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
     "llm.ledger": ("LlmRecord",),
-    "llm.shapes": ("Usage",),
+    "llm.usage": ("Usage",),
     "tools.placeholder": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
-    "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
-    "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
-    "rehearsal.replay": ("replay",),
+    "errors.reasons": ("ApprovalRequirement", "DenyReason", "PendingReview", "Proposal", "Question"),
+    "simulation.replay_report": (
+        "Divergence",
+        "NotRecorded",
+        "ReplayDiverged",
+        "ReplayResult",
+        "ReplayedCall",
+    ),
+    "simulation.dry_run_report": ("DryRun", "ForeseenEffect"),
+    "simulation.replay": ("replay",),
     "transactions.rerun": ("run_transaction",),
     "recovery.recovery": ("resume", "resume_async"),
-    "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
+    "tools.rest": ("RestResponse", "RestApi", "RestUnknown"),
     "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
     "transactions.schedule": ("StepsRefused",),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -130,7 +136,7 @@ __all__ = [
     "Abort",
     "AgentMemory",
     "AlreadyRedeemed",
-    "Asks",
+    "ApprovalRequirement",
     "Budget",
     "BudgetExceeded",
     "CallNotRecorded",
@@ -148,6 +154,7 @@ __all__ = [
     "ForeseenEffect",
     "Happened",
     "IndependentFailures",
+    "IsolationConflict",
     "JournalError",
     "JournalSealed",
     "JournalUrl",
@@ -160,7 +167,6 @@ __all__ = [
     "LlmRecord",
     "MemoryAdapter",
     "MisuseError",
-    "Moved",
     "NotDone",
     "NotRecorded",
     "NotStageable",
@@ -184,8 +190,8 @@ __all__ = [
     "ReplayedCall",
     "RerunDiffers",
     "ResourceBusy",
-    "RestAnswer",
     "RestApi",
+    "RestResponse",
     "RestUnknown",
     "Retry",
     "ReviewPending",

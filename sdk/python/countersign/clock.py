@@ -18,7 +18,7 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Seconds since the epoch, UTC."""
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back."""
 
 
@@ -29,7 +29,7 @@ class SystemClock:
         """Seconds since the epoch."""
         return time.time()
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         """Seconds since boot, sleep included where the system counts it."""
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -50,7 +50,7 @@ class ServerTime:
 
     def latest(self, clock: Clock) -> float:
         """The latest the service's clock can show now."""
-        return self.iat + 1 + (clock.steady() - self.asked_at)
+        return self.iat + 1 + (clock.monotonic() - self.asked_at)
 
 
 _MAX_DOUBLINGS: Final = 32  # beyond these every `longest` has been reached

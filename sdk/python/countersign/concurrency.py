@@ -37,7 +37,7 @@ def timed_out(seconds: float | None) -> ToolTimeoutError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Returned:
+class _Value:
     value: Any
 
     def answer(self) -> Any:
@@ -45,7 +45,7 @@ class _Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Raised:
+class _Error:
     """A result like any other: of an exception asyncio may make another one, which does not know where it came from."""
 
     error: BaseException
@@ -54,26 +54,24 @@ class _Raised:
         raise self.error
 
 
-class Threaded:
+class ThreadedCall:
     """One call, begun."""
 
     def __init__(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> None:
-        self._future: Future[_Returned | _Raised] = Future()
+        self._future: Future[_Value | _Error] = Future()
         self._future.set_running_or_notify_cancel()  # nobody takes it back any more
         context = contextvars.copy_context()
-        _hand_over(
-            lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}"
-        )
+        _submit(lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}")
 
     def _run(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> bool:
         """Whether it returned, in the process that began it."""
         pid = os.getpid()
         try:
-            self._future.set_result(_Returned(fn(**kwargs)))
+            self._future.set_result(_Value(fn(**kwargs)))
         except StopIteration as error:  # no coroutine can raise it
-            self._future.set_result(_Raised(RuntimeError(f"it raised StopIteration({text_of(error)})")))
+            self._future.set_result(_Error(RuntimeError(f"it raised StopIteration({text_of(error)})")))
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
-            self._future.set_result(_Raised(error))
+            self._future.set_result(_Error(error))
         else:
             return os.getpid() == pid
         return False
@@ -110,7 +108,7 @@ class Threaded:
         return (await asyncio.wrap_future(self._future)).answer()
 
 
-def wait_for_one(calls: Iterable[Threaded]) -> None:
+def wait_for_any(calls: Iterable[ThreadedCall]) -> None:
     """Block until one of them has ended."""
     futures = [call._future for call in calls]
     while not wait(futures, _SLICE_SECONDS, FIRST_COMPLETED).done:
@@ -140,7 +138,7 @@ _idle: deque[_Worker] = deque()
 os.register_at_fork(after_in_child=_idle.clear)  # the child has none of its parent's threads
 
 
-def _hand_over(call: Callable[[], bool], name: str) -> None:
+def _submit(call: Callable[[], bool], name: str) -> None:
     try:
         worker = _idle.pop()
     except IndexError:
@@ -153,42 +151,42 @@ def _hand_over(call: Callable[[], bool], name: str) -> None:
 GRACE_SECONDS: Final = 1.0  # to close what is open; who needs longer is not being cancelled
 
 # a loop holds its tasks weakly, and one that was left must come to its own end
-_left: set[asyncio.Task[Any]] = set()
+_abandoned_tasks: set[asyncio.Task[Any]] = set()
 
 
-async def ended_within(seconds: float, awaitable: Awaitable[Any]) -> Any:
+async def wait_until_done(seconds: float, awaitable: Awaitable[Any]) -> Any:
     """Wait until it has ended. What it answers or raises as it is cancelled for its timeout is its word too.
 
     Raises:
         ToolTimeoutError: it has not in that time.
         BaseException: what it raised.
     """
-    task = asyncio.ensure_future(_told(awaitable))
+    task = asyncio.ensure_future(_shield_exit(awaitable))
     try:
-        if not await _has_ended(task, seconds):
+        if not await _is_done_within(task, seconds):
             task.cancel()
-            if not await _has_ended(task, GRACE_SECONDS) or task.cancelled():
+            if not await _is_done_within(task, GRACE_SECONDS) or task.cancelled():
                 raise timed_out(seconds)
     except asyncio.CancelledError:
         if task.cancel():  # what it answers now is nobody's: whoever was cancelled stays so
-            await _has_ended(task, GRACE_SECONDS)
+            await _is_done_within(task, GRACE_SECONDS)
         raise
     finally:
         if not task.done():
-            _left.add(task)
-            task.add_done_callback(_left.discard)
+            _abandoned_tasks.add(task)
+            task.add_done_callback(_abandoned_tasks.discard)
     return task.result().answer()
 
 
-async def _has_ended(task: asyncio.Task[Any], seconds: float) -> bool:
+async def _is_done_within(task: asyncio.Task[Any], seconds: float) -> bool:
     return bool((await asyncio.wait({task}, timeout=seconds))[0])
 
 
-async def _told(awaitable: Awaitable[Any]) -> _Returned | _Raised:
+async def _shield_exit(awaitable: Awaitable[Any]) -> _Value | _Error:
     """An exit must not leave the task by itself: it would stop the event loop before anything of it is written down."""
     try:
-        return _Returned(await awaitable)
+        return _Value(await awaitable)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for it
-        return _Raised(error)
+        return _Error(error)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from countersign.contract.wire import DecisionView
     from countersign.errors import CountersignError
     from countersign.runtime import Runtime
-    from countersign.testing.deciding import Decide
+    from countersign.testing.decisions import Decide
     from countersign.testing.people import Browsers, People
     from countersign.testing.service import TestedService
 
@@ -166,7 +166,7 @@ def countersign_decide(countersign_runtime: Runtime) -> Decide:
     """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded. A tool that
     the bundle does not hold is a mistake of the test, unless it says `unknown=True`.
     """
-    from countersign.testing.deciding import decide
+    from countersign.testing.decisions import decide
 
     def ask(tool: str, args: Mapping[str, Any], *, unknown: bool = False) -> DecisionView:
         return decide(countersign_runtime, tool, args, unknown=unknown)

@@ -23,13 +23,13 @@ from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
-from countersign.service.bringing import BroughtKeys
 from countersign.service.client import AsyncClient, Client, Service
 from countersign.service.enforcement import Enforcer, KeyCache
+from countersign.service.ephemeral_key import EphemeralKeys
 from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.waiting import AsyncWaits, SyncWaits, Waits
+from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Engine:
     manifests: Manifests
     enforcer: Enforcer
     service: Service
-    waits: Waits
+    waits: Executor
     clock: Clock
     ledger: Ledger
     stopping: Callable[[], bool] = lambda: False
 
-    def require_going_on(self) -> None:
+    def require_not_stopping(self) -> None:
         """Asked before a redemption and before every effect: a worker that is to end begins nothing more.
 
         Raises:
@@ -72,24 +72,24 @@ class Host(Protocol):
     def ledger(self) -> Ledger:
         """What counts its calls to models."""
 
-    def engine(self, waits: Waits) -> Engine:
+    def engine(self, waits: Executor) -> Engine:
         """The parts of one commit."""
 
-    def sync_waits(self) -> SyncWaits:
+    def sync_waits(self) -> SyncExecutor:
         """Waiting on the calling thread."""
 
-    def async_waits(self) -> AsyncWaits:
+    def async_waits(self) -> AsyncExecutor:
         """Waiting on the running event loop."""
 
 
-def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, BroughtKeys | None]:
+def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, EphemeralKeys | None]:
     """The enrolled key, or a new one with what brings it."""
     if settings.key_path is not None:
         return load_key(settings.key_path), None
     if settings.token_path is None:
         raise AssertionError("the settings hold a key or a token")
     key = PrivateKey.generate()
-    return key, BroughtKeys(settings.token_path, key, clock)
+    return key, EphemeralKeys(settings.token_path, key, clock)
 
 
 class Runtime:
@@ -145,7 +145,7 @@ class Runtime:
         waits = self.async_waits()
         return AsyncClient(self._wire(waits), waits, max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def engine(self, waits: Waits, stopping: Callable[[], bool] = lambda: False) -> Engine:
+    def engine(self, waits: Executor, stopping: Callable[[], bool] = lambda: False) -> Engine:
         """The parts of one commit or recovery. `stopping` tells when it must begin nothing more."""
         return Engine(
             settings=self.settings,
@@ -160,13 +160,13 @@ class Runtime:
             stopping=stopping,
         )
 
-    def sync_waits(self) -> SyncWaits:
+    def sync_waits(self) -> SyncExecutor:
         """Waiting on the calling thread."""
-        return SyncWaits(self._sync_http)
+        return SyncExecutor(self._sync_http)
 
-    def async_waits(self) -> AsyncWaits:
+    def async_waits(self) -> AsyncExecutor:
         """Waiting on the running event loop."""
-        return AsyncWaits(
+        return AsyncExecutor(
             lambda: async_http_client(
                 base_url=self._origin(),
                 transport=self._async_transport,
@@ -189,10 +189,10 @@ class Runtime:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _service(self, waits: Waits) -> Service:
+    def _service(self, waits: Executor) -> Service:
         return Service(self._wire(waits), max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def _wire(self, waits: Waits) -> Transport:
+    def _wire(self, waits: Executor) -> Transport:
         return Transport(self.settings, waits, self._key, self._nonces, self.clock, self._brought)
 
     def _sync_http(self) -> httpx2.Client:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from countersign.contract.errors import BadKeyError
 from countersign.contract.keys import PrivateKey, decode_base64url
 from countersign.errors import SettingsError
-from countersign.journal.place import JournalPlace, journal_place
+from countersign.journal.location import JournalLocation, parse_location
 
 if TYPE_CHECKING:
     from countersign.llm.budgets import Budget
@@ -76,7 +76,7 @@ class Settings:
     url: str
     agent: str
     key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
-    journal_path: JournalPlace
+    journal_path: JournalLocation
     journal_key_path: Path | None = None  # seals what is secret; None: beside the journal, made when needed
     token_path: Path | None = None  # the platform's token; see service/bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
@@ -159,7 +159,7 @@ class Settings:
             agent=agent,
             key_path=_path(env, KEY_VARIABLE),
             token_path=_path(env, TOKEN_VARIABLE),
-            journal_path=journal_place(journal) if journal else default_journal_path(agent, env),
+            journal_path=parse_location(journal) if journal else default_journal_path(agent, env),
             journal_key_path=_path(env, JOURNAL_KEY_VARIABLE),
             issuer=env.get(ISSUER_VARIABLE, ""),
             issuer_keys=_listed(env, ISSUER_KEYS_VARIABLE),
@@ -172,7 +172,7 @@ class Settings:
         )
 
 
-def journal_path_from_env(environment: Mapping[str, str] | None = None) -> JournalPlace:
+def journal_path_from_env(environment: Mapping[str, str] | None = None) -> JournalLocation:
     """Where this agent's journal lies, for reading it without a service or a key.
 
     Raises:
@@ -181,7 +181,7 @@ def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Journ
     env = os.environ if environment is None else environment
     named = env.get(JOURNAL_VARIABLE)
     if named:
-        return journal_place(named)
+        return parse_location(named)
     return default_journal_path(_required(env, AGENT_VARIABLE, "the agent whose journal it is"), env)
 
 

@@ -28,28 +28,28 @@ except ImportError:
 else:
     _installed = True
 
-Tell = Callable[..., None]
+SetAttributes = Callable[..., None]
 
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
 
 
 @contextmanager
-def span(name: str, **facts: object) -> Iterator[Tell]:
+def span(name: str, **facts: object) -> Iterator[SetAttributes]:
     """One piece of work. What is answered adds facts to it: `tell(state="fired")`."""
     tracer = _tracer()
     if tracer is None:
-        yield _nobody
+        yield _ignore_attributes
         return
     with _current(tracer.start_span(name, attributes=_named(facts))) as tell:
         yield tell
 
 
 @contextmanager
-def going_on(name: str, traceparent: str | None, **facts: object) -> Iterator[Tell]:
+def resumed_span(name: str, traceparent: str | None, **facts: object) -> Iterator[SetAttributes]:
     """Work on something that was begun elsewhere: in its trace, linked to what this process is doing."""
     tracer = _tracer()
     if tracer is None:
-        yield _nobody
+        yield _ignore_attributes
         return
     begun, here = _parse(traceparent), trace.get_current_span().get_span_context()
     context = None if begun is None else trace.set_span_in_context(trace.NonRecordingSpan(begun))
@@ -59,13 +59,13 @@ def going_on(name: str, traceparent: str | None, **facts: object) -> Iterator[Te
 
 
 @contextmanager
-def calling_model(name: str, facts: Mapping[str, object]) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def model_span(name: str, facts: Mapping[str, object]) -> Iterator[Callable[[Mapping[str, object]], None]]:
     """A call to a language model, named as OpenTelemetry's conventions for generative AI name it: sizes, names and
     reasons, never what was said. What is answered adds facts to it.
     """
     tracer = _tracer()
     if tracer is None:
-        yield _nothing
+        yield _no_span
         return
     one = tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=_known(facts))
     with _current(one):
@@ -77,7 +77,7 @@ def enabled() -> bool:
     return _tracer() is not None
 
 
-def here() -> str | None:
+def current_traceparent() -> str | None:
     """Where the current span stands, as a `traceparent`; None where nothing is traced."""
     if _tracer() is None:
         return None
@@ -92,7 +92,7 @@ class _Chosen:
 
 
 @contextmanager
-def using(provider: TracerProvider) -> Iterator[None]:
+def use_provider(provider: TracerProvider) -> Iterator[None]:
     """Trace with this provider instead of the process's, for the block."""
     before, _Chosen.provider = _Chosen.provider, provider
     try:
@@ -111,7 +111,7 @@ def _tracer() -> Tracer | None:
 
 
 @contextmanager
-def _current(one: Span) -> Iterator[Tell]:
+def _current(one: Span) -> Iterator[SetAttributes]:
     def tell(**facts: object) -> None:
         one.set_attributes(_named(facts))
 
@@ -141,9 +141,9 @@ def _parse(traceparent: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def _nobody(**_: object) -> None:
+def _ignore_attributes(**_: object) -> None:
     """Nothing is traced."""
 
 
-def _nothing(_: Mapping[str, object]) -> None:
+def _no_span(_: Mapping[str, object]) -> None:
     """Nothing is traced."""

@@ -17,12 +17,12 @@ from typing import Any, Protocol, TypeVar
 
 import httpx2
 
-from countersign.concurrency import Threaded, ended_within, wait_for_one
+from countersign.concurrency import ThreadedCall, wait_for_any, wait_until_done
 from countersign.errors import MisuseError, ServiceUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """One HTTP request, complete."""
 
     method: str
@@ -35,7 +35,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpResponse:
     """One HTTP answer, read whole and within its limit."""
 
     status: int
@@ -43,14 +43,14 @@ class Answered:
     body: bytes
 
 
-class AnswerBody:
+class BoundedBody:
     """What has been read of an answer: no more than its limit, and not for longer than it was given.
 
     The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would
     keep an agent, and the database sessions of its live effects, for ever.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: HttpRequest) -> None:
         self.read = bytearray()
         self._asked = asked
         self._max_bytes = asked.max_bytes
@@ -84,7 +84,7 @@ class AnswerBody:
         return ServiceUnavailable(f"{self._asked.method} {self._asked.target}", f"its answer {why}")
 
 
-def arguments_of(asked: Asked) -> dict[str, Any]:
+def request_arguments(asked: HttpRequest) -> dict[str, Any]:
     """The request as both of the library's clients take it."""
     return {
         "method": asked.method,
@@ -102,16 +102,16 @@ T = TypeVar("T")
 Part = Callable[[], Coroutine[Any, Any, object]]
 """One of several things to be done at the same time."""
 
-Meanwhile = Callable[[Sequence[tuple[int, object]]], None]
+OnProgress = Callable[[Sequence[tuple[int, object]]], None]
 """Hears which of several have ended, by their places, and how, while others still go on."""
 
 
-def _no_matter(_: Sequence[tuple[int, object]]) -> None:
+def _ignore(_: Sequence[tuple[int, object]]) -> None:
     """Whoever waits wants to hear of all of them at the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class CallRaised:
     """How one of them ended, where it did not return. What is no `Exception` (a tool that exits) is its own word; but
     a task that was cancelled may have `left` something running that it waited for.
     """
@@ -121,11 +121,11 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Unended:
+class StillRunning:
     """It had not ended when whoever waited for it was interrupted."""
 
 
-class LeftEarlyError(BaseException):
+class InterruptedWaitError(BaseException):
     """Whoever waited was interrupted. `answers` has what ended before, in order, and `Unended` for the others."""
 
     def __init__(self, answers: Sequence[object], interrupt: BaseException) -> None:
@@ -133,10 +133,10 @@ class LeftEarlyError(BaseException):
         super().__init__(f"interrupted by {type(interrupt).__name__}")
 
 
-class Waits(Protocol):
+class Executor(Protocol):
     """What the engine needs from the world of its caller."""
 
-    async def send(self, asked: Asked) -> Answered:
+    async def send(self, asked: HttpRequest) -> HttpResponse:
         """Perform one request. Raises httpx2.TransportError for what the network did."""
 
     async def sleep(self, seconds: float) -> None:
@@ -153,7 +153,7 @@ class Waits(Protocol):
                 cancelled, and what it does is not known.
         """
 
-    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
         """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
         exception. Of one alone, what is no `Exception` goes on its way. `meanwhile` hears of each that ends before the
         last, where this waits.
@@ -163,20 +163,20 @@ class Waits(Protocol):
         """
 
 
-class SyncWaits:
+class SyncExecutor:
     """Blocks the calling thread."""
 
     def __init__(self, http: Callable[[], httpx2.Client]) -> None:
         self._http = http
 
-    async def send(self, asked: Asked) -> Answered:
+    async def send(self, asked: HttpRequest) -> HttpResponse:
         """Perform one request on the runtime's connection pool."""
-        body = AnswerBody(asked)
-        with self._http().stream(**arguments_of(asked)) as response:
+        body = BoundedBody(asked)
+        with self._http().stream(**request_arguments(asked)) as response:
             body.require_plain(response.headers)
             for chunk in response.iter_bytes():
                 body.add(chunk)
-            return Answered(response.status_code, response.headers, bytes(body.read))
+            return HttpResponse(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
         """Block."""
@@ -189,31 +189,31 @@ class SyncWaits:
         """Call a plain function."""
         if inspect.iscoroutinefunction(fn):
             raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
-        return fn(**kwargs) if timeout_seconds is None else Threaded(fn, kwargs).result(timeout_seconds)
+        return fn(**kwargs) if timeout_seconds is None else ThreadedCall(fn, kwargs).result(timeout_seconds)
 
-    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
         """One by one if it is one, else each in a thread."""
         if len(parts) == 1:
-            return [await _caught(parts[0])]
-        threads: list[Threaded] = []
+            return [await _capture(parts[0])]
+        threads: list[ThreadedCall] = []
         try:
-            threads.extend(Threaded(_in_thread, {"part": part}) for part in parts)
+            threads.extend(ThreadedCall(_in_thread, {"part": part}) for part in parts)
             left = dict(enumerate(threads))
             while left:
-                wait_for_one(left.values())
+                wait_for_any(left.values())
                 ended = [(place, thread.result(None)) for place, thread in left.items() if thread.has_ended]
                 for place, _ in ended:
                     del left[place]
                 if left:
                     meanwhile(ended)
         except BaseException as interrupt:
-            known = [thread.result(None) if thread.has_ended else Unended() for thread in threads]
-            never_begun = [Unended()] * (len(parts) - len(threads))
-            raise LeftEarlyError([*known, *never_begun], interrupt) from interrupt
+            known = [thread.result(None) if thread.has_ended else StillRunning() for thread in threads]
+            never_begun = [StillRunning()] * (len(parts) - len(threads))
+            raise InterruptedWaitError([*known, *never_begun], interrupt) from interrupt
         return [thread.result(None) for thread in threads]
 
 
-class AsyncWaits:
+class AsyncExecutor:
     """Awaits on the running event loop. The HTTP client lives inside `opened` and no longer."""
 
     def __init__(self, http: Callable[[], httpx2.AsyncClient]) -> None:
@@ -222,7 +222,7 @@ class AsyncWaits:
         self._depth = 0
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[AsyncWaits]:
+    async def opened(self) -> AsyncIterator[AsyncExecutor]:
         """Keep connections for the block: a client must not outlive the event loop it was made in."""
         self._depth += 1
         try:
@@ -233,7 +233,7 @@ class AsyncWaits:
                 http, self._http = self._http, None
                 await http.aclose()
 
-    async def send(self, asked: Asked) -> Answered:
+    async def send(self, asked: HttpRequest) -> HttpResponse:
         """Perform one request."""
         async with self.opened():
             if self._http is None:
@@ -241,13 +241,13 @@ class AsyncWaits:
             return await self._stream(self._http, asked)
 
     @staticmethod
-    async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
-        body = AnswerBody(asked)
-        async with http.stream(**arguments_of(asked)) as response:
+    async def _stream(http: httpx2.AsyncClient, asked: HttpRequest) -> HttpResponse:
+        body = BoundedBody(asked)
+        async with http.stream(**request_arguments(asked)) as response:
             body.require_plain(response.headers)
             async for chunk in response.aiter_bytes():
                 body.add(chunk)
-            return Answered(response.status_code, response.headers, bytes(body.read))
+            return HttpResponse(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run."""
@@ -260,17 +260,17 @@ class AsyncWaits:
         timeout it has a task of its own.
         """
         if inspect.iscoroutinefunction(fn):
-            answer = _answer(fn(**kwargs))
+            answer = _response(fn(**kwargs))
         elif timeout_seconds is None:
             return fn(**kwargs)
         else:
-            answer = Threaded(fn, kwargs).ended()
-        return await (answer if timeout_seconds is None else ended_within(timeout_seconds, answer))
+            answer = ThreadedCall(fn, kwargs).ended()
+        return await (answer if timeout_seconds is None else wait_until_done(timeout_seconds, answer))
 
-    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: OnProgress = _ignore) -> list[object]:
         """Each in a task, with a context of its own; cancelled together. One may end itself by a cancellation."""
         if len(parts) == 1:
-            return [await _caught(parts[0])]
+            return [await _capture(parts[0])]
         tasks: list[asyncio.Task[object]] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -281,32 +281,34 @@ class AsyncWaits:
                     if left:
                         meanwhile([(tasks.index(one), one.result()) for one in ended if not one.cancelled()])
         except BaseException as interrupt:
-            answers = [Unended() if task.cancelled() or not task.done() else task.result() for task in tasks]
-            raise LeftEarlyError(answers, interrupt) from interrupt
+            answers = [
+                StillRunning() if task.cancelled() or not task.done() else task.result() for task in tasks
+            ]
+            raise InterruptedWaitError(answers, interrupt) from interrupt
         return [
-            Raised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()
+            CallRaised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()
             for task in tasks
         ]
 
 
-async def _answer(result: Awaitable[object]) -> object:
+async def _response(result: Awaitable[object]) -> object:
     answer = await result
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def _caught(part: Part) -> object:
+async def _capture(part: Part) -> object:
     try:
         return await part()
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is for others to say
-        return Raised(error)
+        return CallRaised(error)
 
 
 def _in_thread(part: Part) -> object:
     """One of several: what ends it ends nothing beside it, and no signal is raised in its thread."""
     try:
-        return run(part())
+        return run_sync(part())
     except BaseException as error:  # noqa: BLE001 - it is raised again once the others have ended
-        return Raised(error)
+        return CallRaised(error)
 
 
 async def _in_task(part: Part) -> object:
@@ -316,10 +318,10 @@ async def _in_task(part: Part) -> object:
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - as above
-        return Raised(error)
+        return CallRaised(error)
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Drive a coroutine that waits by `SyncWaits` to its end, on this thread.
 
     Raises:

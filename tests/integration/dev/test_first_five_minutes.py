@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from examples.person import Person
-from policy_service.channels.operator.dev.folder import prepare
+from policy_service.channels.admin.dev.folder import prepare_folder
 from policy_service.errors import StartError
 from policy_service.tokens.keys import read_keys
+from tests.conventions.documents import all_blocks
 from tests.fakes import warm
 from tests.fakes.sitting import PATHS, Sitting, is_gone
-from tests.house.documents import all_blocks
 
 AGENT = '''
 import os, subprocess, sys
@@ -364,7 +364,7 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
 def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "decimal.py").write_text(AGENT)
     with pytest.raises(StartError, match=r"'decimal\.py' hides the module 'decimal'.*like my_agent\.py"):
-        prepare(tmp_path / "decimal.py", None)
+        prepare_folder(tmp_path / "decimal.py", None)
 
 
 @pytest.mark.parametrize("named", ["no_such.py", "folder", "my_agent"])

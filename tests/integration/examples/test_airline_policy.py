@@ -15,7 +15,7 @@ from countersign.contract import Verdict, canonicalize
 from examples.airline import operations
 from examples.airline.database import AirlineDatabase, unit_of_work
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, Question
+from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
 from tests.integration.examples import airline_world
@@ -54,7 +54,7 @@ def bundle(desk: tuple[AirlineDatabase, Bundle], airline: AirlineDatabase) -> Bu
 async def ask(bundle: Bundle, tool: str, args: dict[str, Any], agent: AgentPrincipal = AGENT) -> Decision:
     facts = await bundle.facts_for(tool, args, canonicalize(args), agent=agent.name, now=NOW)
     digest = bundle.manifests[tool].digest
-    return decide(bundle.rules, Question(agent, tool, digest, args, facts, NOW))
+    return decide(bundle.rules, PolicyRequest(agent, tool, digest, args, facts, NOW))
 
 
 def determining(decision: Decision) -> set[str]:

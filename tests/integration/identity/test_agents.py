@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from countersign.contract import PrivateKey, make_proof
 from policy_service.identity import agents
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.counterparts import node
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.world import URL, Agent, World, running
@@ -232,7 +232,7 @@ async def test_a_revoked_key_cannot_be_brought_again(world: World, factory: node
 async def test_a_frozen_agent_and_one_with_many_bring_no_key(
     world: World, factory: node.TokenFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "_MOST_BROUGHT", 2)
+    monkeypatch.setattr(agents, "_MAX_VOUCHED_KEYS", 2)
     token = factory.sign(timed(KUBERNETES))
     assert [(await bring(world, token)).status_code for _ in range(3)] == [201, 201, 409]
     await world.operator("freeze", {"agent": "desk"})

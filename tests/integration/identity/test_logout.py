@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
-from policy_service.identity.people import remember
-from policy_service.identity.sessions import EVENT, open_session
-from policy_service.workflow.due import sweep
+from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
+from policy_service.identity.people import record_sign_in
+from policy_service.identity.sessions import LOGOUT_EVENT, open_session
+from policy_service.workflow.expiry import sweep
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
 from tests.fakes.world import SUPPORT_BUNDLE, World, running
 
@@ -27,7 +27,7 @@ class Over:
     def __init__(self, world: World) -> None:
         self.world = world
         self.provider = Provider(int(world.clock().timestamp()))
-        client = issuer_client(bounded(self.provider.transport))
+        client = issuer_client(bounded_transport(self.provider.transport))
         world.service.sign_in._keys["acme"] = IssuerKeys("acme", client=client, issuer=ISSUER)
 
     async def session(self, sub: str = "248", *, sid: str | None = "s-1", iss: str = ISSUER) -> str:
@@ -35,7 +35,7 @@ class Over:
         trust = self.world.settings.providers[0].trust
 
         def begin(tx: Any) -> str:
-            remember(tx, iss, sub, sub, email=None, groups=None)
+            record_sign_in(tx, iss, sub, sub, email=None, groups=None)
             return open_session(tx, iss, sub, "oidc", max_s=3_600, trust=trust, sid=sid)
 
         return await self.world.service.db.write(begin)
@@ -45,7 +45,7 @@ class Over:
 
     def token(self, **claims: Any) -> str:
         """A logout token, honest but for what is given; None leaves a claim out."""
-        honest = {"sub": "248", "sid": "s-1", "jti": "j-1", "events": {EVENT: {}}}
+        honest = {"sub": "248", "sid": "s-1", "jti": "j-1", "events": {LOGOUT_EVENT: {}}}
         self.provider.id_token = {"name": None, "nonce": None, "at_hash": None, **honest, **claims}
         self.provider.header = {"typ": "logout+jwt", **self.provider.header}
         return self.provider.token(None, "x")
@@ -92,12 +92,12 @@ async def test_each_is_obeyed_once(over: Over) -> None:
     assert (await over.say(over.token(jti="j-2")))[0] == 200
     assert not await over.is_open(later)
     over.world.clock.pass_(hours=1)
-    assert await sweep.forget_what_is_over(over.world.service.ctx) == 2
+    assert await sweep.delete_expired_rows(over.world.service.ctx) == 2
 
 
 FALSE: list[dict[str, Any]] = [
     {"events": None, "nonce": "n"}, {"nonce": "n"}, {"events": {"http://schemas.openid.net/event/other": {}}},
-    {"events": {EVENT: True}}, {"events": [EVENT]}, {"aud": "another-client"}, {"aud": None},
+    {"events": {LOGOUT_EVENT: True}}, {"events": [LOGOUT_EVENT]}, {"aud": "another-client"}, {"aud": None},
     {"iss": "https://other.example"}, {"sub": None, "sid": None}, {"sub": 248}, {"sid": ["s-1"]},
     {"jti": None}, {"jti": ""}, {"exp": 10**11}, {"exp": None}, {"exp": 1_700_000_000}, {"iat": None},
     {"iat": 10**11},

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from examples.local_service import free_port
 from policy_service.identity.people import Person, find_person
 from policy_service.storage.core import table
-from policy_service.storage.credentials import SessionRow
+from policy_service.storage.credential_tables import SessionRow
 from tests.counterparts import node
 from tests.fakes.listening import Listening
 from tests.fakes.world import SUPPORT_BUNDLE

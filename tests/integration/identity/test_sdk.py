@@ -13,7 +13,7 @@ import pytest
 from countersign import Runtime, ServiceRefused, Settings, SettingsError, ToolRegistry, tool, transaction
 from countersign.clock import SystemClock
 from policy_service.storage.core import table
-from policy_service.storage.credentials import AgentKeyRow
+from policy_service.storage.credential_tables import AgentKeyRow
 from tests.counterparts import node
 from tests.fakes.listening import Listening
 from tests.fakes.world import SUPPORT_BUNDLE

@@ -30,13 +30,13 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.contract.manifest import ToolManifest
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
+from tests.conventions.repository import ROOT
 from tests.fakes.desk import notes_database
 from tests.fakes.local_service import WarmService
 from tests.fakes.mcp_bank import mcp_manifests
-from tests.house.repository import ROOT
 
 ROLE = "support-agent"
 POLICY = """

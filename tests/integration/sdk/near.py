@@ -53,7 +53,7 @@ class WorldClock:
     def wall(self) -> float:
         return self._now().timestamp()
 
-    def steady(self) -> float:
+    def monotonic(self) -> float:
         return self._now().timestamp() - 1_000_000.0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
-    Asks,
+    ApprovalRequirement,
     Denied,
     EffectFailed,
     NotDone,
@@ -130,4 +130,4 @@ def test_a_live_tool_that_asks_runs_only_when_it_is_released(office: Office, key
     (reason,) = denied.value.reasons
     assert (reason.policy, reason.code) == ("no-names", "forbidden_by_policy")
     assert "Write the customer's number." in reason.text
-    assert refused.value.asks == (Asks(("finance",), 1),)
+    assert refused.value.asks == (ApprovalRequirement(("finance",), 1),)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from countersign import Runtime, Settings, resume, transaction
-from countersign.journal.place import JournalUrl
-from countersign.journal.verifying import verify
+from countersign.journal.location import JournalUrl
+from countersign.journal.verification import verify
 from examples.local_service import LocalService
 from tests.fakes.desk import notes_database
 from tests.integration.sdk.conftest import Office, Tools

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from countersign import Edited, Proposal, Runtime, Transaction, resume, run_transaction
 from countersign.cli.app import app
-from countersign.journal.telling import describe
-from countersign.recovery.recovery import Resumed
-from countersign.recovery.worker import work
+from countersign.journal.export import describe_transaction
+from countersign.recovery.recovery import RecoveryResult
+from countersign.recovery.worker import run_worker
 from examples.person import PageError, Person
 from policy_service.identity.dev_signin import DEV_ISSUER
 from tests.integration.sdk.conftest import ROLE, Office, until
@@ -68,7 +68,7 @@ def test_proposed_accepted_approved_by_another_and_fired_once(office: Office, ke
     assert (view.rev, view.state.value, view.effects[0].args) == (2, "settled", LESS)
     assert office.tools.keys == [view.effects[0].call_key] == [fired.effects[0].call_key]
     (record,) = office.runtime.journal.transactions.find(key)
-    told = describe(office.runtime.journal, record)
+    told = describe_transaction(office.runtime.journal, record)
     assert "Maya Lindqvist" in told["edits"] and "agent:support accepted" in told["edits"]
     (effect,) = told["effects"]
     assert (json.loads(effect["args"]), json.loads(effect["staged"])["amount_cents"]) == (LESS, 90_000)
@@ -124,11 +124,11 @@ def test_what_its_owner_accepted_fires_only_where_the_program_takes_it(
 def test_a_worker_fires_what_was_accepted_after_the_agent_had_gone(office: Office, key: str) -> None:
     txn = office.asked(key, accept_edits=True).txn
     propose(office, txn)
-    told: list[Resumed] = []
-    asyncio.run(work(office.runtime, told.append, every_seconds=None))
+    told: list[RecoveryResult] = []
+    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
     assert (told[-1].waiting, office.runtime.client().view(txn).rev) == (True, 2)
     approve(office, txn)
-    asyncio.run(work(office.runtime, told.append, every_seconds=None))
+    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
     assert (told[-1].after, office.tools.done) == ("settled", DONE)
 
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign.cli.app import app
-from policy_service.pap.checking import check_files
+from policy_service.pap.check import check_files
 from tests.counterparts import require
 
 ROOT: Final = Path(__file__).resolve().parents[3]

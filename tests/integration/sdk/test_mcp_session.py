@@ -34,11 +34,11 @@ from countersign import (
 from countersign.contract import call_key
 from countersign.integrations import GatedSession, gate_mcp
 from countersign.tools.tool import tool_of
+from tests.conventions.repository import ROOT
 from tests.fakes import warm
 from tests.fakes.mcp_bank import REVIEWED, bank
 from tests.fakes.model_vendors import vendor
 from tests.fakes.talking import ASK, Talk
-from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import Office
 
 SMALL, LARGE = ({"account_id": "a-1", "amount_cents": cents} for cents in (100, 9000))

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.channels.operator.dev.folder import merge, prepare, read_tools
+from policy_service.channels.admin.dev.folder import merge_manifests, prepare_folder, read_tools
+from tests.conventions.documents import all_blocks
+from tests.conventions.repository import ROOT
 from tests.fakes import warm
-from tests.house.documents import all_blocks
-from tests.house.repository import ROOT
 
 PAGE = "docs/how-to/test-agents.md"
 BEGUN, PROGRAM, TYPED, MODEL = (one.text for one in all_blocks("text") if one.document == PAGE)
@@ -191,8 +191,8 @@ def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) 
 
 def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)
-    folder = prepare(tmp_path / "my_agent.py", None)
-    merge(folder, asyncio.run(read_tools(folder.script, os.environ)))
+    folder = prepare_folder(tmp_path / "my_agent.py", None)
+    merge_manifests(folder, asyncio.run(read_tools(folder.script, os.environ)))
     settings = '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n'
     done = pytest_in(tmp_path, {"test_page.py": BEGUN, "test_typed.py": TYPED}, settings)
     assert last(done) == "4 passed", done.stdout

@@ -23,7 +23,7 @@ from countersign import (
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
 from examples.local_service import free_port
-from policy_service.tokens.files import create_secret
+from policy_service.tokens.secret_files import create_secret
 from tests.fakes.listening import Listening
 from tests.fakes.vault import Vault
 from tests.integration.sdk.conftest import bundle_of

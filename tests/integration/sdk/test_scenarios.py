@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import (
-    Asks,
+    ApprovalRequirement,
     Denied,
     ReviewPending,
     Runtime,
@@ -105,7 +105,7 @@ def test_scenarios_56_and_57_the_plan_is_what_the_commit_then_meets(office: Offi
     with pytest.raises(Denied) as denied:
         office.refund(key, 600_000)
     assert denied.value.reasons[0].text == denial.text
-    assert office.asked(f"{key}-2", 6_000).reviews[0].asks == (Asks(("finance",), 1),)
+    assert office.asked(f"{key}-2", 6_000).reviews[0].asks == (ApprovalRequirement(("finance",), 1),)
     with transaction(f"{key}-3", runtime=office.runtime) as real:
         office.tools.note("o-1", "hello")
         office.tools.refund("o-1", 4_200)

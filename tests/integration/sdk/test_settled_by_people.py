@@ -27,9 +27,9 @@ from countersign import (
 )
 from countersign.contract import EffectState, TaskAnswer
 from countersign.journal import LocalState, LocalTxn
-from countersign.journal.telling import describe
-from countersign.recovery.recovery import Resumed
-from countersign.recovery.worker import work
+from countersign.journal.export import describe_transaction
+from countersign.recovery.recovery import RecoveryResult
+from countersign.recovery.worker import run_worker
 from examples.person import PageError
 from tests.integration.sdk.conftest import Office, until
 
@@ -96,8 +96,8 @@ def test_settled_as_not_fired_the_worker_takes_back_what_fired_and_ends(office: 
         (LocalTxn.UNSETTLED, [FIRED, UNKNOWN], []),
     )
     settle(office, "not_fired", reason="the mailbox\u202e is empty")
-    told: list[Resumed] = []
-    asyncio.run(work(office.runtime, told.append, every_seconds=None))
+    told: list[RecoveryResult] = []
+    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
     assert ([one.after for one in told], office.tools.done[-1]) == (["settled"], VOIDED)
     assert local(office, key) == (LocalTxn.SETTLED, [LocalState.COMPENSATED, FAILED], [FIRED])
     before = list(office.tools.done)
@@ -105,7 +105,7 @@ def test_settled_as_not_fired_the_worker_takes_back_what_fired_and_ends(office: 
     txn = Transaction(office.runtime, key)
     assert office.states(txn) == [EffectState.COMPENSATED, EffectState.FAILED]
     (record,) = office.runtime.journal.transactions.find(key)
-    charge, notify, *_ = describe(office.runtime.journal, record)["effects"]
+    charge, notify, *_ = describe_transaction(office.runtime.journal, record)["effects"]
     assert charge["settled"] is None
     assert notify["settled"].startswith("not fired, says Maya Lindqvist (urn:countersign:dev|maya) at 20")
     # the terminal's writer makes it visible

@@ -40,7 +40,7 @@ def enrolled(service: LocalService) -> Settings:
 def traced(collector: Collector) -> Iterator[trace.Tracer]:
     """An agent's program that traces."""
     of_the_agent = collector.provider("agent")
-    with tracing.using(of_the_agent):
+    with tracing.use_provider(of_the_agent):
         yield of_the_agent.get_tracer("agent")
 
 
@@ -48,7 +48,7 @@ def resume_there(settings: Settings, notes: Path, endpoint: str) -> None:
     """What another process of the agent does."""
     of_the_worker = provider(endpoint, "worker")
     with (
-        tracing.using(of_the_worker),
+        tracing.use_provider(of_the_worker),
         of_the_worker.get_tracer("worker").start_as_current_span("a worker's round"),
         Runtime(settings, registry=Tools(notes).registry) as runtime,
     ):

@@ -15,20 +15,20 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.errors import ServiceError
-from policy_service.identity.people import end_every_slack_link, every_slack_link, remember
+from policy_service.identity.people import delete_all_slack_links, list_slack_links, record_sign_in
 from policy_service.identity.sessions import Session, open_session
-from policy_service.queries.cases import read_case
+from policy_service.queries.review_context import read_review_context
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.slack.linking import Account, invite, link
-from policy_service.workflow.slack.voters import Linked, require_still, voter_of
+from policy_service.storage.system_tables import AuditRow
+from policy_service.workflow.reviews.vote import VoteInput, vote
+from policy_service.workflow.slack.account_links import Account, invite, link
+from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
@@ -48,7 +48,7 @@ class Workspace:
 
     async def emptied(self) -> Workspace:
         """The same with no account linked, nobody revoked, and a log that begins here."""
-        await self.world.service.db.write(end_every_slack_link)
+        await self.world.service.db.write(delete_all_slack_links)
         for one in await self.world.operator("people-list", {}):
             if one["revoked"]:
                 await self.world.operator("reinstate-approver", {"person": one["person"]})
@@ -97,7 +97,7 @@ class Workspace:
         trust = self.world.settings.providers[0].trust
 
         def begin(tx: Tx) -> str:
-            remember(tx, ISSUER, sub, sub.title(), email=email, groups=groups)
+            record_sign_in(tx, ISSUER, sub, sub.title(), email=email, groups=groups)
             return open_session(tx, ISSUER, sub, "oidc", max_s=86_400, trust=trust, sid=f"s-{sub}")
 
         return await self.world.service.db.write(begin)
@@ -115,15 +115,17 @@ class Workspace:
         """Be invited and answer."""
         return await self.take(await self.invited(who), session)
 
-    async def voter(self, user_id: str, team_id: str = TEAM) -> Linked:
+    async def voter(self, user_id: str, team_id: str = TEAM) -> LinkedVoter:
         """Who decides through an account."""
         ctx = self.world.service.ctx
-        return await ctx.db.read(lambda conn: voter_of(conn, ctx, self.app, team_id, user_id, ctx.clock()))
+        return await ctx.db.read(
+            lambda conn: voter_for_account(conn, ctx, self.app, team_id, user_id, ctx.clock())
+        )
 
-    async def vote(self, user_id: str, view: dict[str, Any], by: Linked | None = None) -> VoteResult:
+    async def vote(self, user_id: str, view: dict[str, Any], by: LinkedVoter | None = None) -> VoteResult:
         """An approval through an account, by whom the channel took its person for."""
         linked, seen = by or await self.voter(user_id), view["effects"][0]
-        ballot = Ballot(
+        ballot = VoteInput(
             seen["review"]["review_id"],
             "approve",
             view["rev"],
@@ -137,15 +139,15 @@ class Workspace:
         ctx = self.world.service.ctx
 
         def still(tx: Tx) -> None:
-            require_still(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
+            require_still_linked(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
 
         return await vote(ctx, linked.voter, ballot, still=still)
 
     async def _shown(self, review_id: str) -> str:
         """What a message of that review shows now."""
         ctx = self.world.service.ctx
-        case = await ctx.db.read(lambda conn: read_case(conn, review_id))
-        return view_of(content_of(ctx.active.current, case), SLACK).digest
+        case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
+        return view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
 
     async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What the log says of accounts: kind, actor, body."""
@@ -163,7 +165,7 @@ class Workspace:
 
     async def rows(self) -> list[SlackLinkRow]:
         """Every account that is linked."""
-        return await self.world.service.db.read(every_slack_link)
+        return await self.world.service.db.read(list_slack_links)
 
 
 @asynccontextmanager

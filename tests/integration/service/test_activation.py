@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import Connection, func, select
 from structlog.testing import capture_logs
 
-from policy_service.pap.active import ActiveBundle
+from policy_service.pap.active_bundle import ActiveBundle
 from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects import activate as workflow_activate
 from policy_service.workflow.effects.activate import activate
-from policy_service.workflow.effects.asking import gather_facts
+from policy_service.workflow.effects.evaluation import gather_facts
 from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay

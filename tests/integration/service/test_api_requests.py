@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from countersign.contract import TYP_RELEASE, PrivateKey, make_proof, open_token
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes.payments import LARGE, Payments, plain_forbid
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay

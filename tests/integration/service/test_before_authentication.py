@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from policy_service.channels.http.single_headers import SINGLE
+from policy_service.channels.http.duplicate_headers import SINGLE_VALUE_HEADERS
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import served
@@ -246,7 +246,7 @@ async def test_every_answer_says_that_its_type_is_not_to_be_guessed(bank: World)
 
 
 async def test_a_header_that_is_read_once_is_refused_twice(bank: World) -> None:
-    for name in SINGLE - {"content-length", "transfer-encoding"}:
+    for name in SINGLE_VALUE_HEADERS - {"content-length", "transfer-encoding"}:
         twice = [(name, "127.0.0.1:8420"), (name.title(), "127.0.0.1:8420")]
         headers = twice if name == "host" else [("host", "127.0.0.1:8420"), *twice]
         for path in ("/v1/transactions", "/v1/policies/sync", "/sign-in/dev", "/healthz", "/nowhere"):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from policy_service.queries import context_panel as past
-from policy_service.queries.context_panel import Beside
+from policy_service.queries.context_panel import ContextPanel
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
-from policy_service.queries.voter import voter_for
+from policy_service.queries.voter import voter_from_person
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -33,12 +33,12 @@ async def seen(bank: World, visitor: Visitor, view: dict[str, Any]) -> ReviewPag
     """The page of an effect's review, as its reader has it."""
     session = await bank.service.sessions.find(visitor.cookie)
     assert session is not None
-    page = await review_page(bank.service.ctx, voter_for(session.person), review_of(view))
+    page = await review_page(bank.service.ctx, voter_from_person(session.person), review_of(view))
     assert page is not None
     return page
 
 
-async def beside(bank: World, visitor: Visitor, view: dict[str, Any]) -> Beside:
+async def beside(bank: World, visitor: Visitor, view: dict[str, Any]) -> ContextPanel:
     found = (await seen(bank, visitor, view)).beside
     assert found is not None
     return found
@@ -150,13 +150,17 @@ async def test_similar_ones_tell_what_became_of_them(bank: World, robot: Agent, 
 async def test_only_so_many_are_counted_and_fewer_are_shown(
     bank: World, robot: Agent, maya: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for n in range(past.SHOWN + 2):
+    for n in range(past.MAX_SHOWN + 2):
         await asked(robot, await pay(bank, n + 1))
     view = await asked(robot, await pay(bank, 500))
     found = (await beside(bank, maya, view)).past
     assert found is not None
-    assert (len(found.rows), sum(found.counts.values()), found.capped) == (past.SHOWN, past.SHOWN + 2, False)
-    monkeypatch.setattr(past, "COUNTED", 3)
+    assert (len(found.rows), sum(found.counts.values()), found.capped) == (
+        past.MAX_SHOWN,
+        past.MAX_SHOWN + 2,
+        False,
+    )
+    monkeypatch.setattr(past, "MAX_COUNTED", 3)
     found = (await beside(bank, maya, view)).past
     assert found is not None and (sum(found.counts.values()), found.capped) == (3, True)
     assert "The newest 3 like it" in await page_of(maya, view)
@@ -164,7 +168,7 @@ async def test_only_so_many_are_counted_and_fewer_are_shown(
 
 async def test_what_is_older_or_of_the_same_transaction_is_not_like_it(bank: World, robot: Agent) -> None:
     await asked(robot, await pay(bank, 10))
-    bank.clock.pass_(days=past.DAYS, seconds=1)
+    bank.clock.pass_(days=past.PRECEDENT_DAYS, seconds=1)
     await asked(robot, await pay(bank, 300), run="again")
     again = await asked(robot, await pay(bank, 300), await pay(bank, 12), run="again")
     assert again["rev"] == 2

@@ -25,7 +25,7 @@ from countersign.contract import PrivateKey, make_proof
 from policy_service.channels.web.pages import Pages
 from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.transactions import Telling
+from policy_service.queries.transactions import TransactionPresenter
 from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, Signer
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
@@ -93,7 +93,7 @@ async def scene(
         ears.plant(name, value)
     hook = {"name": "billing", "url": "https://hooks.example/canary", "secret_files": [hook_file]}
     more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file, "webhooks": [hook]}
-    monkeypatch.setattr("policy_service.http_clients._address", _public)
+    monkeypatch.setattr("policy_service.http_clients._resolve_allowed", _public)
     with ears.open():
         async with running(tmp_path / "data", folder.path, **more) as world:
             provider.now = int(world.clock().timestamp())
@@ -304,12 +304,12 @@ async def test_nothing_sings_when_a_provider_goes_wrong(scene: Scene, faults: li
 # -- crashes -----------------------------------------------------------------------------------------------------
 
 OF_A_REQUEST: dict[str, tuple[Any, str]] = {
-    "the policy engine": ("policy_service.workflow.effects.asking", "decide"),
+    "the policy engine": ("policy_service.workflow.effects.evaluation", "decide"),
     "the facts": (Bundle, "facts_for"),
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
-    "the log": ("policy_service.storage.logbook", "canonicalize"),
+    "the log": ("policy_service.storage.audit_writer", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
-    "the answer": (Telling, "transaction"),
+    "the answer": (TransactionPresenter, "transaction"),
     "a page": (Pages, "draw"),
     "the sessions": (Sessions, "find"),
     "the proofs": ("policy_service.identity.proofs", "verify_proof"),
@@ -317,13 +317,13 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "a vote": ("policy_service.workflow.reviews.vote", "count"),
 }
 OF_A_LOOP: dict[str, tuple[Any, str]] = {
-    "a sweep": ("policy_service.workflow.due.due", "page"),
+    "a sweep": ("policy_service.workflow.expiry.due_rows", "page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
-    "the watch": ("policy_service.jobs.watching", "highest_index"),
-    "the count": ("policy_service.audit.committed", "_facts"),
-    "a webhook": ("policy_service.jobs.sending", "deliver"),
+    "the watch": ("policy_service.jobs.health_monitor", "highest_index"),
+    "the count": ("policy_service.audit.telemetry", "_span_attributes"),
+    "a webhook": ("policy_service.jobs.delivery", "deliver"),
     "a webhook's signature": ("policy_service.workflow.webhooks", "sign_webhook"),
 }
 

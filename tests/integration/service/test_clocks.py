@@ -15,7 +15,7 @@ import pytest
 from policy_service.errors import ServiceError
 from policy_service.identity.agents import Caller
 from policy_service.queries.context import Context
-from policy_service.workflow.due import sweep
+from policy_service.workflow.expiry import sweep
 from policy_service.workflow.releases.redeem import redeem
 from policy_service.workflow.releases.renew import renew
 from tests.fakes.world import Agent, World
@@ -25,8 +25,8 @@ from tests.integration.service.engines import SQLITE_IN_SHORT
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]  # each has its clock
 
 TICKS = (
-    sweep.expire_reviews, sweep.expire_releases, sweep.doubt_unreported, sweep.expire_compensations,
-    sweep.ask_for_compensations,
+    sweep.expire_reviews, sweep.expire_releases, sweep.mark_unreported_unknown, sweep.expire_compensations,
+    sweep.open_compensation_tasks,
 )  # fmt: skip
 skewed = pytest.mark.parametrize("seconds", [300, -300])  # ahead, behind
 

@@ -16,8 +16,8 @@ from sqlalchemy import event
 from policy_service import metrics
 from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.audit_writer import append, run_unit
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append, whole
 from policy_service.workflow.releases import redeem, submit_and_redeem
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World, running
@@ -69,7 +69,7 @@ class Statements:
         def heard(tx: Tx) -> Any:
             event.listen(tx.conn, "before_cursor_execute", self._hear)
             try:
-                return whole(unit, tx)
+                return run_unit(unit, tx)
             finally:
                 event.remove(tx.conn, "before_cursor_execute", self._hear)
 
@@ -194,7 +194,7 @@ async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -
     await bank.http.request("HUNTER2", "/hunter2")
     assert (await robot.send("GET", f"/v1/transactions/{'0' * 64}")).status_code == 404
     assert [is_now - was for is_now, was in zip(counted(), before, strict=True)] == [1, 1, 2]
-    assert b"hunter2" not in metrics.text().lower()
+    assert b"hunter2" not in metrics.render_metrics().lower()
 
 
 async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
@@ -211,7 +211,7 @@ async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
     assert value("units_waiting") == 0
 
     heard = Mock()
-    bank.service.db.tell_lines(heard)
+    bank.service.db.set_listener(heard)
     line = partial(append, kind="signed_out", actor="person:gone", body={})
     gone = asyncio.create_task(bank.service.db.write(line))
     await asyncio.sleep(0)

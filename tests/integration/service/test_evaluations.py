@@ -11,8 +11,8 @@ from sqlmodel import SQLModel
 
 from countersign.contract import names
 from policy_service import metrics
-from policy_service.storage.plumbing import AuditRow
-from policy_service.workflow.effects import evaluate as evaluating
+from policy_service.storage.system_tables import AuditRow
+from policy_service.workflow.effects import evaluation_requests as evaluating
 from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, mail, pay
@@ -150,7 +150,7 @@ async def test_what_is_not_live_is_not_noted(
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("policy_service.workflow.effects.evaluate.log_about", full)
+    monkeypatch.setattr("policy_service.workflow.effects.evaluation_requests.log_about", full)
     assert (await ask(robot, await note(bank, 11), live=True)).status_code >= 500, "what cannot be logged"
 
 

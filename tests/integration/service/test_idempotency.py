@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from sqlalchemy import Connection, func, select
 
-from policy_service.storage.plumbing import IdempotencyRow
+from policy_service.storage.system_tables import IdempotencyRow
 from policy_service.storage.tables import TransactionRow
-from policy_service.workflow.due.sweep import forget_what_is_over
+from policy_service.workflow.expiry.sweep import delete_expired_rows
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
@@ -88,9 +88,9 @@ async def test_a_key_is_forgotten_after_its_time(bank: World, robot: Agent) -> N
     effect = await pay(bank, 500)
     made = (await robot.submit(effect, idempotency_key="k")).json()
     bank.clock.pass_(hours=71)
-    assert await forget_what_is_over(bank.service.ctx) == 0
+    assert await delete_expired_rows(bank.service.ctx) == 0
     bank.clock.pass_(hours=2)
-    assert await forget_what_is_over(bank.service.ctx) >= 1  # the message about the review goes too
+    assert await delete_expired_rows(bank.service.ctx) >= 1  # the message about the review goes too
     other = await robot.submit(await pay(bank, 7), run_key="another", idempotency_key="k")
     assert other.status_code == 201, "the key is free again"
     assert (await robot.submit(effect)).json()["txn"] == made["txn"]

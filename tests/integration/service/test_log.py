@@ -13,9 +13,9 @@ from sqlalchemy import Connection, select
 
 from policy_service.channels import streams
 from policy_service.identity.agents import Caller
-from policy_service.queries import log as history
+from policy_service.queries import audit_log as history
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.streaming import events, served
@@ -87,7 +87,7 @@ async def test_everybody_reads_every_line_of_theirs_once_whatever_the_page(bank:
 
 
 async def test_a_page_looks_so_far(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_LOOKED_THROUGH", 10)
+    monkeypatch.setattr(history, "_MAX_PAGE_SCAN", 10)
     other = await bank.agent("other")
     for n in range(5):
         await other.submit(await pay(bank), run_key=f"r-{n}")
@@ -107,8 +107,8 @@ async def test_many_who_follow_cost_one_look(
     """What came is kept in memory with whose it is; nobody else is woken, nobody asks."""
     ctx, index = bank.service.ctx, bank.service.feed.index
     names = [f"agent-{n}" for n in range(300)] + ["robot"]
-    watchers = [history.Watcher(Caller(name, None)) for name in names]
-    waiting = [asyncio.create_task(history.events_after(ctx, one, index, 1.5)) for one in watchers]
+    watchers = [history.AuditReader(Caller(name, None)) for name in names]
+    waiting = [asyncio.create_task(history.wait_for_events(ctx, one, index, 1.5)) for one in watchers]
     view = (await robot.submit(await pay(bank))).json()
     await bank.service.sequencer.number()
     reads: list[Any] = []
@@ -252,7 +252,7 @@ async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: 
 
 @pytest.mark.parametrize("path", STREAMS)
 async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(streams, "MAX_STREAMS_PER_CALLER", 2)
     maya, omar = await bank.person("maya"), await bank.person("omar")
     cookie = cookie_of(maya)
     async with served(bank) as port, events(port, cookie, path):

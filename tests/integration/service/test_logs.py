@@ -19,7 +19,7 @@ import structlog
 
 from policy_service.app import create_app
 from policy_service.errors import StorageUnavailableError
-from policy_service.logs import fault_of_the_loop, set_up_foreign_logs, set_up_logs
+from policy_service.logs import log_loop_exception, set_up_foreign_logs, set_up_logs
 from policy_service.settings import Settings
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data
@@ -95,7 +95,7 @@ def test_a_task_nobody_waits_for_fails_aloud_and_quotes_nothing(capsys: pytest.C
     set_up_logs()
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
+        asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         task = asyncio.create_task(failed())
         await asyncio.wait([task])
         del task

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from policy_service.storage.core import find
 from policy_service.storage.tables import DecisionRow
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -279,7 +279,7 @@ async def test_a_meter_that_comes_later_counts_what_is(bank: World, robot: Agent
     await bank.service.active.reload()
     assert (await robot.redeem(tokens, "a")).json()["redeemed"]
     assert await left(bank, robot, 600)  # counted where it is redeemed, as nobody had asked about it before
-    await ask_about_open(bank.service.ctx)
+    await reevaluate_open_effects(bank.service.ctx)
     found = [states(await robot.see(view["txn"])) for view in views]
     assert sorted(found) == [["denied"], ["redeemed"], ["released"]]
     assert await left(bank, robot, 200)

@@ -73,7 +73,7 @@ class Driven:
         """The right way in for a path, with a nonce that is fresh."""
         if path.startswith(FOR_PEOPLE) and not path.endswith(FOR_AGENTS):
             return AsPerson(self.person)
-        self.agent.nonce = self.service.world.service.authenticator.next_nonce()
+        self.agent.nonce = self.service.world.service.authenticator.current_nonce()
         return AsAgent(self.agent)
 
 

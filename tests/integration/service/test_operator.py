@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
 from examples.local_service import free_port
-from policy_service.channels.operator import people, stopping
-from policy_service.channels.operator.people import agent_text
-from policy_service.channels.operator.socket import embedded_lock
-from policy_service.cli import _welcome, app
+from policy_service.channels.admin import freeze_and_revoke, people
+from policy_service.channels.admin.people import agent_text
+from policy_service.channels.admin.socket import embedded_lock
+from policy_service.cli import _print_welcome, app
 from policy_service.errors import StartError
-from policy_service.identity.agents import Voucher, bring_key
+from policy_service.identity.agents import Voucher, add_vouched_key
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.types import time_text
 from tests.counterparts import postgres
 from tests.fakes.operated import Operated, environment
@@ -112,7 +112,7 @@ def test_verbs_go_through_the_running_service(up: Operated, folder: Path, tmp_pa
 
 def test_a_stop_asks_for_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Mock(return_value={"ended": ["x"]})
-    monkeypatch.setattr(stopping, "run_verb", run)
+    monkeypatch.setattr(freeze_and_revoke, "run_admin_command", run)
     for words, name in (("freeze agent", "agent"), ("revoke key", "kid"), ("agent key revoke", "kid")):
         said({}, f"{words} x", code=1)
         for one in ("x", "-j3x", "--x7", "-Rq") if name == "kid" else ("x",):  # a hyphen makes no option
@@ -134,7 +134,9 @@ async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_pa
         now = bank.clock()
         for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
             voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
-            await bank.service.db.write(lambda tx, key=key, voucher=voucher: bring_key(tx, key, voucher))  # type: ignore[misc]
+            await bank.service.db.write(
+                lambda tx, key=key, voucher=voucher: add_vouched_key(tx, key, voucher)
+            )  # type: ignore[misc]
         told = await bank.operator("agent-list", {})
         log = table(AuditRow).c
         bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))
@@ -176,7 +178,7 @@ def test_a_verb_that_is_refused_ends_in_a_sentence(up: Operated) -> None:
 
 
 def test_a_service_that_hangs_is_named(up: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policy_service.channels.operator.socket._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("policy_service.channels.admin.socket._TIMEOUT_S", 0.5)
     not_known = "whether it was done is not known: repeat it"
     with up.hanging() as pid:
         said(up.env, "freeze tool slow --reason x", f"pid {pid}", "does not answer", not_known, code=1)
@@ -286,7 +288,7 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
     settings = load_settings(data_dir=tmp_path, bundle_dir=folder / "bundle", dev_signin=True)
     (tmp_path / "countersign.db").touch()
     with embedded_lock(settings):
-        _welcome(settings)
+        _print_welcome(settings)
     told = capsys.readouterr()
     holds(told.out, "listening on", without=["sign in as"])
     holds(told.err, "no link for maya (the database beside", "policy-service signin maya")
@@ -331,11 +333,11 @@ ESCAPES = "\x1b[2K\x1b]0;owned\x07\x9b1A\u202e"
 
 def test_no_list_and_no_refusal_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"person": "idp|m", "name": "Maya\x1b[2K\r  REVOKED", "groups": ["a\nb"], "revoked": False}
-    monkeypatch.setattr(people, "run_verb", lambda *_: [row])
+    monkeypatch.setattr(people, "run_admin_command", lambda *_: [row])
     assert verb({}, "people") == (0, r"idp|m  Maya\x1b[2K\r  REVOKED  a\nb")
     key = {"kid": "k", "revoked": False, "until": None, "issuer": ESCAPES, "revoked_at": None, "over": False}
     of = {"owner": ESCAPES, "roles": [ESCAPES], "teams": [], "frozen": False, "keys": [key]}
-    monkeypatch.setattr(people, "run_verb", lambda *_: [{"agent": f"a{ESCAPES}\nb", **of}])
+    monkeypatch.setattr(people, "run_admin_command", lambda *_: [{"agent": f"a{ESCAPES}\nb", **of}])
     for words in ("agent list", "agent list --json"):
         text = said({}, words)
         assert text.isascii() and not {"\x1b", "\x07", "\x9b"} & set(text)
@@ -344,5 +346,5 @@ def test_no_list_and_no_refusal_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> None:
         raise StartError(f"no agent {ESCAPES}")
 
-    monkeypatch.setattr(people, "run_verb", refuse)
+    monkeypatch.setattr(people, "run_admin_command", refuse)
     assert verb({}, "agent", "list") == (1, r"policy-service: no agent \x1b[2K\x1b]0;owned\x07\x9b1A\u202e")

@@ -17,9 +17,9 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import DecisionRow
-from policy_service.workflow.trials import shadow
+from policy_service.workflow.shadow import comparison
 from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, LARGE, Payments, person, plain_forbid
 from tests.fakes.repository import Repository
@@ -234,7 +234,7 @@ async def test_a_page_of_the_log_looks_far(
     seen = re.findall(r'<span class="mono muted">([\d,]+)</span>', "".join(texts))
     indexes = [int(index.replace(",", "")) for index in seen]
     assert len(texts) > 1 and indexes == sorted(set(indexes), reverse=True)  # no line is on two
-    monkeypatch.setattr("policy_service.queries.log.LOOKED_THROUGH", 10)
+    monkeypatch.setattr("policy_service.queries.audit_log.MAX_SEARCHED", 10)
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
     assert all(("Looked back to" in text) is ("Look further back" in text) for text in texts)
@@ -305,11 +305,11 @@ async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> No
     async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path) as bank:
         ctx = bank.service.ctx
         assert ctx.candidate is not None
-        await shadow.follow(ctx, ctx.candidate, "one")
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
         robot = await bank.agent("robot")
         await robot.submit(await pay(bank, 500))
         await bank.service.sequencer.number()
-        await shadow.follow(ctx, ctx.candidate, "one")
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
         text = await text_of(await bank.person("maya"))
     holds(
         text,

@@ -12,9 +12,9 @@ from sqlmodel import col
 
 from policy_service import metrics
 from policy_service.queries import effect_text as describing
-from policy_service.queries import records
-from policy_service.queries.queue import QueuePage, Tab, Wanted, queue_page
-from policy_service.queries.voter import voter_for
+from policy_service.queries import repository
+from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
+from policy_service.queries.voter import voter_from_person
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
 from tests.fakes.pages import holds, words
@@ -58,16 +58,16 @@ async def caught_up(bank: World) -> None:
     await bank.service.feed.refresh()
 
 
-ALL = Wanted(tab=Tab.OPEN)
+ALL = QueueFilter(tab=Tab.OPEN)
 
 
 async def seen(
-    bank: World, visitor: Visitor, limit: int = 50, cursor: str | None = None, wanted: Wanted = ALL
+    bank: World, visitor: Visitor, limit: int = 50, cursor: str | None = None, wanted: QueueFilter = ALL
 ) -> QueuePage:
     """The queue as the page has it."""
     session = await bank.service.sessions.find(visitor.cookie)
     assert session is not None
-    return await queue_page(bank.service.ctx, voter_for(session.person), wanted, cursor, limit)
+    return await queue_page(bank.service.ctx, voter_from_person(session.person), wanted, cursor, limit)
 
 
 async def test_a_long_page_takes_no_more_queries_than_a_short_one(bank: World, robot: Agent) -> None:
@@ -121,7 +121,7 @@ async def test_a_page_reads_what_it_shows(bank: World, robot: Agent, monkeypatch
         read.update((row.effect_id, row.rev) for row in known if isinstance(row, EffectRow))
         return known
 
-    monkeypatch.setattr(records, "rows_of", note)
+    monkeypatch.setattr(repository, "rows_of", note)
     for path in PATHS:
         read.clear()
         assert (await maya.get(path)).status_code == 200

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import find, table
-from policy_service.storage.plumbing import AuditRow, ChallengeRow, PasskeyRow
-from policy_service.workflow.due import sweep
+from policy_service.storage.system_tables import AuditRow, ChallengeRow, PasskeyRow
+from policy_service.workflow.expiry import sweep
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, Payments, gate, person
@@ -174,7 +174,7 @@ async def test_removing_one_that_counts_takes_a_passkeys_word(bank: World) -> No
         assert await maya.listed() == left
     assert [kind for kind, _ in await logged(bank)] == ["passkey_enrolled", "passkey_removed"]
     bank.clock.pass_(days=30)
-    await sweep.forget_what_is_over(bank.service.ctx)
+    await sweep.delete_expired_rows(bank.service.ctx)
     assert await bank.service.db.read(lambda conn: find(conn, ChallengeRow)) == []
 
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import Engine, event
 
-from policy_service.queries import records
-from policy_service.queries.cursors import write_cursor
+from policy_service.queries import repository
+from policy_service.queries.cursors import format_cursor
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
@@ -75,7 +75,9 @@ async def test_a_page_reads_no_table_from_end_to_end(bank: World, robot: Agent) 
     for n in range(3):
         view = (await robot.submit(await pay(bank, 500), await pay(bank, n + 1), run_key=f"r-{n}")).json()
     await maya.vote(view, "deny", reason="one that is decided")
-    found_open = await bank.service.db.read(lambda conn: records.open_reviews(conn, after=None, limit=1))
+    found_open = await bank.service.db.read(
+        lambda conn: repository.list_open_reviews(conn, after=None, limit=1)
+    )
     for path in PATHS:
         with plans(bank) as found:
             answer = await maya.get(path.format(review_id=found_open[0].review_id))
@@ -102,7 +104,7 @@ async def test_a_later_page_is_entered_where_the_last_one_ended(bank: World, rob
     """Not walked to: what stands before it may be a million."""
     maya = await bank.person("maya")
     view = (await robot.submit(await pay(bank, 500))).json()
-    cursor = quote(write_cursor(bank.clock(), view["effects"][0]["review"]["review_id"]))
+    cursor = quote(format_cursor(bank.clock(), view["effects"][0]["review"]["review_id"]))
     for path in ("/v1/reviews?limit=1&", "/?tab=open&", "/?tab=decided&", "/?tab=decided&agent=robot&"):
         with plans(bank) as found:
             assert (await maya.get(f"{path}cursor={cursor}")).status_code == 200

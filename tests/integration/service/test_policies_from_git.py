@@ -17,18 +17,18 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from policy_service.channels.http.webhooks import require_usable
+from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
-from policy_service.pap.git import following as follower
-from policy_service.pap.git import following as mirrors
-from policy_service.pap.git.commits import descends
+from policy_service.pap.git import git_source as follower
+from policy_service.pap.git import git_source as mirrors
+from policy_service.pap.git.commits import is_descendant
 from policy_service.pap.git.objects import Objects
-from policy_service.pap.git.remotes import place_of
+from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
-from policy_service.workflow.looking import look
+from policy_service.storage.system_tables import AuditRow
+from policy_service.workflow.bundle_refresh import refresh_bundle
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments
 from tests.fakes.repository import Key, Repository
@@ -121,7 +121,7 @@ async def test_a_restart_under_the_same_commit_says_nothing_new(tmp_path: Path, 
 
 def newest(rules: Rules, ref: str) -> str:
     """The commit that is followed under that name."""
-    place = place_of(str(rules.repository.path), None)
+    place = parse_address(str(rules.repository.path), None)
     return mirrors.Mirror(rules.repository.path.parent / "copy.git", place, ref, 30).newest()
 
 
@@ -178,9 +178,9 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
 
     def walk(objects: Objects, head: str, accepted: str) -> bool:
         walks.append(head)
-        return descends(objects, head, accepted)
+        return is_descendant(objects, head, accepted)
 
-    monkeypatch.setattr(follower, "descends", walk)
+    monkeypatch.setattr(follower, "is_descendant", walk)
     second = rules.push()
     await accept(world, rules.first, "we may go back tonight")  # over, as soon as another is in force
     assert commit_of(world) == second
@@ -349,9 +349,9 @@ async def test_an_agent_and_a_person_may_ask_for_a_look(world: World, rules: Rul
 def test_a_secret_that_anybody_guesses_is_refused_at_the_start() -> None:
     for secret in (b"short", b"whsec_", b"whsec_----------------------------", b"whsec_AAAA"):
         with pytest.raises(StartError, match="openssl rand -hex 32"):
-            require_usable(secret)
+            require_strong_secret(secret)
     for good in (b"0123456789abcdef", b"whsec_MDEyMzQ1Njc4OWFiY2RlZg=="):
-        assert require_usable(good)
+        assert require_strong_secret(good)
 
 
 # -- replicas --------------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
         with monkeypatch.context() as patched:
             patched.setattr(world.service.active, "_swap", dies)
             with pytest.raises(RuntimeError, match="died"):
-                await look(world.service.ctx)
+                await refresh_bundle(world.service.ctx)
         assert commit_of(world) == rules.first
         robot = await world.agent("robot")
         answer = await robot.submit(await pay(world), attempt_id="a1")

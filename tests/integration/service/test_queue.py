@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from policy_service.queries.queue import Tab, Wanted
-from policy_service.storage.asked import AskedRow
+from policy_service.queries.queue import QueueFilter, Tab
 from policy_service.storage.core import table
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.storage.review_groups import ReviewGroupRow
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -35,7 +35,7 @@ def ids(rows: Iterable[Any]) -> list[str]:
 
 async def asked(bank: World) -> dict[str, set[str]]:
     """Who is asked about what, as the index has it."""
-    rows = await bank.service.db.read(lambda conn: conn.execute(table(AskedRow).select()).all())
+    rows = await bank.service.db.read(lambda conn: conn.execute(table(ReviewGroupRow).select()).all())
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row.review_id, set()).add(row.asked)
@@ -51,9 +51,9 @@ async def test_whom_a_review_asks_follows_its_gates_and_ends_with_it(
     folder.policies(ANYBODY + gate("fin", "finance") + gate("law", "legal"))
     await bank.activate()
     await bank.sweep()
-    await ask_about_open(bank.service.ctx)
+    await reevaluate_open_effects(bank.service.ctx)
     assert (await asked(bank))[review_of(view)] == {"finance", "legal"}
-    assert review_of(view) in ids((await seen(bank, ingrid, wanted=Wanted())).rows)
+    assert review_of(view) in ids((await seen(bank, ingrid, wanted=QueueFilter())).rows)
     await maya.vote(view, "deny", reason="no")
     assert await asked(bank) == {}
 
@@ -66,7 +66,7 @@ async def test_each_tab_shows_what_it_says(bank: World, folder: Payments, robot:
     theirs = await ask(bank, robot, 3)
     [own] = await ask(bank, owned, 1)
     assert (await maya.vote(theirs[0], "deny", reason="no")).status_code == 200
-    tabs = {tab: ids((await seen(bank, maya, wanted=Wanted(tab=tab))).rows) for tab in Tab}
+    tabs = {tab: ids((await seen(bank, maya, wanted=QueueFilter(tab=tab))).rows) for tab in Tab}
     assert set(tabs[Tab.ME]) == {review_of(view) for view in theirs[1:]}
     assert set(tabs[Tab.OPEN]) == {review_of(view) for view in [*theirs[1:], own]}
     assert tabs[Tab.MINE] == [review_of(own)]
@@ -79,9 +79,9 @@ async def test_each_tab_shows_what_it_says(bank: World, folder: Payments, robot:
     maya_not = f'(principal == User::"{person("maya")}", action == Action::"approve", resource);'
     folder.rules(permits, '@id("not-maya") forbid ', maya_not)
     assert await bank.activate()
-    page = await seen(bank, maya, wanted=Wanted())
+    page = await seen(bank, maya, wanted=QueueFilter())
     assert (page.rows, page.counts.me.number) == ((), 0)
-    assert len((await seen(bank, await bank.person("tomas"), wanted=Wanted())).rows) == 3
+    assert len((await seen(bank, await bank.person("tomas"), wanted=QueueFilter())).rows) == 3
     assert not [row for row in (await seen(bank, maya)).rows if row.can_vote]
 
 
@@ -90,7 +90,7 @@ async def test_pages_follow_each_other_without_a_gap_or_a_repeat(bank: World, ro
     maya, ingrid = await bank.person("maya"), await bank.person("ingrid")
     views = await ask(bank, owned, 5)
 
-    async def pages(reader: Visitor, wanted: Wanted) -> list[str]:
+    async def pages(reader: Visitor, wanted: QueueFilter) -> list[str]:
         found, cursor = [], None
         for _ in range(3):
             page = await seen(bank, reader, limit=2, cursor=cursor, wanted=wanted)
@@ -102,12 +102,12 @@ async def test_pages_follow_each_other_without_a_gap_or_a_repeat(bank: World, ro
     expected = [review_of(view) for view in views]
     for tab in (Tab.ME, Tab.OPEN, Tab.MINE):
         reader = ingrid if tab is Tab.MINE else maya
-        assert await pages(reader, Wanted(tab=tab, order="due")) == expected, tab
-        assert await pages(reader, Wanted(tab=tab, order="newest")) == expected[::-1], tab
+        assert await pages(reader, QueueFilter(tab=tab, order="due")) == expected, tab
+        assert await pages(reader, QueueFilter(tab=tab, order="newest")) == expected[::-1], tab
     for view in views:
         await maya.vote(view, "deny", reason="no")
     for order in ("due", "newest"):
-        assert await pages(maya, Wanted(tab=Tab.DECIDED, order=order)) == expected[::-1]
+        assert await pages(maya, QueueFilter(tab=Tab.DECIDED, order=order)) == expected[::-1]
 
 
 async def test_filters_narrow_each_tab(bank: World, folder: Payments, robot: Agent) -> None:
@@ -132,7 +132,7 @@ async def test_filters_narrow_each_tab(bank: World, folder: Payments, robot: Age
         (maya, {"tab": Tab.OPEN, "risk": risk}, everything),
         (maya, {"tab": Tab.OPEN, "risk": "high" if risk != "high" else "low"}, []),
     ):
-        found = ids((await seen(bank, visitor, wanted=Wanted(**filters))).rows)
+        found = ids((await seen(bank, visitor, wanted=QueueFilter(**filters))).rows)
         assert sorted(found) == sorted(expected), filters
 
 
@@ -144,7 +144,7 @@ async def test_a_filter_stops_after_its_window_and_goes_on_from_there(
     await ask(bank, robot, 3)
     [late] = await ask(bank, other, 1)
     maya = await bank.person("maya")
-    wanted = Wanted(agent="other")
+    wanted = QueueFilter(agent="other")
     first = await seen(bank, maya, wanted=wanted)
     assert (first.rows, first.looked_through) == ((), 2)
     assert first.next_cursor is not None

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.workflow.due import sweep
+from policy_service.workflow.expiry import sweep
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, Clock, Visitor, World, running

@@ -17,12 +17,12 @@ from sqlalchemy import Executable, delete, text, update
 
 from policy_service.errors import ServiceError
 from policy_service.health import CHECKS, Health
-from policy_service.jobs.watching import Watch
+from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.pap import folder_reader
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import put
-from policy_service.storage.plumbing import LeaseRow, OutboxRow
+from policy_service.storage.outbox import enqueue
+from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.tokens.keys import rotate_keys
 from tests.fakes.payments import Payments
 from tests.fakes.world import Clock, World, running
@@ -172,7 +172,7 @@ async def test_clocks_that_disagree_stop_it(bank: World, folder: Payments) -> No
     await mended(bank)
     service, health = bank.service, Health(bank.clock, patience_s=60)
     parts: dict[str, Any] = {"scheduler": service.scheduler, "kid": service.watch._kid}
-    ahead = Watch(
+    ahead = HealthMonitor(
         service.db, health, bank.settings, **parts, clock=lambda: bank.clock() + timedelta(seconds=60)
     )
     await ahead.look()
@@ -278,7 +278,7 @@ async def test_a_sweep_that_fails_is_a_warning_until_it_succeeds(bank: World) ->
 
 async def test_a_message_that_does_not_leave_is_a_warning(bank: World) -> None:
     outbox = table(OutboxRow)
-    await bank.service.db.write(lambda tx: put(tx, "review_opened", {}))
+    await bank.service.db.write(lambda tx: enqueue(tx, "review_opened", {}))
     later = datetime.now(UTC) + timedelta(days=2)
     await write(bank, update(outbox).values(state="waiting", next_at=later))
     await mended(bank)  # a message may wait for a while

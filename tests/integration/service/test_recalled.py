@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.vault import REASON, Vault, at, serving, tasks
 from tests.fakes.world import Agent, World
@@ -77,7 +77,7 @@ async def lost(vault: Vault, *tools: Any, **known: str) -> Lost:
 
 async def test_a_receipt_of_before_settles_it_however_much_of_it_is_known(vault: Vault) -> None:
     known = {"never": "never", "released": "released", "withdrawn": "withdrawn"}
-    story = await lost(vault, **known, untold="never")
+    story = await lost(vault, **known, without_health="never")
     async with serving(vault) as bank:
         robot = at(bank, story.robot)
         for key in known:

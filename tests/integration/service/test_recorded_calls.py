@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from policy_service.channels.operator.author import explaining, replaying
+from policy_service.channels.admin.policy_cli import explain, replay
 from policy_service.cli import app
-from policy_service.pap.changes.calls import read_calls
-from policy_service.workflow.trials import recorded
+from policy_service.pap.diff.recorded_calls import read_calls
+from policy_service.workflow.shadow import recorded_calls
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.effects import pay, refund
@@ -43,7 +43,7 @@ async def test_a_record_longer_than_a_page_comes_out_whole_and_in_order(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one call with everything that was decided about it."""
-    monkeypatch.setattr(recorded, "_PAGE", 2)
+    monkeypatch.setattr(recorded_calls, "_PAGE", 2)
     for n in range(5):
         await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
         bank.clock.pass_(seconds=1)
@@ -71,7 +71,7 @@ async def run(*args: str) -> Result:
 
 def answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> None:
     """What the operator's socket answers to an author's verb, by its arguments."""
-    for module in (replaying, explaining):
+    for module in (replay, explain):
         monkeypatch.setattr(module, "load_settings", lambda: None)
         monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, args: answer(args))
 

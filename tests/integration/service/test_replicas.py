@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 from countersign.contract import PrivateKey
 from examples.local_service import free_port
 from policy_service.audit.log import highest_index
-from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.cli import app
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import RedemptionRow
 from policy_service.tokens.epoch import read_mark
 from tests.fakes.log_check import faults_of_log
@@ -149,7 +149,7 @@ class Deployment:
         """An operator's verb, as the command line runs it."""
         settings = load_settings(data_dir=self.envs[0]["COUNTERSIGN_DATA_DIR"], database_url=self.url, public_url=URL,
                                  bundle_dir=self.bundle.path, dev_signin=True)  # fmt: skip
-        return run_verb(settings, name, args)
+        return run_admin_command(settings, name, args)
 
     async def maya(self, http: httpx2.AsyncClient) -> Visitor:
         """Maya, signed in at one replica."""

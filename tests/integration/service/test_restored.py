@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from policy_service.audit.feed import of_transaction
+from policy_service.audit.feed import transaction_topic
 from policy_service.audit.log import entries_after, highest_index
-from policy_service.channels.operator import backup
+from policy_service.channels.admin import backup
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.identity.people import every_slack_link
+from policy_service.identity.people import list_slack_links
 from policy_service.storage.core import insert_row, table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
@@ -167,7 +167,7 @@ async def test_what_was_known_before_stays_so_and_nobodys_session_or_account_doe
         assert (await maya.get("/v1/reviews")).status_code == 401
         form, origin = {"token": link.partition("token=")[2]}, {"Origin": bank.settings.public_url}
         assert (await bank.http.post("/sign-in/dev", data=form, headers=origin)).status_code == 400
-        assert await bank.service.db.read(every_slack_link) == []
+        assert await bank.service.db.read(list_slack_links) == []
         robot = at(bank, robot)
         seen = await robot.see(view["txn"])
         assert (seen["state"], seen["effects"][0]["compensation"]["state"]) == ("unsettled", "unknown")
@@ -313,7 +313,7 @@ async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_g
                     assert int((await stream.event())["id"]) == goes_on + 1
         page = (await maya.get(f"/v1/audit?after={marked.highest_index}&limit=1")).json()["rows"]
         assert [row["index"] for row in page] == [goes_on]
-        topic = of_transaction(story.ready["txn"])
+        topic = transaction_topic(story.ready["txn"])
         found = await bank.service.feed.wait_after(marked.highest_index, 5, topic=topic)
         assert {event.kind for event in found} >= {"effect_unknown", "task_opened"}
         await bank.operator("go-on", {"tool": None})

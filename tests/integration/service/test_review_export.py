@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 from countersign.contract import PrivateKey, sign
 from countersign.contract.names import txn_digest
 from policy_service.cli import app
-from policy_service.queries.shown import View
+from policy_service.queries.view_digest import RenderedView
 from policy_service.tokens.keys import TYP_EXPORT
-from policy_service.workflow.proofs.exporting import content_digest
-from policy_service.workflow.proofs.verifying import Given, Report, verify
+from policy_service.workflow.review_export.export import content_digest
+from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
@@ -49,7 +49,7 @@ async def exported(who: Holder, review_id: str) -> File:
     return found
 
 
-def weighed(file: File, given: Given | None = None) -> Report:
+def weighed(file: File, given: VerificationInput | None = None) -> VerificationReport:
     return verify(json.dumps(file).encode(), given)
 
 
@@ -65,7 +65,7 @@ def key_of(one: Holder) -> frozenset[str]:
     return frozenset({hashlib.sha256(one.passkeys[0].public_key).hexdigest()})
 
 
-def faults(file: File, given: Given | None = None) -> list[str]:
+def faults(file: File, given: VerificationInput | None = None) -> list[str]:
     """What is wrong with a file whose seal fits it."""
     return weighed(resealed(file), given).faults
 
@@ -85,16 +85,20 @@ async def test_what_is_brought_along_need_not_be_believed(
     assert file["content"]["decisions"][0]["commit"]
     _, people, bank = voted
     pins, keys = {person(one.visitor.sub): key_of(one) for one in people}, bank.service.ctx.signer.keys
-    report = weighed(file, Given(pins, LOCALHOST, keys))
+    report = weighed(file, VerificationInput(pins, LOCALHOST, keys))
     assert report.faults == []
     assert "give --" not in "\n".join(report.trusted)
-    assert faults(file, Given(pins, LOCALHOST, keys))[0].startswith("step 2")
-    assert weighed(file, Given(pins, "https://elsewhere.example", keys)).faults[0].startswith("step 6")
+    assert faults(file, VerificationInput(pins, LOCALHOST, keys))[0].startswith("step 2")
+    assert (
+        weighed(file, VerificationInput(pins, "https://elsewhere.example", keys))
+        .faults[0]
+        .startswith("step 6")
+    )
     swapped = dict(zip(pins, reversed(list(pins.values())), strict=True))
-    assert weighed(file, Given(swapped, LOCALHOST, keys)).faults[0].startswith("step 8")
+    assert weighed(file, VerificationInput(swapped, LOCALHOST, keys)).faults[0].startswith("step 8")
     named = file["content"]["votes"][0] | {"assertion": None, "step_up": None}
     unproven = at(file, ("content", "votes", 0), lambda _: named)
-    pinned = Given({named["person"]: key_of(people[0])})
+    pinned = VerificationInput({named["person"]: key_of(people[0])})
     assert any("is pinned and voted without a passkey" in fault for fault in faults(unproven, pinned))
 
 
@@ -114,8 +118,8 @@ def another_view(file: File, digest: str, draw: Callable[[File], None]) -> str:
     views = file["content"]["views"]
     material = copy.deepcopy(views[digest])
     draw(material)
-    views[View(material).digest] = material
-    return View(material).digest
+    views[RenderedView(material).digest] = material
+    return RenderedView(material).digest
 
 
 def changed(value: Any) -> Any:

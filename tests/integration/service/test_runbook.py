@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from examples.local_service import free_port
 from policy_service.cli import app
+from tests.conventions.documents import blocks
+from tests.conventions.repository import ROOT
 from tests.counterparts import postgres, require
 from tests.fakes.operated import Operated, command, environment
 from tests.fakes.world import fresh_data
-from tests.house.documents import blocks
-from tests.house.repository import ROOT
 
 RUNBOOK = (ROOT / "docs/how-to/backup.md").read_text()
 

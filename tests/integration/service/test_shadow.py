@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import update
 
 from policy_service.facts.readers import SqlReader
-from policy_service.queries.shadow import shadow_of
+from policy_service.queries.shadow import read_shadow
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.trials import shadow
+from policy_service.workflow.shadow import comparison
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
@@ -46,7 +46,7 @@ async def look(bank: World, holder: str = "one") -> int:
     """What the job does every few seconds."""
     await bank.service.sequencer.number()
     assert bank.service.ctx.candidate is not None
-    return await shadow.follow(bank.service.ctx, bank.service.ctx.candidate, holder)
+    return await comparison.shadow_new_decisions(bank.service.ctx, bank.service.ctx.candidate, holder)
 
 
 async def seen(bank: World) -> dict[str, Any]:
@@ -165,7 +165,7 @@ async def test_a_candidate_that_does_not_load_is_told_of_and_harms_nothing(
 async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_counted(
     bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shadow, "_KEPT", 2)
+    monkeypatch.setattr(comparison, "_KEPT", 2)
     for amount in (500, 501, 502):
         await submit(bank, robot, amount)
     await look(bank)
@@ -174,11 +174,11 @@ async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_c
     assert len(told["differences"]) == 2
     at = [found["at"] for found in told["differences"]]
     assert at == sorted(at, reverse=True)
-    monkeypatch.setattr(shadow, "_CANDIDATES", 1)
+    monkeypatch.setattr(comparison, "_CANDIDATES", 1)
     bank.clock.pass_(seconds=1)
     candidate.policies(ANYBODY + LARGE)
     await look(bank)
-    assert await shadow_of(bank.service.ctx, told["digest"], 10) is None
+    assert await read_shadow(bank.service.ctx, told["digest"], 10) is None
     assert (await seen(bank))["since"]
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from policy_service.channels.operator import slack
-from policy_service.channels.operator.socket import open_database
+from policy_service.channels.admin import slack
+from policy_service.channels.admin.socket import open_database
 from policy_service.cli import app
 from policy_service.settings import load_settings
 from policy_service.storage import outbox
 from policy_service.storage.core import insert_row
-from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow, SlackStandingRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow, SlackStatusRow
+from policy_service.storage.unit_of_work import Tx
 from tests.fakes.payments import person
 from tests.fakes.receivers import Receiver, verify
 from tests.fakes.slack_accounts import TEAM, app_settings
@@ -89,14 +89,12 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
     since = {"since": SINCE, "not_before": SINCE}
 
     def away(tx: Tx) -> None:
-        insert_row(
-            tx.conn, SlackStandingRow(team_id=TEAM, upto=0, failures=4, last_error="no_answer", **since)
-        )
+        insert_row(tx.conn, SlackStatusRow(team_id=TEAM, upto=0, failures=4, last_error="no_answer", **since))
         insert_row(tx.conn, SlackPlaceRow(place="#approvals", failures=3, last_error="is_archived", **since))
         more: Any = {"lane": "slack #approvals", "give_up_at": tx.now + timedelta(days=1)}
         for named in ("slk_1", "slk_2"):
-            outbox.put_once(tx, named, "slack_card", {"card_id": "x"}, **more)
-        outbox.set_aside(tx, "slk_2", "invalid_blocks")
+            outbox.enqueue_once(tx, named, "slack_card", {"card_id": "x"}, **more)
+        outbox.mark_dead(tx, "slk_2", "invalid_blocks")
 
     write(away)
     assert lines(shell) == [

@@ -17,13 +17,13 @@ from policy_service.errors import (
     UnauthenticatedError,
 )  # fmt: skip
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.identity.people import end_every_slack_link
-from policy_service.identity.sessions import another_cookie, end_sessions_of
+from policy_service.identity.people import delete_all_slack_links
+from policy_service.identity.sessions import end_sessions_of, rotate_cookie
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackInvitationRow
-from policy_service.workflow.due import sweep
-from policy_service.workflow.slack.linking import invitation_of, invite, links_of, set_direct, unlink
+from policy_service.workflow.expiry import sweep
+from policy_service.workflow.slack.account_links import find_invitation, invite, links_of, set_direct, unlink
 from tests.fakes.payments import person
 from tests.fakes.slack_accounts import APP, OTHER_TEAM, TEAM, account, app_settings
 from tests.integration.service.slack_links import MALLORY, MAYA, Workspace, refused
@@ -88,10 +88,10 @@ async def test_an_invitation_that_is_over_guessed_or_of_another_workspace_is_non
     await refused(under(here, other).take(secret, maya), InvalidRequestError, "bad_token")
     assert other.app_id == APP
     for guess in ("", "x", "U0MAYA", "é" * 43, "A" * 100_000):
-        assert await invitation_of(ctx, guess) is None
+        assert await find_invitation(ctx, guess) is None
         await refused(here.take(guess, maya), InvalidRequestError, "bad_token")
     here.world.clock.pass_(minutes=here.app.link_minutes)
-    assert await invitation_of(ctx, secret) is None
+    assert await find_invitation(ctx, secret) is None
     await refused(here.take(secret, maya), InvalidRequestError, "expired_token", "/countersign link")
     assert await owners(here) == []
 
@@ -101,7 +101,7 @@ async def test_a_session_that_ended_and_a_revoked_person_link_nothing(here: Work
     await here.world.service.db.write(lambda tx: end_sessions_of(tx, DEV_ISSUER, "maya"))
     await refused(here.take(secret, maya), UnauthenticatedError, "unauthenticated")
     again = await here.by_link("maya")
-    await here.world.service.db.write(lambda tx: another_cookie(tx, again))
+    await here.world.service.db.write(lambda tx: rotate_cookie(tx, again))
     await refused(here.take(secret, again), UnauthenticatedError, "unauthenticated")
     revoked = await here.by_link("maya")
     await here.world.operator("revoke-approver", {"person": person("maya"), "reason": "left"})
@@ -213,16 +213,16 @@ async def test_a_restored_database_knows_no_account(here: Workspace) -> None:
     """One that was unlinked in the lost part of the log would be somebody's again."""
     await here.linked(MAYA, await here.by_link("maya"))
     secret = await here.invited(account("U0TOMAS"))
-    await here.world.service.db.write(end_every_slack_link)
+    await here.world.service.db.write(delete_all_slack_links)
     assert await owners(here) == []
-    assert await invitation_of(here.world.service.ctx, secret) is None
+    assert await find_invitation(here.world.service.ctx, secret) is None
 
 
 async def test_invitations_that_are_long_over_are_forgotten(here: Workspace) -> None:
     await here.invited(MAYA)
     for hours, left in ((0, True), (here.world.settings.idempotency_keep_hours + 1, False)):
         here.world.clock.pass_(hours=hours)
-        await sweep.forget_what_is_over(here.world.service.ctx)
+        await sweep.delete_expired_rows(here.world.service.ctx)
         assert bool(await invitations(here)) is left
 
 
@@ -241,7 +241,7 @@ async def test_of_two_who_use_it_at_once_one_wins(here: Workspace) -> None:
 
 async def test_of_two_invitations_asked_for_at_once_one_is_live(here: Workspace) -> None:
     secrets = await asyncio.gather(*(here.invited(MAYA) for _ in range(4)))
-    found = [await invitation_of(here.world.service.ctx, secret) for secret in secrets]
+    found = [await find_invitation(here.world.service.ctx, secret) for secret in secrets]
     assert sum(one is not None for one in found) == 1
 
 
@@ -250,8 +250,8 @@ async def test_an_invitation_that_is_replaced_while_it_is_used_wins_or_loses_who
     used, newer = await asyncio.gather(here.take(secret, maya), here.invited(MAYA), return_exceptions=True)
     assert isinstance(newer, str)
     assert len(await here.rows()) == (0 if isinstance(used, BaseException) else 1)
-    assert await invitation_of(here.world.service.ctx, secret) is None
-    assert await invitation_of(here.world.service.ctx, newer) is not None
+    assert await find_invitation(here.world.service.ctx, secret) is None
+    assert await find_invitation(here.world.service.ctx, newer) is not None
 
 
 async def test_a_vote_and_an_unlinking_at_once_leave_no_vote_after_it(here: Workspace) -> None:

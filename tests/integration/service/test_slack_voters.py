@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ForbiddenError
-from policy_service.identity.sessions import Logout, obey
+from policy_service.identity.sessions import Logout, apply_logout
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.linking import unlink
+from policy_service.workflow.slack.account_links import unlink
 from tests.fakes.identity_provider import ISSUER
 from tests.fakes.payments import person
 from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account, app_settings
@@ -103,7 +103,7 @@ async def test_whoever_has_not_signed_in_for_long_is_asked_to(here: Workspace) -
 async def sign_out_there(here: Workspace, sub: str | None, sid: str | None) -> None:
     now = here.world.clock()
     told = Logout(ISSUER, sub, sid, f"j-{now.timestamp()}", now)
-    await here.world.service.db.write(lambda tx: obey(tx, told))
+    await here.world.service.db.write(lambda tx: apply_logout(tx, told))
 
 
 async def test_whom_their_provider_signed_out_everywhere_signs_in_before_they_decide(here: Workspace) -> None:

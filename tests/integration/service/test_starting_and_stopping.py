@@ -20,8 +20,8 @@ from countersign.contract import PrivateKey
 from examples.local_service import free_port
 from policy_service.app import Service, create_app
 from policy_service.audit.log import highest_index
-from policy_service.channels.operator.serving import open_doors
-from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.admin.server import run_servers
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import StorageUnavailableError
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
@@ -94,7 +94,9 @@ def payments(tmp_path: Path) -> Payments:
 
 def enrolled(data: Path) -> PrivateKey:
     key = PrivateKey.generate()
-    run_verb(load_settings(data_dir=data), "agent-enroll", {"name": "robot", "jwk": key.public.jwk()})
+    run_admin_command(
+        load_settings(data_dir=data), "agent-enroll", {"name": "robot", "jwk": key.public.jwk()}
+    )
     return key
 
 
@@ -140,7 +142,7 @@ async def test_who_waits_is_answered_when_the_doors_are_closed_from_within(
     app = create_app(load_settings(data_dir=data, bundle_dir=payments.path, port=port))
     config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=5)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_doors(app, config, app.state.service.ctx, signals=False))
+        await stack.enter_async_context(run_servers(app, config, app.state.service.ctx, signals=False))
         async with waiting(f"http://127.0.0.1:{port}", key, payments):
             await stack.aclose()
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import select
 from webauthn.helpers import base64url_to_bytes
 
-from policy_service.identity.ceremonies import SIGNED, step_up_challenge
+from policy_service.identity.webauthn import STEP_UP_MEMBERS, step_up_challenge
 from policy_service.storage.core import find, table
-from policy_service.storage.plumbing import AssertionRow, AuditRow, PasskeyRow
+from policy_service.storage.system_tables import AssertionRow, AuditRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.log_check import faults_of_log
@@ -90,7 +90,7 @@ async def test_a_passkey_must_be_used_where_a_gate_asks_for_one_and_what_it_sign
     assert recorded["passkey"] == (await maya.listed())[0]
     (kept,) = await bank.service.db.read(lambda conn: find(conn, AssertionRow))
     assert kept.vote_id == vote.vote_id
-    assert set(kept.signed) == set(SIGNED)
+    assert set(kept.signed) == set(STEP_UP_MEMBERS)
     assert kept.signed["effect_digest"] == view["effects"][0]["effect_digest"]
     assert kept.signed["txn_digest"] == view["txn_digest"]
     assert kept.signed["view_digest"] == vote.view_digest

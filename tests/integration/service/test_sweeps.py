@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 from structlog.testing import capture_logs
 
 from policy_service.queries.context import Context
-from policy_service.workflow.due import sweep
+from policy_service.workflow.expiry import sweep
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
 
@@ -39,7 +39,7 @@ async def test_a_row_that_cannot_be_moved_holds_up_no_other(bank: World, robot: 
 async def test_what_is_not_due_is_left_alone(bank: World, robot: Agent) -> None:
     for what in (*SWEEPS, "torn"):
         await story(bank, robot, what, what)
-    for tick in (*SWEEPS.values(), sweep.ask_for_compensations):
+    for tick in (*SWEEPS.values(), sweep.open_compensation_tasks):
         assert await tick(bank.service.ctx) == 0
 
 
@@ -48,7 +48,7 @@ async def test_what_was_torn_is_told_once(bank: World, robot: Agent, monkeypatch
     for n in range(HOW_MANY):
         await story(bank, robot, "torn", f"torn-{n}")
         await story(bank, robot, "waiting", f"waiting-{n}")
-    for hours, tick in ((1, sweep.ask_for_compensations), (24, sweep.expire_reviews)):
+    for hours, tick in ((1, sweep.open_compensation_tasks), (24, sweep.expire_reviews)):
         bank.clock.pass_(hours=hours)
         assert await tick(bank.service.ctx) == HOW_MANY
         assert await tick(bank.service.ctx) == 0
@@ -65,7 +65,7 @@ async def test_what_is_due_is_found_by_an_index(bank: World) -> None:
 
     event.listen(engine, "before_cursor_execute", note)
     ticks = [(tick, "<?") for tick in SWEEPS.values()]
-    ticks.append((sweep.ask_for_compensations, "ix_transactions_due (state=?"))
+    ticks.append((sweep.open_compensation_tasks, "ix_transactions_due (state=?"))
     for tick, _ in ticks:
         await tick(bank.service.ctx)
     event.remove(engine, "before_cursor_execute", note)
@@ -84,7 +84,7 @@ Sweep = Callable[[Context], Awaitable[int]]
 SWEEPS: dict[str, Sweep] = {
     "waiting": sweep.expire_reviews,
     "ready": sweep.expire_releases,
-    "redeemed": sweep.doubt_unreported,
+    "redeemed": sweep.mark_unreported_unknown,
     "undoing": sweep.expire_compensations,
 }
 

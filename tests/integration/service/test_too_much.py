@@ -16,7 +16,7 @@ import pytest
 from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
-from policy_service.channels.http.paces import Paces
+from policy_service.channels.http.rate_limits import RateLimits
 from policy_service.errors import QuotaError
 from policy_service.settings import load_settings
 from tests.fakes.payments import ANYBODY, Payments, gate
@@ -142,19 +142,19 @@ async def test_who_cannot_prove_who_they_are_uses_up_nobodys_minute(bank: World,
 
 def test_a_bucket_fills_again_evenly() -> None:
     now = [0.0]
-    paces = Paces(load_settings(submissions_per_minute=60), lambda: now[0])
+    rate_limits = RateLimits(load_settings(submissions_per_minute=60), lambda: now[0])
 
     def taken(moment: float, how_many: int) -> int:
         """So many are let in at that moment, and no more; after how many seconds the next one is."""
         now[0] = moment
         for _ in range(how_many):
-            paces.submit("a")
+            rate_limits.submit("a")
         with pytest.raises(QuotaError) as refused:
-            paces.submit("a")
+            rate_limits.submit("a")
         return refused.value.retry_after_seconds
 
     assert taken(0.0, 60) == 1
-    paces.submit("b")
+    rate_limits.submit("b")
     for moment, how_many in ((0.9, 0), (2.0, 2), (10_000.0, 60)):
         taken(moment, how_many)
 

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from policy_service import tracing
 from policy_service.errors import StartError
-from policy_service.sampling import AtMost
+from policy_service.sampling import RateLimitedSampler
 from policy_service.workflow.releases import redeem
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
@@ -115,7 +115,7 @@ async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submit
 ) -> None:
     view = (await robot.submit(await pay(bank))).json()
     tokens = (await robot.release(view)).json()["releases"]
-    bank.service.db.tell_lines(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
+    bank.service.db.set_listener(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
     statements = Statements(bank, monkeypatch, redeem.__name__)
     assert (await robot.redeem(tokens)).json()["redeemed"] is True
     # asked after the unit has done its work, so the table of costs is the same, traced or not
@@ -165,7 +165,7 @@ async def test_an_endpoint_without_the_exporter_is_a_sentence(monkeypatch: pytes
 
 async def test_nobody_makes_the_service_record_more_than_its_limit() -> None:
     now = [0.0]
-    sampler = AtMost(3, lambda: now[0])
+    sampler = RateLimitedSampler(3, lambda: now[0])
 
     def sampled(flags: int | None = None, *, remote: bool = True) -> bool:
         """Whether a request is recorded whose caller has those flags; nobody's where it has none."""

@@ -16,8 +16,8 @@ from sqlalchemy import select
 
 from policy_service import metrics
 from policy_service.audit.log import highest_index
-from policy_service.storage.core import change, table
-from policy_service.storage.plumbing import AuditRow, LeaseRow, OutboxRow, WebhookRow
+from policy_service.storage.core import table, update_rows
+from policy_service.storage.system_tables import AuditRow, LeaseRow, OutboxRow, WebhookRow
 from policy_service.tokens.keys import make_webhook_key
 from policy_service.workflow import webhooks
 from tests.fakes.log_check import faults_of_log
@@ -85,11 +85,11 @@ async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
     return view
 
 
-async def stands(world: World, so: Callable[[webhooks.Standing], bool], name: str = "billing") -> None:
+async def stands(world: World, so: Callable[[webhooks.ReceiverStatus], bool], name: str = "billing") -> None:
     """Wait until the receiver is met, and stands so."""
 
-    async def found() -> webhooks.Standing | None:
-        return await world.service.db.read(lambda conn: webhooks.standing_of(conn, name))
+    async def found() -> webhooks.ReceiverStatus | None:
+        return await world.service.db.read(lambda conn: webhooks.receiver_status(conn, name))
 
     async with asyncio.timeout(10):
         while (one := await found()) is None or not so(one):  # noqa: ASYNC110  it is in a database
@@ -238,7 +238,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         assert given_up in await lines(world, "webhook_given_up")
         await world.service.telling.look(world.service.ctx)
         assert trouble(world) == ["1 events for billing were given up"]
-        assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.text()
+        assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.render_metrics()
         receiver.plan, seen = [204], len(receiver.got)
         assert await world.operator("webhooks-retry", {"webhook": "billing"}) == given_up
         await until(lambda: len(receiver.got) > seen)
@@ -280,7 +280,7 @@ async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_
             await asyncio.sleep(3600)  # the process never comes to it
             return 0
 
-        patch.setattr("policy_service.jobs.sending.note", dies)
+        patch.setattr("policy_service.jobs.delivery.note", dies)
         async with post.open(hook) as world:
             await asked(world)
             await told(receiver, "review_opened")
@@ -297,7 +297,7 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.sending.follow", None)  # whatever calls it fails
+            patch.setattr("policy_service.jobs.delivery.follow", None)  # whatever calls it fails
             await until(lambda: trouble(world))
         await asked(world)
         await told(receiver, "review_opened")
@@ -314,10 +314,10 @@ async def test_following_twice_writes_each_event_once_and_one_process_sends(
         await told(receiver, "review_opened")
         await asked(world, "two")
         await service.sequencer.number()
-        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
-        assert await webhooks.take(service.ctx, "billing", "another process") == []
-        await service.db.write(lambda tx: change(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
-        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
+        await asyncio.gather(*(webhooks.enqueue_events(service.ctx, webhook) for _ in range(4)))
+        assert await webhooks.claim_messages(service.ctx, "billing", "another process") == []
+        await service.db.write(lambda tx: update_rows(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
+        await asyncio.gather(*(webhooks.enqueue_events(service.ctx, webhook) for _ in range(4)))
         about = table(OutboxRow).c
         ids = await service.db.read(lambda conn: list(conn.scalars(select(about.outbox_id))))
         assert len(ids) == len(set(ids))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from policy_service.storage.core import Row, table
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from tests.counterparts.slack import pressed
 from tests.fakes.slack_deliveries import Answer, Json, Kind

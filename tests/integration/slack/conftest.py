@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import client, loops, sending
-from policy_service.channels.slack.sending import PACE
-from policy_service.workflow.slack import owing
+from policy_service.channels.slack import client, send_queue, workers
+from policy_service.channels.slack.send_queue import SEND_INTERVAL
+from policy_service.workflow.slack import enqueue
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
@@ -40,22 +40,22 @@ _names = (f"robot-{n}" for n in itertools.count(2))
 def _looks_often() -> Iterator[None]:
     """A test moves the clock; nobody needs to wait for the next look, nor between two messages (`at_its_pace`)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "_POLL_S", 0.06)
-        patch.setattr(sending, "PACE", timedelta())
+        patch.setattr(workers, "_POLL_S", 0.06)
+        patch.setattr(send_queue, "SEND_INTERVAL", timedelta())
         yield
 
 
 @pytest.fixture
 def at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two messages in one place it waits as long as it does."""
-    monkeypatch.setattr(sending, "PACE", PACE)
+    monkeypatch.setattr(send_queue, "SEND_INTERVAL", SEND_INTERVAL)
 
 
 @pytest.fixture
 def each_press_is_answered() -> Iterator[None]:
     """However fast one person presses."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owing, "MOST_ANSWERS", 1_000)
+        patch.setattr(enqueue, "MAX_PENDING_EPHEMERALS", 1_000)
         yield
 
 

@@ -17,26 +17,26 @@ from sqlalchemy import Connection, delete, select
 from examples.local_service import free_port
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
-from policy_service.channels.slack.drawing.blocks import Pointer
+from policy_service.channels.slack.blocks.block_kit import Pointer
 from policy_service.identity.people import slack_link
-from policy_service.queries.cases import read_case
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SLACK, view_of
-from policy_service.storage.core import Row, change, find, find_one, table
+from policy_service.queries.review_context import read_review_context
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
+from policy_service.storage.core import Row, find, find_one, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AuditRow, OutboxRow
 from policy_service.storage.slack_tables import (
     SlackCardRow,
     SlackDeliveryRow,
     SlackInvitationRow,
     SlackLinkRow,
     SlackPlaceRow,
-    SlackStandingRow,
+    SlackStatusRow,
 )
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.slack import admin
-from policy_service.workflow.slack.admin import Standing, standing_of
-from policy_service.workflow.slack.linking import invite, link
+from policy_service.workflow.slack.account_links import invite, link
+from policy_service.workflow.slack.admin import SlackHealth, slack_health
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
@@ -139,12 +139,12 @@ class Office(Attacks):
         """Slack says this of an account for as long as it lasts, and whatever it said before is known no more."""
         people = self.faults.truth.people
         people[user] = said
-        self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)
         try:
             yield
         finally:
             del people[user]
-            self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+            self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)
 
     # -- what the service knows --------------------------------------------------------------------------------------
 
@@ -157,8 +157,10 @@ class Office(Attacks):
         """What a button of its card says as it stands now, or would say where it has none."""
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
-        case = await ctx.db.read(lambda conn: read_case(conn, row.review_id))
-        return Pointer(row.card_id, view_of(content_of(ctx.active.current, case), SLACK).digest).value
+        case = await ctx.db.read(lambda conn: read_review_context(conn, row.review_id))
+        return Pointer(
+            row.card_id, view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
+        ).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""
@@ -166,7 +168,7 @@ class Office(Attacks):
 
     async def change(self, model: type[Row], where: Json, values: Json) -> None:
         """Have rows of a table say something else."""
-        await self.world.service.db.write(lambda tx: change(tx.conn, model, where, values))
+        await self.world.service.db.write(lambda tx: update_rows(tx.conn, model, where, values))
 
     async def linked(self, user: str) -> bool:
         """Whether a Slack account is somebody's."""
@@ -187,9 +189,11 @@ class Office(Attacks):
 
         await until(so)
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SlackHealth:
         """How it stands with Slack."""
-        found = await self.world.service.db.read(lambda conn: standing_of(conn, self.app, self.world.clock()))
+        found = await self.world.service.db.read(
+            lambda conn: slack_health(conn, self.app, self.world.clock())
+        )
         assert found is not None
         return found
 
@@ -203,7 +207,7 @@ class Office(Attacks):
 
     async def retried(self) -> int:
         """What `slack retry` does; how many messages that were."""
-        return await self.world.service.db.write(lambda tx: admin.try_again(tx, self.app))
+        return await self.world.service.db.write(lambda tx: admin.retry(tx, self.app))
 
     async def finding(self) -> str:
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""
@@ -219,7 +223,7 @@ class Office(Attacks):
         """Whether every line of the log was looked at."""
 
         def looked(conn: Connection) -> bool:
-            standing = find_one(conn, SlackStandingRow, team_id=self.app.team_id)
+            standing = find_one(conn, SlackStatusRow, team_id=self.app.team_id)
             unnumbered = conn.execute(select(_line.audit_id).where(_line.idx.is_(None)).limit(1)).first()
             return unnumbered is None and standing is not None and standing.upto == highest_index(conn)
 
@@ -321,10 +325,10 @@ class Office(Attacks):
             for model in _OF_SLACK:
                 tx.conn.execute(delete(table(model)))
             well = {"not_before": None, "failures": 0, "last_error": None, "since": None}
-            change(tx.conn, SlackStandingRow, {"team_id": self.app.team_id}, well)
+            update_rows(tx.conn, SlackStatusRow, {"team_id": self.app.team_id}, well)
 
         await self.world.service.db.write(clear)
-        self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)  # nobody's account is known any more
+        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)  # nobody's account is known any more
         self.before = {one: len(await self.find(one)) for one in _STAYING}
 
 

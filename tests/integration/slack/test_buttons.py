@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from policy_service.storage.slack_tables import SlackCardRow
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.integration.slack.attacking import value_of
 from tests.integration.slack.office import PAYMENTS, Office
@@ -75,7 +75,7 @@ async def test_an_old_view_may_only_deny(office: Office, dana: str, bundle: Paym
     before = value_of(card)
     bundle.rules(gate("more", "cfo", "context.input.amount > 100"))
     assert await office.world.activate()
-    await ask_about_open(office.world.service.ctx)
+    await reevaluate_open_effects(office.world.service.ctx)
     await office.forged(dana, card, value=before)
     assert "has changed since this message was drawn" in (await office.answer())["sentence"]
     assert "has changed" in await office.sent(dana, "approve", before)

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import following, loops
-from policy_service.channels.slack.courier import Courier
-from policy_service.channels.slack.sending import Outcome
+from policy_service.channels.slack import projection, workers
+from policy_service.channels.slack.delivery import MessageSender
+from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
+from policy_service.storage.audit_writer import append
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append
 from policy_service.storage.outbox import Message
-from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
-from policy_service.workflow.due.sweep import forget_what_is_over
-from policy_service.workflow.slack.admin import Dropped, drop
-from policy_service.workflow.slack.linking import set_direct
-from policy_service.workflow.slack.owing import (
+from policy_service.workflow.expiry.sweep import delete_expired_rows
+from policy_service.workflow.slack.account_links import set_direct
+from policy_service.workflow.slack.admin import DroppedPlace, drop_place
+from policy_service.workflow.slack.enqueue import (
     CARD,
     CARDS_KEPT,
     DELIVERIES_KEPT,
-    OFFERED_FOR,
-    forget_slack,
-    want_place,
+    MESSAGE_LIFETIME,
+    delete_expired_slack_rows,
+    ensure_place,
 )
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_deliveries import Json
@@ -41,9 +41,11 @@ from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST
 pytestmark = pytest.mark.anyio
 
 
-async def given_up(office: Office, place: str) -> Dropped:
+async def given_up(office: Office, place: str) -> DroppedPlace:
     """What `slack drop` does; only then Slack takes messages again."""
-    dropped = await office.world.service.db.write(lambda tx: drop(tx, office.app, place, "the team moved on"))
+    dropped = await office.world.service.db.write(
+        lambda tx: drop_place(tx, office.app, place, "the team moved on")
+    )
     office.faults.on.lift()
     return dropped
 
@@ -162,15 +164,15 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stuck_in(office, bundle, "#payments")
-    on_its_way, let_go, carry = asyncio.Event(), asyncio.Event(), Courier.carry
+    on_its_way, let_go, send_message = asyncio.Event(), asyncio.Event(), MessageSender.send_message
 
-    async def slowly(self: Courier, place: SlackPlaceRow, message: Message) -> Outcome:
+    async def slowly(self: MessageSender, place: SlackPlaceRow, message: Message) -> SendResult:
         if place.place == "#payments":
             on_its_way.set()
             await let_go.wait()
-        return await carry(self, place, message)
+        return await send_message(self, place, message)
 
-    monkeypatch.setattr(Courier, "carry", slowly)
+    monkeypatch.setattr(MessageSender, "send_message", slowly)
     office.world.clock.pass_(minutes=10)
     await asyncio.wait_for(on_its_way.wait(), PATIENCE_S)
     await given_up(office, "#payments")
@@ -190,20 +192,20 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
     async def rest(*_: Any) -> bool:
         return False
 
-    monkeypatch.setattr(loops, "follow", rest)
+    monkeypatch.setattr(workers, "project_log", rest)
     (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
     of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
     await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
     await service.sequencer.number()
-    news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))
+    news = await service.db.read(lambda conn: projection._read_batch(conn, service.ctx, office.app))
     assert news is not None
     assert news.lines
 
     def followed(tx: Tx) -> None:
-        assert following._owe(tx, office.app, news)
+        assert projection._enqueue_batch(tx, office.app, news)
 
     def dropped(tx: Tx) -> None:
-        drop(tx, office.app, "#payments", "the team moved on")
+        drop_place(tx, office.app, "#payments", "the team moved on")
 
     await one_into_the_other(office, *((followed, dropped) if first == "followed" else (dropped, followed)))
     await nothing_is_left(office)
@@ -211,7 +213,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
 
 async def kept(office: Office, row: type[Row], **where: Any) -> int:
     """How many rows there are after a sweep."""
-    await forget_what_is_over(office.world.service.ctx)
+    await delete_expired_rows(office.world.service.ctx)
     return len(await office.find(row, **where))
 
 
@@ -264,10 +266,13 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
     place = "#long-ago"
 
     def want(tx: Tx) -> None:
-        want_place(tx, place)
-        until = tx.now + OFFERED_FOR
-        outbox.put_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
+        ensure_place(tx, place)
+        until = tx.now + MESSAGE_LIFETIME
+        outbox.enqueue_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
 
-    await office.world.service.db.write(lambda tx: want_place(tx, place))
-    await one_into_the_other(office, *((want, forget_slack) if first == "wanted" else (forget_slack, want)))
+    await office.world.service.db.write(lambda tx: ensure_place(tx, place))
+    await one_into_the_other(
+        office,
+        *((want, delete_expired_slack_rows) if first == "wanted" else (delete_expired_slack_rows, want)),
+    )
     assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from policy_service.channels.slack import commands, desk
+from policy_service.channels.slack import commands, dispatcher
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackInvitationRow
 from policy_service.storage.tables import CommentRow
@@ -185,7 +185,7 @@ async def test_a_lost_answer_makes_no_second_vote(office: Office, monkeypatch: p
     _, card = await office.asked(5_000)
     press = captured(office, office.press(dana, card))
     with monkeypatch.context() as patch:
-        patch.setattr(desk, "remember", out_of_space)
+        patch.setattr(dispatcher, "record_interaction", out_of_space)
         await sent(office, press, status=503)
     assert await office.votes() == [MAYA]
     await sent(office, press)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import loops
-from policy_service.channels.slack.loops import SlackChannel
-from policy_service.channels.slack.sending import Came, Outcome
-from policy_service.storage import alone
+from policy_service.channels.slack import workers
+from policy_service.channels.slack.send_queue import SendResult, SendStatus
+from policy_service.channels.slack.workers import SlackService
+from policy_service.storage import advisory_locks
 from tests.fakes.payments import Payments
 from tests.integration.slack.office import PAYMENTS, POST, Office, until
 from tests.integration.slack.test_faults import ask_in_two_places
@@ -36,12 +36,12 @@ def how_it_opens() -> dict[str, Any]:
 def _own_loop_rests() -> Iterator[None]:
     """A test sends by hand, as this process or that."""
 
-    async def rest(self: SlackChannel, holder: str) -> None:
+    async def rest(self: SlackService, holder: str) -> None:
         del self, holder
         await asyncio.Event().wait()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SlackChannel, "run", rest)
+        patch.setattr(SlackService, "run", rest)
         yield
 
 
@@ -51,7 +51,7 @@ class Process:
 
     office: Office
     name: str
-    channel: SlackChannel
+    channel: SlackService
 
     async def work(self, rounds: int = 4) -> None:
         """So many rounds, each to the end of what it began, with time for the pace between them."""
@@ -82,7 +82,7 @@ Two = tuple[Process, Process]
 async def two(office: Office) -> AsyncIterator[Two]:
     """Two processes over one database; the first one sends."""
     service = office.world.service
-    channels = [SlackChannel(service.settings, office.app, service.ctx, service.health) for _ in range(2)]
+    channels = [SlackService(service.settings, office.app, service.ctx, service.health) for _ in range(2)]
     first, second = (Process(office, *one) for one in zip(("first", "second"), channels, strict=True))
     await first.work(1)
     yield first, second
@@ -123,11 +123,11 @@ async def test_an_old_token_is_no_outage(office: Office, two: Two, monkeypatch: 
     await first.work()
     asked: list[bool] = []
 
-    async def revoked() -> Outcome:
+    async def revoked() -> SendResult:
         asked.append(True)
-        return Outcome(Came.APP, "token_revoked")
+        return SendResult(SendStatus.APP, "token_revoked")
 
-    monkeypatch.setattr(second.channel._slack, "how_is_it", revoked)
+    monkeypatch.setattr(second.channel._slack, "test_auth", revoked)
     await second.work(6)
     assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
     standing = await office.standing()
@@ -164,7 +164,7 @@ async def test_who_dies_has_posted_once(
     """Before posting, or after posting and before writing it down; the lease of the one who died still holds."""
     first, second = two
     await office.pay()
-    await first.dies(monkeypatch, loops if step == "note" else first.channel._courier, step)
+    await first.dies(monkeypatch, workers if step == "note" else first.channel._courier, step)
     before = posts(office)
     assert before == (1 if step == "note" else 0)
     await second.work()
@@ -181,7 +181,7 @@ async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_oth
     await ask_in_two_places(office, bundle)
     first, _ = two
     await office.pay(6_000)
-    kept, failed = loops.note, []
+    kept, failed = workers.record_result, []
 
     async def once(ctx: Any, app: Any, place: str, *rest: Any) -> None:
         if place == "#approvals" and not failed:
@@ -189,7 +189,7 @@ async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_oth
             raise OSError("the disk is full")
         await kept(ctx, app, place, *rest)
 
-    monkeypatch.setattr(loops, "note", once)
+    monkeypatch.setattr(workers, "record_result", once)
     with pytest.raises(OSError, match="full"):
         await first.work()
     await first.work()
@@ -230,13 +230,13 @@ async def test_who_does_not_send_asks_for_the_lease_once_a_round(
     await first.work(2)
     await office.pay(6_000, "b", "acct-2")
     await second.work(1)
-    asked, kept = [], alone.acquire
+    asked, kept = [], advisory_locks.acquire_lease
 
     def counted(*args: Any) -> int | None:
         asked.append(args)
         return kept(*args)
 
-    monkeypatch.setattr(alone, "acquire", counted)
+    monkeypatch.setattr(advisory_locks, "acquire_lease", counted)
     await second.channel.round("second")
     assert len(asked) == 1
     assert posts(office) == 1
@@ -249,18 +249,18 @@ async def test_who_was_away_for_longer_than_the_claim_says_nothing_of_what_anoth
     first, second = two
     await office.pay()
     frozen: list[tuple[Any, ...]] = []
-    kept = loops.note
+    kept = workers.record_result
 
     async def freeze(*args: Any) -> None:
         frozen.append(args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loops, "note", freeze)
+        patch.setattr(workers, "record_result", freeze)
         await first.work(2)
         office.world.clock.pass_(seconds=CLAIM_S)
         await second.work(1)
     (ctx, app, place, message, outcome), (*_, again, seen) = frozen
-    await kept(ctx, app, place, message, replace(outcome, came=Came.PLACE, error="is_archived"))
+    await kept(ctx, app, place, message, replace(outcome, came=SendStatus.PLACE, error="is_archived"))
     assert (await office.standing()).resting == ()
     await kept(ctx, app, place, again, seen)
     await second.work()

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
-from policy_service.channels.slack import loops, transports
+from policy_service.channels.slack import transports, workers
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import signed
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, Status
@@ -101,7 +101,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
     async def unheard(*args: Any) -> None:
         del args
 
-    monkeypatch.setattr(loops, "answered", unheard)
+    monkeypatch.setattr(workers, "record_auth_test", unheard)
     await elsewhere.world.operator("slack-retry", {})
     await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
@@ -151,7 +151,7 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
     """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
     slack_and_faults[1].on.always(OPEN, AWAY[code])
     monkeypatch.setattr(transports, "CONNECT_S", 0.3)
-    monkeypatch.setattr(transports, "_LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(transports, "_MAX_PAUSE_S", 0.1)
     with capture_logs() as told:
         async with open_office(ways=("app",)) as office:
 
@@ -183,7 +183,7 @@ async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: py
         slept.append(seconds)
         await kept(min(seconds, 0.05))
 
-    monkeypatch.setattr(transports, "_LOOK_S", 0.05)
+    monkeypatch.setattr(transports, "_CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr(transports, "_Client", Kept)
     async with open_office(ways=("app",)) as office:
         await connected(office)

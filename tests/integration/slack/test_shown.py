@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policy_service.storage.slack_tables import SlackCardRow
-from policy_service.workflow.slack.linking import set_direct
+from policy_service.workflow.slack.account_links import set_direct
 from tests.fakes.slack_deliveries import Answer
 from tests.fakes.slack_truth import GUEST
 from tests.integration.slack.attacking import value_of

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from tests.fakes.canaries import Ears
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_deliveries import Json

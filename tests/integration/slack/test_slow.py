@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from policy_service.channels.slack import desk
+from policy_service.channels.slack import dispatcher
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import insert_unless_taken
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.effects import asking, trying
+from policy_service.workflow.effects import dry_run, evaluation
 from policy_service.workflow.reviews import vote as reviews_vote
-from policy_service.workflow.slack import acting, linking, owing
-from policy_service.workflow.slack.owing import MOST_ANSWERS
+from policy_service.workflow.slack import account_links, enqueue, interactions
+from policy_service.workflow.slack.enqueue import MAX_PENDING_EPHEMERALS
 from tests.fakes.slack_deliveries import Answer, Json, Kind
 from tests.fakes.slack_faults import Hang, Status
 from tests.integration.slack.attacking import value_of
@@ -44,10 +44,10 @@ async def test_no_200_leaves_before_it_is_durable(office: Office, monkeypatch: p
     def held(tx: Any, delivery: str) -> bool:
         reached.set()
         assert let_go.wait(30)
-        return insert_unless_taken(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
+        return insert_row_or_ignore(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
 
-    monkeypatch.setattr(acting, "note_in", held)
-    monkeypatch.setattr(owing, "note_in", held)
+    monkeypatch.setattr(interactions, "record_delivery", held)
+    monkeypatch.setattr(enqueue, "record_delivery", held)
     under_way = asyncio.create_task(office.deliver(office.press(dana, card)))
     try:
         assert await asyncio.to_thread(reached.wait, 30)
@@ -65,7 +65,9 @@ async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: 
     view, card = await office.asked(5_000)
     await office.pressed("U0SAM", card)  # who they are is known from now on
     await office.pressed(dana, card, "ask")
-    monkeypatch.setattr(desk, "INLINE_S", 600)  # what waits for Slack waits for as long as the test
+    monkeypatch.setattr(
+        dispatcher, "VIEW_TIMEOUT_S", 600
+    )  # what waits for Slack waits for as long as the test
     office.faults.on.always("*", Hang())
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -85,13 +87,13 @@ async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: 
 @pytest.fixture
 def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Facts that do not come until this is set: only who gives them up goes on."""
-    lifted, known = asyncio.Event(), asking.gather_facts
+    lifted, known = asyncio.Event(), evaluation.gather_facts
 
     async def later(*given: Any) -> Any:
         await lifted.wait()
         return await known(*given)
 
-    for module in (reviews_vote, trying):
+    for module in (reviews_vote, dry_run):
         monkeypatch.setattr(module, "gather_facts", later)
     return lifted
 
@@ -123,13 +125,13 @@ async def test_an_unlinked_account_asks_nothing(office: Office, monkeypatch: pyt
     """Between what was read for the press and the unit that writes the question."""
     dana = await office.link("maya")
     view, card = await office.asked()
-    known = acting.comment
+    known = interactions.comment
 
     async def unlinked_first(ctx: Any, *given: Any, **more: Any) -> None:
-        await ctx.db.write(lambda tx: linking.unlink_in(tx, office.app.team_id, dana, actor="operator"))
+        await ctx.db.write(lambda tx: account_links.unlink_in(tx, office.app.team_id, dana, actor="operator"))
         await known(ctx, *given, **more)
 
-    monkeypatch.setattr(acting, "comment", unlinked_first)
+    monkeypatch.setattr(interactions, "comment", unlinked_first)
     assert "nobody's yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
     assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
@@ -168,9 +170,9 @@ async def test_presses_of_one_account_do_not_pile_up_answers(office: Office) -> 
     """Somebody who presses without end is answered about the first of it; nothing waits for Slack because of them."""
     _, card = await office.asked()
     office.faults.on.always("chat.postEphemeral", Status(429, retry_after=900))
-    for _ in range(MOST_ANSWERS + 2):
+    for _ in range(MAX_PENDING_EPHEMERALS + 2):
         await office.pressed("U0SAM", card)
-    assert len(await office.answers()) == MOST_ANSWERS == 5
+    assert len(await office.answers()) == MAX_PENDING_EPHEMERALS == 5
     assert await office.nothing_said()
     office.faults.on.lift()
     other, _ = await office.asked(600, "b")  # the agent's own quota is not theirs to use up
@@ -184,7 +186,7 @@ SOON_S: Final = 0.3
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slack is answered sooner than it has to be: the test waits for that."""
-    monkeypatch.setattr(desk, "ANSWER_S", SOON_S)
+    monkeypatch.setattr(dispatcher, "RESPONSE_TIMEOUT_S", SOON_S)
 
 
 @asynccontextmanager
@@ -193,7 +195,7 @@ async def locked(office: Office, view: Json) -> AsyncIterator[None]:
     reached, let_go = threading.Event(), threading.Event()
 
     def held(tx: Tx) -> None:
-        alone_with(tx, view["txn"])
+        lock_transaction(tx, view["txn"])
         reached.set()
         assert let_go.wait(30)
 
@@ -270,7 +272,7 @@ async def test_what_fails_late_is_told(office: Office, monkeypatch: pytest.Monke
         await asyncio.sleep(SOON_S + 0.2)
         raise StorageUnavailableError("the database is locked")
 
-    monkeypatch.setattr(acting, "vote", late)
+    monkeypatch.setattr(interactions, "vote", late)
     dana = await office.link("maya")
     _, card = await office.asked()
     await in_time(office, office.press(dana, card))

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from slack_sdk.web.async_client import AsyncWebClient
 
-from policy_service.channels.slack import courier
-from policy_service.channels.slack.courier import TRIES_IN_THE_DARK
-from policy_service.channels.slack.sending import LATE_FAILURES
+from policy_service.channels.slack import delivery
+from policy_service.channels.slack.delivery import MAX_UNEXPLAINED_ATTEMPTS
+from policy_service.channels.slack.send_queue import UNHEALTHY_FAILURES
 from policy_service.storage import outbox
-from policy_service.storage.core import change
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.core import update_rows
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, lane_of
-from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
+from policy_service.storage.system_tables import OutboxRow
+from policy_service.workflow.slack.enqueue import CARD, MESSAGE_LIFETIME
 from tests.fakes.slack_faults import CutAfter, Fault, NotOk
 from tests.integration.slack.office import APPROVALS, POST, UPDATE, Office, until, words
 
@@ -81,7 +81,7 @@ async def test_a_thread_that_takes_nothing_stops_no_channel(office: Office) -> N
 
 async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_else(office: Office) -> None:
     """The first card is refused with a code that no page of Slack's has."""
-    office.faults.on.next(POST, *[NotOk("something_new")] * TRIES_IN_THE_DARK)
+    office.faults.on.next(POST, *[NotOk("something_new")] * MAX_UNEXPLAINED_ATTEMPTS)
     await office.pay()
     await office.quiet(step_s=150)
     assert office.faults.on.left() == 0
@@ -89,11 +89,13 @@ async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_els
     assert (standing.failures, standing.dead) == (0, 1)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
-    assert len(office.calls(POST)) == TRIES_IN_THE_DARK + 2, "the line after it brings its card after all"
+    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, (
+        "the line after it brings its card after all"
+    )
 
 
 async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> None:
-    office.faults.on.next(POST, *[NotOk("internal_error")] * (TRIES_IN_THE_DARK + 2))
+    office.faults.on.next(POST, *[NotOk("internal_error")] * (MAX_UNEXPLAINED_ATTEMPTS + 2))
     await office.pay()
     await office.quiet(step_s=60)
     assert office.faults.on.left() == 0
@@ -101,7 +103,7 @@ async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> N
 
 
 async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, poison = courier.read_subject, []
+    kept, poison = delivery.read_content, []
 
     def broken(conn: Any, ctx: Any, message: Any, now: Any) -> Any:
         poison.append(message.outbox_id)
@@ -109,7 +111,7 @@ async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: 
             raise KeyError("comment_id")
         return kept(conn, ctx, message, now)
 
-    monkeypatch.setattr(courier, "read_subject", broken)
+    monkeypatch.setattr(delivery, "read_content", broken)
     await office.pay()
     await office.quiet(step_s=150)
     await office.pay(501, "b", "acct-2", quiet=True)
@@ -128,9 +130,9 @@ async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
 
     def owed(tx: Any) -> None:
         """One more message that brings the card up to date, tried once already."""
-        payload, give_up_at = {"card_id": row.card_id}, tx.now + OFFERED_FOR
-        outbox.put_once(tx, "one", CARD, payload, lane=lane_of(row.place), give_up_at=give_up_at)
-        change(tx.conn, OutboxRow, {"outbox_id": "one"}, {"attempts": 1})
+        payload, give_up_at = {"card_id": row.card_id}, tx.now + MESSAGE_LIFETIME
+        outbox.enqueue_once(tx, "one", CARD, payload, lane=lane_of(row.place), give_up_at=give_up_at)
+        update_rows(tx.conn, OutboxRow, {"outbox_id": "one"}, {"attempts": 1})
 
     await office.world.service.db.write(owed)
     await office.quiet()
@@ -183,7 +185,7 @@ async def test_a_retry_revives_no_answer_to_a_press_and_wakes_only_who_is_owed(o
 async def test_too_much_to_look_through_rests_alone(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may have been posted is not posted again, and what stands behind it waits for hours, not for weeks."""
     with monkeypatch.context() as patch:
-        patch.setattr(courier, "_PAGES", 0)
+        patch.setattr(delivery, "_PAGES", 0)
         office.faults.on.next(POST, CutAfter())
         await office.pay()
         await office.tried(POST)
@@ -268,7 +270,7 @@ async def test_what_is_refused_altogether_is_said_for_a_day_and_looked_for_first
     (card,) = await office.cards()
     assert "acct-2" in card
     assert "set aside" in await office.finding()
-    assert (await office.standing()).failures < LATE_FAILURES
+    assert (await office.standing()).failures < UNHEALTHY_FAILURES
     office.world.clock.pass_(hours=23)
     assert await office.finding() != ""
     office.world.clock.pass_(hours=2)

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 
 from policy_service.channels.slack import client
-from policy_service.storage.core import change
+from policy_service.storage.core import update_rows
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, Hang, NotOk, Status
@@ -78,7 +78,7 @@ async def test_an_account_that_is_no_full_members_decides_nothing_though_it_is_l
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was a member's when it was linked; what it is now counts."""
-    monkeypatch.setattr(client, "ACCOUNT_S", 20.0)  # a busy machine is no doubt about who it is
+    monkeypatch.setattr(client, "ACCOUNT_TIMEOUT_S", 20.0)  # a busy machine is no doubt about who it is
     dana = await office.link("maya")
     commands = ["link", "", "reviews", "unlink", "direct on", "simulate robot pay {}"]
     for said, because in ACCOUNTS:
@@ -109,7 +109,7 @@ async def test_whoever_slack_does_not_vouch_for_decides_nothing(
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doubt is a refusal, and a moment later there is none."""
-    monkeypatch.setattr(client, "ACCOUNT_S", 0.3)
+    monkeypatch.setattr(client, "ACCOUNT_TIMEOUT_S", 0.3)
     dana = await office.link("maya")
     for fault in (
         NotOk("user_not_found"), NotOk("token_revoked"), Status(429, 30), Status(500), Hang(1), CutAfter(), Garbled(),
@@ -178,7 +178,7 @@ async def test_who_left_the_group_before_the_press_decides_nothing(office: Offic
     card = await office.card()
     await refused(office, dana, card, "you are not one of them")
     old = {"groups": ["finance"], "groups_at": office.world.clock().replace(year=2020)}
-    await office.world.service.db.write(lambda tx: change(tx.conn, PersonRow, {"sub": "maya"}, old))
+    await office.world.service.db.write(lambda tx: update_rows(tx.conn, PersonRow, {"sub": "maya"}, old))
     await refused(office, dana, card, "groups were read too long ago")
     assert (await office.answers())[-1]["url"].startswith(office.world.settings.public_url)
 
@@ -189,7 +189,7 @@ async def test_a_gate_that_asks_for_a_passkey_takes_no_press(office: Office, bun
     view, before = await office.asked()
     bundle.rules(gate("sure", "finance", "context.input.amount > 100", step_up="passkey"))
     assert await office.world.activate()
-    await ask_about_open(office.world.service.ctx)
+    await reevaluate_open_effects(office.world.service.ctx)
     await office.pressed(dana, before)
     other, after = await office.asked(500, "b")
     for shown, card in ((view, before), (other, after)):

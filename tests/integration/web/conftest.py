@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.review_page import review_template_context
 from policy_service.channels.web.tasks import task_context
 from policy_service.queries.review_models import ReviewPage
-from policy_service.queries.tasks import TaskPage
+from policy_service.queries.tasks import TaskReadModel
 from tests.fakes import reviews
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
@@ -47,9 +47,9 @@ async def drawn(bank: Bank, template: str, **context: Any) -> str:
 
 async def drawn_review(bank: Bank, page: ReviewPage, *, full: bool = False) -> str:
     """A sample review."""
-    return await drawn(bank, "review.html", **review_context(page, reviews.NOW, full=full))
+    return await drawn(bank, "review.html", **review_template_context(page, reviews.NOW, full=full))
 
 
-async def drawn_task(bank: Bank, page: TaskPage) -> str:
+async def drawn_task(bank: Bank, page: TaskReadModel) -> str:
     """A sample task."""
     return await drawn(bank, "task.html", **task_context(page, reviews.NOW))

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes import policies, reviews
 from tests.fakes.pages import holds
 from tests.fakes.world import URL

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.web import live
+from policy_service.channels.web import sse
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, person
 from tests.fakes.world import URL
@@ -204,12 +204,12 @@ async def test_keys_are_turned_off_by_a_form_and_stay_off(bank: Bank) -> None:
 async def test_the_stream_carries_ids_and_kinds_and_no_markup(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.2)
 
     async def heard(after: int, about: str | None = None) -> str:
         """A stream up to its first heartbeat."""
         seen = b""
-        stream = live.stream(bank.service.feed, bank.service.sessions, bank.maya.cookie, after, about)
+        stream = sse.stream(bank.service.feed, bank.service.sessions, bank.maya.cookie, after, about)
         async with asyncio.timeout(5):
             async for chunk in stream:
                 seen += chunk

@@ -9,14 +9,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.channels.web import live
-from policy_service.channels.web.live import QueueEvent
+from policy_service.channels.web import sse
+from policy_service.channels.web.sse import QueueEvent
 from tests.fakes import reviews, tasks
 from tests.fakes.pages import holds
 from tests.fakes.payments import person
 from tests.integration.service.stepping_up import Holder
 from tests.integration.service.together.bank import Bank
-from tests.integration.service.together.test_settling import unknown
+from tests.integration.service.together.test_settlement import unknown
 from tests.integration.web.conftest import drawn_task
 
 pytestmark = pytest.mark.anyio
@@ -136,4 +136,4 @@ def test_what_opened_and_settled_meanwhile_is_neither_and_tasks_and_reviews_are_
     told = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
     events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(told, 1)]
     events.append(QueueEvent(4, "review_opened", "r"))
-    assert (live.tell(events, "task"), live.tell(events)) == ((0, 1), (1, 0))
+    assert (sse.count_changes(events, "task"), sse.count_changes(events)) == ((0, 1), (1, 0))

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.channels.web.drawing.views import change_views
+from policy_service.channels.web.presenters.review_page import stale_changes
 from tests.fakes.pages import holds
 from tests.fakes.payments import person
 from tests.fakes.world import URL
@@ -93,7 +93,7 @@ async def test_a_vote_on_a_stale_page_is_told_what_changed(bank: Bank) -> None:
         answer.text, "Your vote was not counted", "You were reading revision 1", '<del class="val">500</del>',
         '<ins class="val">(absent)</ins>', "Read revision 2",
     )  # fmt: skip
-    changed = change_views([{"name": "memo", "read": "a\u202eb", "now": "<b>"}])
+    changed = stale_changes([{"name": "memo", "read": "a\u202eb", "now": "<b>"}])
     more = {"undone": "x", "read_rev": 1, "rev": 2, "review_id": "r", "moved": ()}
     text = await drawn(bank, "stale.html", changed=changed, **more)
     holds(text, "&lt;b&gt;", "U+202E", without=["\u202e"])

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from policy_service.audit.feed import PEOPLE, Event, Feed, of_transaction
+from policy_service.audit.feed import PEOPLE, Event, Feed, transaction_topic
 from policy_service.audit.log import append
 from policy_service.audit.sequencer import Sequencer
 from policy_service.storage.database import Database
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
-MINE = of_transaction("mine")
+MINE = transaction_topic("mine")
 
 
 async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:

@@ -9,10 +9,17 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from countersign.contract import AdmissionError
-from policy_service.audit.log import Entry, append, append_above, entries_after, highest_index, record
+from policy_service.audit.log import (
+    Entry,
+    append,
+    append_above,
+    canonical_record,
+    entries_after,
+    highest_index,
+)
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 
 AUDIT = table(AuditRow)
 
@@ -116,11 +123,11 @@ def test_pages_go_by_index_and_show_no_line_without_one(store: Database) -> None
 
 def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
     entry = Entry(7, "id1", "x", "system", {"b": 1}, datetime(2026, 11, 21, tzinfo=UTC))
-    assert record(entry) == (
+    assert canonical_record(entry) == (
         b'{"actor":"system","at":"2026-11-21T00:00:00.000000Z","body":{"b":1},"id":"id1","kind":"x","v":1}'
     )
     other = Entry(7, "id1", "x", "system", {"b": 1}, entry.at + timedelta(microseconds=1), "t", "e", 0)
-    assert b'"effect_id":"e","id":"id1","kind":"x","rev":0,"txn":"t","v":1' in record(other)
+    assert b'"effect_id":"e","id":"id1","kind":"x","rev":0,"txn":"t","v":1' in canonical_record(other)
 
 
 def test_a_line_put_above_the_others_has_its_index_at_once_and_takes_nobodys(store: Database) -> None:

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import select, text
 
 from policy_service.audit.log import append
-from policy_service.audit.sequencer import Pace, Sequencer
+from policy_service.audit.sequencer import Sequencer, SequencerLimits
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ async def test_the_first_index_is_one_and_order_is_the_order_of_writing(store: D
 
 
 async def test_numbering_goes_on_where_it_was_and_does_more_than_a_batch(store: Database) -> None:
-    sequencer = Sequencer(store, holder="a", pace=Pace(batch=3))
+    sequencer = Sequencer(store, holder="a", pace=SequencerLimits(batch=3))
     await write(store, 0)
     assert [await sequencer.number(), await sequencer.number()] == [1, 0]
     for n in range(1, 8):
@@ -85,7 +85,7 @@ async def test_a_dead_leader_is_replaced_when_its_lease_ends(migrated_url: str) 
     now = datetime(2026, 11, 21, tzinfo=UTC)
     with Database.open(migrated_url, clock=lambda: now) as db:
         await write(db, 0)
-        await Sequencer(db, holder="dead", pace=Pace(lease=timedelta(seconds=15))).number()
+        await Sequencer(db, holder="dead", pace=SequencerLimits(lease=timedelta(seconds=15))).number()
         await write(db, 1)
         heir = Sequencer(db, holder="heir")
         assert await heir.number() == 0
@@ -98,7 +98,7 @@ async def test_a_dead_leader_is_replaced_when_its_lease_ends(migrated_url: str) 
 async def test_two_sequencers_at_once_leave_no_gap_and_no_double(migrated_url: str) -> None:
     """Each believes it leads (the lease is worth nothing here): the locked row still lines them up."""
     with Database.open(migrated_url) as one, Database.open(migrated_url) as two:
-        pace = Pace(batch=2, lease=timedelta(seconds=0))
+        pace = SequencerLimits(batch=2, lease=timedelta(seconds=0))
         sequencers = [Sequencer(one, holder="a", pace=pace), Sequencer(two, holder="b", pace=pace)]
         for n in range(40):
             await write(one, n)
@@ -169,7 +169,7 @@ async def test_running_it_numbers_within_a_second_without_any_hint(store: Databa
 
 
 async def test_a_hint_makes_it_look_at_once(store: Database) -> None:
-    sequencer = Sequencer(store, holder="a", pace=Pace(poll_s=30))
+    sequencer = Sequencer(store, holder="a", pace=SequencerLimits(poll_s=30))
     store.on_commit(sequencer.nudge)
     async with running(sequencer):
         await asyncio.sleep(0.1)
@@ -188,7 +188,7 @@ async def test_an_error_is_counted_and_the_next_pass_goes_on(store: Database) ->
             raise OSError("no space for the mark")
         twice.set()
 
-    sequencer = Sequencer(store, holder="a", pace=Pace(poll_s=0.02), on_index=tell)
+    sequencer = Sequencer(store, holder="a", pace=SequencerLimits(poll_s=0.02), on_index=tell)
     async with running(sequencer) as task:
         await write(store, 0)
         await until(store, 1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersign.contract import PublicKey, ed25519
-from countersign.contract.ed25519 import P, Primitive, Verify, judges_as_openssl, libsodium, openssl
+from countersign.contract.ed25519 import P, Primitive, Verify, agrees_with_openssl, libsodium, openssl
 from tests.counterparts import require
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -132,8 +132,8 @@ def _careless(key: bytes) -> Verify:
 
 @pytest.mark.parametrize("other", [_cofactored, _careless, lambda key: lambda signature, data: False])
 def test_a_library_that_judges_otherwise_is_not_used(other: Primitive) -> None:
-    assert judges_as_openssl(openssl)
-    assert not judges_as_openssl(other)
+    assert agrees_with_openssl(openssl)
+    assert not agrees_with_openssl(other)
 
 
 def test_a_key_verifies_with_the_fastest_there_is_and_tells_no_difference() -> None:

@@ -288,7 +288,7 @@ def test_a_lone_brace_is_refused(template: str) -> None:
 
 def test_a_live_tool_may_be_asked_about_before_it_runs() -> None:
     plain, asked = manifest(lane="live"), manifest(lane="live", ask="live")
-    assert (plain.asks_live, asked.asks_live) == (False, True)
+    assert (plain.evaluates_live, asked.evaluates_live) == (False, True)
     assert "ask" not in plain.to_json()
     assert asked.to_json()["ask"] == "live"
     assert asked.digest != plain.digest == manifest(lane="live", ask=None).digest

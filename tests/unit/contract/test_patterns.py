@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from countersign.contract import ContractError
-from countersign.contract.patterns import found_by, pattern_keywords, require_patterns
-from countersign.contract.schemas import require_closed_schema
+from countersign.contract.patterns import pattern_keywords, pattern_searcher, require_patterns
+from countersign.contract.schema_rules import require_closed_schema
 
 LONG = "a" * 50_000 + "!"
 
@@ -35,7 +35,7 @@ FOUND: dict[str, tuple[str, str, bool]] = {
 
 @pytest.mark.parametrize(("pattern", "text", "found"), FOUND.values(), ids=FOUND.keys())
 def test_a_pattern_means_what_json_schema_means(pattern: str, text: str, found: bool) -> None:
-    assert found_by(pattern)(text) is found
+    assert pattern_searcher(pattern)(text) is found
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -50,13 +50,13 @@ REFUSED: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("pattern", "why"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_run_in_bounded_time_is_refused_and_told_why(pattern: str, why: str) -> None:
     with pytest.raises(ContractError, match=f"cannot be run in bounded time.*{why}") as refused:
-        found_by(pattern)
+        pattern_searcher(pattern)
     assert refused.value.code == "bad_pattern"
 
 
 def test_a_long_pattern_is_not_told_whole() -> None:
     with pytest.raises(ContractError) as refused:
-        found_by("x" * 9_000 + "(?=a)")
+        pattern_searcher("x" * 9_000 + "(?=a)")
     assert len(str(refused.value)) < 500
 
 

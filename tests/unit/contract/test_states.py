@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from countersign.contract import (
-    EFFECT_MOVES,
+    EFFECT_TRANSITIONS,
     TERMINAL,
-    TXN_MOVES,
+    TXN_TRANSITIONS,
     EffectState,
-    IllegalMoveError,
+    IllegalTransitionError,
     TxnState,
-    can_move,
-    require_move,
+    can_transition,
+    require_transition,
 )
 
 # design section 7, word for word
@@ -31,7 +31,7 @@ ENDS = "denied expired withdrawn revoked unused failed compensated"
 @pytest.mark.parametrize("frm", EffectState)
 @pytest.mark.parametrize("to", EffectState)
 def test_an_effect_moves_as_the_design_says_and_no_other_way(frm: EffectState, to: EffectState) -> None:
-    assert can_move(frm, to) == (to.value in EFFECTS.get(frm.value, "").split())
+    assert can_transition(frm, to) == (to.value in EFFECTS.get(frm.value, "").split())
 
 
 def test_terminal_states_are_the_ones_that_absorb() -> None:
@@ -40,8 +40,8 @@ def test_terminal_states_are_the_ones_that_absorb() -> None:
 
 @pytest.mark.parametrize("state", [*EffectState, *TxnState])
 def test_no_state_moves_to_itself(state: EffectState | TxnState) -> None:
-    with pytest.raises(IllegalMoveError, match="does not move to"):
-        require_move(state, state)
+    with pytest.raises(IllegalTransitionError, match="does not move to"):
+        require_transition(state, state)
 
 
 BACK = [
@@ -56,16 +56,18 @@ BACK = [
 
 @pytest.mark.parametrize(("frm", "to"), BACK)
 def test_a_transaction_never_goes_back_before_its_redemption(frm: TxnState, to: TxnState) -> None:
-    assert not can_move(frm, to)
+    assert not can_transition(frm, to)
 
 
 def test_effects_and_transactions_do_not_mix_and_a_legal_move_is_silent() -> None:
-    assert not can_move(EffectState.REVIEW, TxnState.ENDED)
-    assert not can_move(TxnState.REDEEMED, EffectState.UNKNOWN)
-    require_move(EffectState.RELEASED, EffectState.REDEEMED)
-    require_move(TxnState.READY, TxnState.REDEEMED)
+    assert not can_transition(EffectState.REVIEW, TxnState.ENDED)
+    assert not can_transition(TxnState.REDEEMED, EffectState.UNKNOWN)
+    require_transition(EffectState.RELEASED, EffectState.REDEEMED)
+    require_transition(TxnState.READY, TxnState.REDEEMED)
 
 
-@pytest.mark.parametrize(("states", "moves"), [(EffectState, EFFECT_MOVES), (TxnState, TXN_MOVES)])
+@pytest.mark.parametrize(
+    ("states", "moves"), [(EffectState, EFFECT_TRANSITIONS), (TxnState, TXN_TRANSITIONS)]
+)
 def test_every_state_has_a_row_and_can_be_reached(states: Any, moves: Any) -> None:
     assert set(moves) == set().union(*moves.values()) == set(states)

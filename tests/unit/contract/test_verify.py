@@ -29,7 +29,7 @@ from countersign.contract import (
 from countersign.contract import proof as proof_module
 from countersign.contract import receipt as receipt_module
 from countersign.contract import verify as verify_module
-from countersign.contract.jws import GATE
+from countersign.contract.jws import JWS_STEPS
 from tests.unit.contract.reading import (
     Vector,
     check_proof,
@@ -310,7 +310,7 @@ def test_an_expectation_that_makes_no_sense_is_refused(changed: dict[str, Any]) 
 @EVERY_KIND
 def test_a_table_without_the_step_that_reads_the_claims_verifies_nothing(kind: Kind) -> None:
     with pytest.raises(AttributeError, match="claims"):
-        kind.verify(read(f"{kind.folder}/good/{kind.good}.json"), GATE)
+        kind.verify(read(f"{kind.folder}/good/{kind.good}.json"), JWS_STEPS)
 
 
 @pytest.mark.parametrize("token", [None, 7, b"a.b.c", ["a"]])

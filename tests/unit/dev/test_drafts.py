@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool
-from policy_service.channels.operator.dev.folder import STARTER, DevFolder, Tools, merge, prepare, write_env
-from policy_service.channels.operator.dev.serving import dev_settings, operators_variables
-from policy_service.channels.operator.dev.telling import tell_unused
+from policy_service.channels.admin.dev.folder import (
+    STARTER,
+    DevFolder,
+    Tools,
+    merge_manifests,
+    prepare_folder,
+    write_env,
+)
+from policy_service.channels.admin.dev.output import warn_unused_options
+from policy_service.channels.admin.dev.server import admin_variables, dev_settings
 from policy_service.errors import StartError
 from policy_service.pap.bundle import load_bundle
 from policy_service.settings import load_settings
@@ -38,7 +45,7 @@ def two(payment_id: str, amount_cents: int) -> None: ...
 @pytest.fixture
 def folder(tmp_path: Path) -> DevFolder:
     (tmp_path / "my_agent.py").write_text("")
-    return prepare(tmp_path / "my_agent.py", None)
+    return prepare_folder(tmp_path / "my_agent.py", None)
 
 
 def manifest(folder: DevFolder) -> Path:
@@ -47,47 +54,49 @@ def manifest(folder: DevFolder) -> Path:
 
 def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_code(folder: DevFolder) -> None:
     load_bundle(folder.bundle).close()
-    (said,) = merge(folder, tools_of(one))
+    (said,) = merge_manifests(folder, tools_of(one))
     assert said.startswith("drafted policies/tools/refund.json (a write)")
     bundle = load_bundle(folder.bundle)
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
-    assert merge(folder, tools_of(one)) == []
-    assert merge(folder, tools_of(two)) == ["policies/tools/refund.json follows the code again (a write)"]
+    assert merge_manifests(folder, tools_of(one)) == []
+    assert merge_manifests(folder, tools_of(two)) == [
+        "policies/tools/refund.json follows the code again (a write)"
+    ]
     assert "amount_cents" in manifest(folder).read_text()
-    (said,) = merge(folder, tools_of())
+    (said,) = merge_manifests(folder, tools_of())
     assert "my_agent.py has no such tool any more" in said, "told once, and its manifest kept"
-    assert manifest(folder).exists() and merge(folder, tools_of()) == []
+    assert manifest(folder).exists() and merge_manifests(folder, tools_of()) == []
 
 
 def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder: DevFolder) -> None:
-    merge(folder, tools_of(one))
+    merge_manifests(folder, tools_of(one))
     edited = manifest(folder).read_text().replace('"Refund"', '"Give back"')
     manifest(folder).write_text(edited)
-    assert merge(folder, tools_of(one)) == []
-    first, *diff, last = merge(folder, tools_of(two))
+    assert merge_manifests(folder, tools_of(one)) == []
+    first, *diff, last = merge_manifests(folder, tools_of(two))
     assert "was edited by you and is left alone" in first
     assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
     assert "delete it and save my_agent.py" in last
     assert manifest(folder).read_text() == edited
-    assert merge(folder, tools_of(two)) == []
+    assert merge_manifests(folder, tools_of(two)) == []
     manifest(folder).unlink()
-    assert "drafted" in merge(folder, tools_of(two))[0]
+    assert "drafted" in merge_manifests(folder, tools_of(two))[0]
 
 
 def test_a_manifest_that_was_there_before_is_the_persons(folder: DevFolder) -> None:
     reviewed = json.loads(next(iter(tools_of(one).drafts.values()))) | {"risk": "high"}
     manifest(folder).write_text(json.dumps(reviewed))
-    assert merge(folder, tools_of(one)) == []
+    assert merge_manifests(folder, tools_of(one)) == []
     assert json.loads(manifest(folder).read_text()) == reviewed
-    merge(folder, tools_of(two))
+    merge_manifests(folder, tools_of(two))
     assert json.loads(manifest(folder).read_text()) == reviewed
 
 
 def test_an_edit_that_already_says_what_the_code_says_needs_no_telling(folder: DevFolder) -> None:
-    merge(folder, tools_of(one))
+    merge_manifests(folder, tools_of(one))
     (draft,) = tools_of(two).drafts.values()
     manifest(folder).write_text(json.dumps(json.loads(draft)))
-    assert merge(folder, tools_of(two)) == []
+    assert merge_manifests(folder, tools_of(two)) == []
 
 
 def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
@@ -95,13 +104,13 @@ def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "mine.cedar").write_text("// mine\n")
-    folder = prepare(tmp_path / "my_agent.py", rules)
+    folder = prepare_folder(tmp_path / "my_agent.py", rules)
     assert sorted(path.name for path in rules.iterdir()) == ["mine.cedar", "tools"]
     assert (folder.bundle, (tmp_path / "policies").exists()) == (rules, False)
-    prepare(tmp_path / "my_agent.py", None)
+    prepare_folder(tmp_path / "my_agent.py", None)
     starter = tmp_path / "policies/starter.cedar"
     starter.write_text("// edited\n")
-    prepare(tmp_path / "my_agent.py", None)
+    prepare_folder(tmp_path / "my_agent.py", None)
     assert starter.read_text() == "// edited\n"
 
 
@@ -117,7 +126,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text("")
     (tmp_path / "policies").write_text("no folder")
     with pytest.raises(StartError, match=r"policies.* cannot be made"):
-        prepare(tmp_path / "my_agent.py", None)
+        prepare_folder(tmp_path / "my_agent.py", None)
 
 
 def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) -> None:
@@ -140,7 +149,7 @@ def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch:
     settings = dev_settings(folder, 8420)
     elsewhere = 'database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n'
     (folder.state / "countersign.toml").write_text(elsewhere)
-    for name, value in operators_variables(settings).items():
+    for name, value in admin_variables(settings).items():
         monkeypatch.setenv(name, value)
     there = load_settings()
     same = ("database_url", "key_dir", "bundle_dir", "data_dir", "public_url", "environment", "dev_signin")
@@ -168,6 +177,6 @@ def test_options_that_do_nothing_are_told(
     kept: str,
     told: str,
 ) -> None:
-    tell_unused(folder, arguments, wanted.split(), kept.split())
+    warn_unused_options(folder, arguments, wanted.split(), kept.split())
     said = capsys.readouterr().out
     assert said.startswith(f"dev | {told}") and said.count("\n") == 1 if told else said == ""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from policy_service.channels.operator.dev import serving
+from policy_service.channels.admin.dev import server
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -16,6 +16,6 @@ def test_python_writes_whole_lines_at_a_terminal_and_holds_none_back_elsewhere(
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers
     monkeypatch.setenv("COUNTERSIGN_URL", "of another service")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    found = serving._environment({"COUNTERSIGN_AGENT": "mine"})
+    found = server._environment({"COUNTERSIGN_AGENT": "mine"})
     assert ("PYTHONUNBUFFERED" in found) is not terminal
     assert found["COUNTERSIGN_AGENT"] == "mine" and "COUNTERSIGN_URL" not in found

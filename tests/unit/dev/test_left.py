@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from countersign.contract import EffectState, TxnState
-from policy_service.channels.operator.dev.session import is_left
-from policy_service.domain.settlement import Part
+from policy_service.channels.admin.dev.session import has_pending_work
+from policy_service.domain.settlement import EffectStatus
 
 E, T = EffectState, TxnState
-CHARGED = Part(E.FIRED, can_compensate=True)
-LEFT_STANDING = Part(E.FIRED, can_compensate=True, left_standing=True)
-COMPENSATING = Part(E.COMPENSATING, can_compensate=True)
+CHARGED = EffectStatus(E.FIRED, can_compensate=True)
+LEFT_STANDING = EffectStatus(E.FIRED, can_compensate=True, left_standing=True)
+COMPENSATING = EffectStatus(E.COMPENSATING, can_compensate=True)
 
 
-def after(state: EffectState, **more: bool) -> Part:
+def after(state: EffectState, **more: bool) -> EffectStatus:
     """Something that cannot be taken back."""
-    return Part(state, can_compensate=False, **more)
+    return EffectStatus(state, can_compensate=False, **more)
 
 
-ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
+ROWS: dict[str, tuple[TxnState, list[EffectStatus], list[EffectState], bool]] = {
     "approved and not spent": (T.READY, [after(E.RELEASED)], [], True),
     "waits for people": (T.REVIEW, [after(E.REVIEW)], [], False),
     "fired, and what belongs to it did not": (T.REDEEMED, [CHARGED, after(E.FAILED)], [], True),
@@ -32,7 +32,12 @@ ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
     "its taking back waits for people": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.REVIEW], False),
     "its taking back was approved": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.RELEASED], True),
     "all of it fired": (T.SETTLED, [CHARGED, after(E.FIRED)], [], False),
-    "it was taken back": (T.SETTLED, [Part(E.COMPENSATED, can_compensate=True), after(E.FAILED)], [], False),
+    "it was taken back": (
+        T.SETTLED,
+        [EffectStatus(E.COMPENSATED, can_compensate=True), after(E.FAILED)],
+        [],
+        False,
+    ),
 }
 
 
@@ -40,4 +45,4 @@ ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
 def test_what_is_left_to_agents(state: TxnState, parts: Any, undone: list[EffectState], left: bool) -> None:
     snapshot: Any = SimpleNamespace(transaction=SimpleNamespace(state=state.value), parts=lambda: parts)
     snapshot.compensations = [SimpleNamespace(state=one.value) for one in undone]
-    assert is_left(snapshot) is left
+    assert has_pending_work(snapshot) is left

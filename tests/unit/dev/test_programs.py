@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from policy_service.channels.operator.dev import programs
+from policy_service.channels.admin.dev import processes
 from tests.fakes.sitting import is_alive, is_gone
 
 pytestmark = pytest.mark.anyio
@@ -28,15 +28,15 @@ async def test_closing_the_leash_interrupts_first_so_that_the_program_can_undo()
     # inside the try from the start: the interrupt may come as soon as the pids are told
     body = textwrap.indent(PARENT + "time.sleep(600)\n", "    ")
     code = f"try:\n{body}except KeyboardInterrupt: print('undone', flush=True)\n"
-    process = await programs.hold(["-c", code], ENV, captured=True)
+    process = await processes.start_guarded(["-c", code], ENV, captured=True)
     parent, child = await pids(process)
-    assert await programs.end(process) == 0
+    assert await processes.stop_process(process) == 0
     assert process.stdout is not None and await process.stdout.read() == b"undone\n"
     assert is_gone(parent) and is_gone(child)
 
 
 async def test_what_a_program_leaves_behind_ends_with_it() -> None:
-    process = await programs.hold(["-c", PARENT], ENV, captured=True)
+    process = await processes.start_guarded(["-c", PARENT], ENV, captured=True)
     _, child = await pids(process)
     assert await process.wait() == 0
     assert is_gone(child)
@@ -44,17 +44,17 @@ async def test_what_a_program_leaves_behind_ends_with_it() -> None:
 
 async def test_a_program_that_listens_to_nothing_is_killed() -> None:
     deaf = "import signal; [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]\n"
-    process = await programs.hold(["-c", deaf + PARENT + "time.sleep(600)"], ENV, captured=True)
+    process = await processes.start_guarded(["-c", deaf + PARENT + "time.sleep(600)"], ENV, captured=True)
     parent, child = await pids(process)
-    assert await programs.end(process) == 128 + 9
+    assert await processes.stop_process(process) == 128 + 9
     assert is_gone(parent) and is_gone(child)
 
 
 async def test_a_held_program_reads_no_keyboard_and_is_ended_when_it_takes_too_long() -> None:
-    code, out, err = await programs.read(["-c", "print(repr(input()))"], ENV, seconds=60)
+    code, out, err = await processes.capture_process(["-c", "print(repr(input()))"], ENV, seconds=60)
     assert (code, out) == (1, "") and "EOFError" in err
     with pytest.raises(TimeoutError):
-        await programs.read(["-c", "import time; time.sleep(600)"], ENV, seconds=0.5)
+        await processes.capture_process(["-c", "import time; time.sleep(600)"], ENV, seconds=0.5)
 
 
 async def test_a_script_is_told_to_have_ended_but_not_when_it_was_stopped() -> None:
@@ -65,11 +65,11 @@ async def test_a_script_is_told_to_have_ended_but_not_when_it_was_stopped() -> N
         ends.append(status)
         told.set()
 
-    script = programs.Script(["-c", "raise SystemExit(3)"], ENV, ended)
+    script = processes.Script(["-c", "raise SystemExit(3)"], ENV, ended)
     await script.start()
     await told.wait()
     assert ends == [3] and not script.running
-    slow = programs.Script(["-c", "import time; time.sleep(600)"], ENV, ended)
+    slow = processes.Script(["-c", "import time; time.sleep(600)"], ENV, ended)
     await slow.start()
     await slow.stop()
     assert ends == [3] and not slow.running
@@ -78,4 +78,4 @@ async def test_a_script_is_told_to_have_ended_but_not_when_it_was_stopped() -> N
 async def test_the_keeper_answers_128_and_the_signal() -> None:
     assert is_alive(os.getpid())
     ended = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    assert await programs.run(["-c", ended], ENV) == 128 + 15
+    assert await processes.run_process(["-c", ended], ENV) == 128 + 15

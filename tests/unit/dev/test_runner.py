@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.channels.operator.dev.programs import RUNNER
-from tests.house.repository import ROOT
+from policy_service.channels.admin.dev.processes import SCRIPT_RUNNER
+from tests.conventions.repository import ROOT
 
 PENDING = """
 from countersign import ReviewPending
@@ -51,12 +51,12 @@ def run(folder: Path, script: str, *runner: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("script", AS_ANYWHERE.values(), ids=AS_ANYWHERE)
 def test_it_runs_as_it_would_anywhere(script: str, tmp_path: Path) -> None:
-    both = [run(tmp_path, script, *runner) for runner in ([RUNNER], [])]
+    both = [run(tmp_path, script, *runner) for runner in ([SCRIPT_RUNNER], [])]
     here, anywhere = ((one.returncode, one.stdout, one.stderr) for one in both)
     assert here == anywhere
 
 
 def test_a_question_to_people_that_ends_it_is_one_line_and_no_success(tmp_path: Path) -> None:
-    done = run(tmp_path, PENDING + "ask()\n", RUNNER)
+    done = run(tmp_path, PENDING + "ask()\n", SCRIPT_RUNNER)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "Later: case-1 waits for developers\n"

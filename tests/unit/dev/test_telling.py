@@ -2,8 +2,13 @@
 
 import pytest
 
-from countersign.journal.telling import visible
-from policy_service.channels.operator.dev.telling import say, tell_kept_out, tell_review, tell_unknown
+from countersign.journal.export import escape_unprintable
+from policy_service.channels.admin.dev.output import (
+    print_lines,
+    print_review,
+    warn_manifest_not_in_force,
+    warn_unknown_tool,
+)
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
 HOSTILE = {
@@ -18,15 +23,15 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 def test_what_nobody_can_print_is_written(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"{text}: approved")
+    print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
-    assert visible(text) == shown, "as the SDK's own terminal does"
+    assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
 def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_unknown(ERASE, "policies")
-    tell_kept_out(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
-    tell_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
+    warn_unknown_tool(ERASE, "policies")
+    warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
+    print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
     out = capsys.readouterr().out
     assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.gates import Gate, MergedGate, merge, step_up_suffices
+from policy_service.domain.gates import Gate, MergedGate, merge, satisfies_step_up
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -123,4 +123,4 @@ STEP_UPS = [
 
 @pytest.mark.parametrize(("have", "asked", "enough"), STEP_UPS)
 def test_step_up_suffices(have: str | None, asked: str | None, enough: bool) -> None:
-    assert step_up_suffices(have, asked) is enough
+    assert satisfies_step_up(have, asked) is enough

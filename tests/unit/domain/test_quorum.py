@@ -7,12 +7,12 @@ import pytest
 from policy_service.domain.gates import Gate, MergedGate, merge
 from policy_service.domain.quorum import (
     BallotVote,
-    Opening,
-    Signature,
+    BreakGlassApproval,
+    BreakGlassSignature,
     Tally,
-    fillers,
-    opening,
-    short_gates,
+    break_glass_approval,
+    fillable_gates,
+    gates_needing_voters,
     tally,
 )
 
@@ -129,11 +129,11 @@ OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (Tr
 
 @pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
 def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, opens: bool) -> None:
-    opened = Opening(("s1", "s2"), alone=False)
+    opened = BreakGlassApproval(("s1", "s2"), alone=False)
     found = Tally(met, (), denied, ("v1",) if met else (), opened)
     assert (found.opened is opened) is opens
     assert found.signed == (("s1", "s2") if opens else found.counted)
-    assert found.lets_go is (met or opens)
+    assert found.permits_release is (met or opens)
 
 
 SHORT: dict[str, tuple[str, list[BallotVote], str]] = {
@@ -158,7 +158,7 @@ SHORT: dict[str, tuple[str, list[BallotVote], str]] = {
 
 @pytest.mark.parametrize(("asked", "votes", "short"), SHORT.values(), ids=SHORT)
 def test_which_gates_one_more_person_would_help(asked: str, votes: list[BallotVote], short: str) -> None:
-    assert short_gates(gates(asked), votes) == set(short.split())
+    assert gates_needing_voters(gates(asked), votes) == set(short.split())
 
 
 PQ = [vote("p", "a b"), vote("q", "b c")]
@@ -179,7 +179,7 @@ FILLED: dict[str, tuple[str, list[BallotVote], dict[str, set[str]]]] = {
 def test_a_place_can_be_filled_by_the_people_of_another_gate_whose_vote_moves(
     asked: str, votes: list[BallotVote], filled: dict[str, set[str]]
 ) -> None:
-    assert fillers(gates(asked), votes) == filled
+    assert fillable_gates(gates(asked), votes) == filled
 
 
 # -- in an emergency
@@ -189,30 +189,34 @@ KEYED = merge([Gate("large", frozenset({"finance"})), Gate("key", frozenset({"cf
 OWNER = "urn:test|owner"
 
 
-def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: bool) -> Signature:
-    return Signature(vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False))
+def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: bool) -> BreakGlassSignature:
+    return BreakGlassSignature(
+        vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False)
+    )
 
 
 ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
-SIGNED: dict[str, tuple[list[Signature], Opening | None]] = {
+SIGNED: dict[str, tuple[list[BreakGlassSignature], BreakGlassApproval | None]] = {
     "nobody": ([], None),
     "one of two": ([ONE], None),
-    "two people": ([ONE, BO], Opening(("v1", "v2"), alone=False)),
+    "two people": ([ONE, BO], BreakGlassApproval(("v1", "v2"), alone=False)),
     "one person twice": ([ONE, signed("v2")], None),
-    "one who may alone": ([ALONE], Opening(("v1",), alone=True)),
-    "one who may alone and one of two are two": ([ALONE, BO], Opening(("v1", "v2"), alone=False)),
+    "one who may alone": ([ALONE], BreakGlassApproval(("v1",), alone=True)),
+    "one who may alone and one of two are two": ([ALONE, BO], BreakGlassApproval(("v1", "v2"), alone=False)),
     "one of two, and one whom policy no longer names": ([ONE, signed("v2", "bo", may=False)], None),
     "nobody whom policy names": ([signed("v1", may=False), signed("v2", "bo", may=False)], None),
     "the owner and one of two": ([signed("v1", "owner"), signed("v2")], None),
     "the owner, who may alone": ([signed("v1", "owner", alone=True)], None),
-    "three people": ([ONE, BO, signed("v3", "cy")], Opening(("v1", "v2", "v3"), alone=False)),
+    "three people": ([ONE, BO, signed("v3", "cy")], BreakGlassApproval(("v1", "v2", "v3"), alone=False)),
 }
 
 
 @pytest.mark.parametrize(("signatures", "opened"), SIGNED.values(), ids=SIGNED)
-def test_what_signatures_come_to(signatures: list[Signature], opened: Opening | None) -> None:
-    assert opening(LARGE, signatures, excluded=frozenset({OWNER})) == opened
-    assert opening((), signatures) is None, "what no gate holds is not opened"
+def test_what_signatures_come_to(
+    signatures: list[BreakGlassSignature], opened: BreakGlassApproval | None
+) -> None:
+    assert break_glass_approval(LARGE, signatures, excluded=frozenset({OWNER})) == opened
+    assert break_glass_approval((), signatures) is None, "what no gate holds is not opened"
 
 
 KEYS = [
@@ -225,4 +229,6 @@ KEYS = [
 
 @pytest.mark.parametrize(("one", "other", "opens"), KEYS)
 def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
-    assert (opening(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None) is opens
+    assert (
+        break_glass_approval(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None
+    ) is opens

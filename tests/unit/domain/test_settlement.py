@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from countersign.contract import EFFECT_MOVES, EffectState, TxnState, can_move
-from policy_service.domain.settlement import Part, stands_for_good, state_of_transaction
+from countersign.contract import EFFECT_TRANSITIONS, EffectState, TxnState, can_transition
+from policy_service.domain.settlement import EffectStatus, needs_manual_settlement, transaction_state
 
 E, T = EffectState, TxnState
 Whole, Pair = tuple[EffectState, ...], tuple[bool, ...]
@@ -35,87 +35,110 @@ CASES = {
 
 @pytest.mark.parametrize(("states", "expected"), CASES.values(), ids=CASES)
 def test_the_state_of_a_transaction_follows_from_its_effects(states: Whole, expected: TxnState) -> None:
-    parts = [Part(state, True) for state in states]
-    assert state_of_transaction(parts) is state_of_transaction(parts[::-1]) is expected
+    parts = [EffectStatus(state, True) for state in states]
+    assert transaction_state(parts) is transaction_state(parts[::-1]) is expected
 
 
-def lets_fail(state: EffectState) -> Part:
-    return Part(state, False, may_fail=True)
+def lets_fail(state: EffectState) -> EffectStatus:
+    return EffectStatus(state, False, may_fail=True)
 
 
 BESIDE_A_FAILURE = {
-    "one that fired and cannot be undone": ([Part(E.FIRED, False)], T.SETTLED),
-    "one that fired and can be": ([Part(E.FIRED, True)], T.SETTLED),
-    "two that fired": ([Part(E.FIRED, False), Part(E.FIRED, True)], T.SETTLED),
+    "one that fired and cannot be undone": ([EffectStatus(E.FIRED, False)], T.SETTLED),
+    "one that fired and can be": ([EffectStatus(E.FIRED, True)], T.SETTLED),
+    "two that fired": ([EffectStatus(E.FIRED, False), EffectStatus(E.FIRED, True)], T.SETTLED),
     "another that did": ([lets_fail(E.FAILED)], T.ENDED),
-    "another that did, and one that fired": ([lets_fail(E.FAILED), Part(E.FIRED, False)], T.SETTLED),
-    "one whose permission ran out": ([Part(E.FIRED, False), lets_fail(E.UNUSED)], T.UNSETTLED),
-    "one that had to fire and did not": ([Part(E.FIRED, True), Part(E.FAILED, True)], T.REDEEMED),
-    "the same, and what fired cannot be undone": ([Part(E.FIRED, False), Part(E.FAILED, True)], T.UNSETTLED),
-    "one taken back": ([Part(E.COMPENSATED, True)], T.SETTLED),
-    "one being taken back": ([Part(E.COMPENSATING, True)], T.REDEEMED),
-    "one that could not be": ([Part(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
-    "one nobody knows of": ([Part(E.UNKNOWN, False)], T.UNSETTLED),
-    "one not told yet": ([Part(E.FIRED, False), Part(E.REDEEMED, False)], T.REDEEMED),
-    "one that failed": ([Part(E.FAILED, False)], T.ENDED),
-    "one that a person left standing": ([Part(E.FIRED, False, left_standing=True)], T.SETTLED),
+    "another that did, and one that fired": ([lets_fail(E.FAILED), EffectStatus(E.FIRED, False)], T.SETTLED),
+    "one whose permission ran out": ([EffectStatus(E.FIRED, False), lets_fail(E.UNUSED)], T.UNSETTLED),
+    "one that had to fire and did not": (
+        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
+        T.REDEEMED,
+    ),
+    "the same, and what fired cannot be undone": (
+        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
+        T.UNSETTLED,
+    ),
+    "one taken back": ([EffectStatus(E.COMPENSATED, True)], T.SETTLED),
+    "one being taken back": ([EffectStatus(E.COMPENSATING, True)], T.REDEEMED),
+    "one that could not be": ([EffectStatus(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
+    "one nobody knows of": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not told yet": ([EffectStatus(E.FIRED, False), EffectStatus(E.REDEEMED, False)], T.REDEEMED),
+    "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
+    "one that a person left standing": ([EffectStatus(E.FIRED, False, left_standing=True)], T.SETTLED),
 }
 
 
 @pytest.mark.parametrize(("others", "expected"), BESIDE_A_FAILURE.values(), ids=BESIDE_A_FAILURE)
-def test_what_may_fail_and_did_says_nothing_about_the_others(others: list[Part], expected: TxnState) -> None:
+def test_what_may_fail_and_did_says_nothing_about_the_others(
+    others: list[EffectStatus], expected: TxnState
+) -> None:
     whole = [lets_fail(E.FAILED), *others]
-    assert state_of_transaction(whole) is state_of_transaction(whole[::-1]) is expected
-    assert stands_for_good(whole) is (expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED})
+    assert transaction_state(whole) is transaction_state(whole[::-1]) is expected
+    assert needs_manual_settlement(whole) is (
+        expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED}
+    )
 
 
 def test_what_may_fail_and_did_not_counts_as_any_other() -> None:
     states = (E.FIRED, E.UNKNOWN, E.REDEEMED, E.UNUSED, E.COMPENSATED, E.DENIED)
     for state, other, undo in product(states, E, (True, False)):
-        mine, plain = ([Part(state, undo, may_fail=may), Part(other, undo)] for may in (True, False))
-        assert state_of_transaction(mine) is state_of_transaction(plain)
-        assert stands_for_good(mine) is stands_for_good(plain)
+        mine, plain = (
+            [EffectStatus(state, undo, may_fail=may), EffectStatus(other, undo)] for may in (True, False)
+        )
+        assert transaction_state(mine) is transaction_state(plain)
+        assert needs_manual_settlement(mine) is needs_manual_settlement(plain)
 
 
 @pytest.mark.parametrize("other", [E.FAILED, E.UNUSED, E.COMPENSATED, E.FIRED, E.REDEEMED])
 def test_nobody_knows_how_a_transaction_ended_while_a_compensation_is_unknown(other: EffectState) -> None:
-    torn = [Part(E.COMPENSATING, True, compensation_unknown=True), Part(other, True)]
-    assert state_of_transaction(torn) is T.UNSETTLED
+    torn = [EffectStatus(E.COMPENSATING, True, compensation_unknown=True), EffectStatus(other, True)]
+    assert transaction_state(torn) is T.UNSETTLED
 
 
 def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
     for other in (E.FAILED, E.UNUSED, E.COMPENSATED):
-        torn = [Part(E.FIRED, False), Part(other, True)]
-        assert stands_for_good(torn)
-        assert state_of_transaction(torn) is T.UNSETTLED
+        torn = [EffectStatus(E.FIRED, False), EffectStatus(other, True)]
+        assert needs_manual_settlement(torn)
+        assert transaction_state(torn) is T.UNSETTLED
     for other in (E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING):
-        assert not stands_for_good([Part(E.FIRED, False), Part(other, True)]), "they may still fire"
+        assert not needs_manual_settlement([EffectStatus(E.FIRED, False), EffectStatus(other, True)]), (
+            "they may still fire"
+        )
 
 
-READ = Part(E.FIRED, False, reads=True)
+READ = EffectStatus(E.FIRED, False, reads=True)
 BESIDE_A_READ = {
     "nothing": ([], T.SETTLED),
-    "one that failed": ([Part(E.FAILED, False)], T.ENDED),
-    "one that was not begun": ([Part(E.UNUSED, True)], T.ENDED),
-    "one to be taken back and one that failed": ([Part(E.FIRED, True), Part(E.FAILED, True)], T.REDEEMED),
-    "one taken back and one that failed": ([Part(E.COMPENSATED, True), Part(E.FAILED, True)], T.SETTLED),
-    "one that stands and one that failed": ([Part(E.FIRED, False), Part(E.FAILED, True)], T.UNSETTLED),
-    "one nobody knows of": ([Part(E.UNKNOWN, False)], T.UNSETTLED),
-    "one not told yet": ([Part(E.REDEEMED, False)], T.REDEEMED),
+    "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
+    "one that was not begun": ([EffectStatus(E.UNUSED, True)], T.ENDED),
+    "one to be taken back and one that failed": (
+        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
+        T.REDEEMED,
+    ),
+    "one taken back and one that failed": (
+        [EffectStatus(E.COMPENSATED, True), EffectStatus(E.FAILED, True)],
+        T.SETTLED,
+    ),
+    "one that stands and one that failed": (
+        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
+        T.UNSETTLED,
+    ),
+    "one nobody knows of": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not told yet": ([EffectStatus(E.REDEEMED, False)], T.REDEEMED),
     "another read": ([READ], T.SETTLED),
-    "another read and one that failed": ([READ, Part(E.FAILED, False)], T.ENDED),
+    "another read and one that failed": ([READ, EffectStatus(E.FAILED, False)], T.ENDED),
 }
 
 
 @pytest.mark.parametrize(("others", "expected"), BESIDE_A_READ.values(), ids=BESIDE_A_READ)
-def test_a_read_that_fired_leaves_nothing_standing(others: list[Part], expected: TxnState) -> None:
-    assert state_of_transaction([READ, *others]) is state_of_transaction([*others, READ]) is expected
-    assert stands_for_good([READ, *others]) is stands_for_good(others)
+def test_a_read_that_fired_leaves_nothing_standing(others: list[EffectStatus], expected: TxnState) -> None:
+    assert transaction_state([READ, *others]) is transaction_state([*others, READ]) is expected
+    assert needs_manual_settlement([READ, *others]) is needs_manual_settlement(others)
 
 
 def test_a_transaction_without_effects_does_not_exist() -> None:
     with pytest.raises(ValueError, match="at least one effect"):
-        state_of_transaction([])
+        transaction_state([])
 
 
 # -- every step any effect can take, and what its transaction does ------------------------------------------------
@@ -129,7 +152,7 @@ def steps(states: Whole) -> Iterator[Whole]:
     if set(states) == {E.RELEASED}:
         yield (E.REDEEMED,) * len(states)
     for place, state in enumerate(states):
-        for to in EFFECT_MOVES[state] - {E.REDEEMED}:
+        for to in EFFECT_TRANSITIONS[state] - {E.REDEEMED}:
             if state in _OPEN and to is E.UNKNOWN:
                 continue  # by `policy-service restored` alone
             after = [*states]
@@ -139,11 +162,11 @@ def steps(states: Whole) -> Iterator[Whole]:
             yield tuple(after)
 
 
-def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
+def followed(state: TxnState, whole: Sequence[EffectStatus]) -> TxnState:
     """The transaction's state after its effects have moved, as the mover keeps it: what is open again after people were
     told of its end (a compensation under way) does not undo that.
     """
-    to = state_of_transaction(whole)
+    to = transaction_state(whole)
     return state if to is T.REDEEMED and state is not T.READY else to
 
 
@@ -161,11 +184,11 @@ def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, ma
         states, state = ahead.pop()
         for after in steps(states):
             told = zip(after, undo, may, reads, strict=True)
-            whole = [Part(s, u, may_fail=m, reads=r) for s, u, m, r in told]
+            whole = [EffectStatus(s, u, may_fail=m, reads=r) for s, u, m, r in told]
             if any(part.reads and part.state is E.COMPENSATING and not part.can_compensate for part in whole):
                 continue  # nothing compensates it
             to = followed(state, whole)
-            assert to is state or can_move(state, to), f"{states} -> {after}: {state} -> {to}"
+            assert to is state or can_transition(state, to), f"{states} -> {after}: {state} -> {to}"
             if (after, to) not in known:
                 known.add((after, to))
                 ahead.append((after, to))
@@ -176,12 +199,19 @@ def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, ma
 
 
 def test_what_a_person_left_standing_needs_nobody_any_more() -> None:
-    left = Part(E.COMPENSATION_FAILED, True, left_standing=True)
-    stays = Part(E.FIRED, False, left_standing=True)
-    for settled in ([left, Part(E.FAILED, True)], [stays, Part(E.UNUSED, True)], [left, stays], [left]):
-        assert state_of_transaction(settled) is T.SETTLED
-        assert not stands_for_good(settled)
-    assert state_of_transaction([left, Part(E.COMPENSATION_FAILED, True)]) is T.UNSETTLED
-    assert state_of_transaction([stays, Part(E.FIRED, False), Part(E.FAILED, True)]) is T.UNSETTLED
-    assert state_of_transaction([left, Part(E.COMPENSATING, True)]) is T.REDEEMED
-    assert state_of_transaction([left, Part(E.UNKNOWN, True)]) is T.UNSETTLED
+    left = EffectStatus(E.COMPENSATION_FAILED, True, left_standing=True)
+    stays = EffectStatus(E.FIRED, False, left_standing=True)
+    for settled in (
+        [left, EffectStatus(E.FAILED, True)],
+        [stays, EffectStatus(E.UNUSED, True)],
+        [left, stays],
+        [left],
+    ):
+        assert transaction_state(settled) is T.SETTLED
+        assert not needs_manual_settlement(settled)
+    assert transaction_state([left, EffectStatus(E.COMPENSATION_FAILED, True)]) is T.UNSETTLED
+    assert (
+        transaction_state([stays, EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)]) is T.UNSETTLED
+    )
+    assert transaction_state([left, EffectStatus(E.COMPENSATING, True)]) is T.REDEEMED
+    assert transaction_state([left, EffectStatus(E.UNKNOWN, True)]) is T.UNSETTLED

@@ -2,8 +2,8 @@
 
 from itertools import pairwise, product
 
-from countersign.contract import EffectState, TaskAnswer, TaskKind, can_move
-from policy_service.domain.settlement import ANSWERS, is_about, moves_of
+from countersign.contract import EffectState, TaskAnswer, TaskKind, can_transition
+from policy_service.domain.settlement import ANSWERS, applies_to, transitions_for
 
 
 def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> None:
@@ -14,18 +14,23 @@ def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> N
 
 def test_an_answer_moves_an_effect_only_where_the_contract_leads() -> None:
     for kind, state, spent in product(TaskKind, EffectState, (True, False)):
-        for answer in ANSWERS[kind] if is_about(kind, state) else ():
-            way = [state, *moves_of(state, answer, spent=spent)]
-            assert all(can_move(one, other) for one, other in pairwise(way)), (kind, answer, state, spent)
+        for answer in ANSWERS[kind] if applies_to(kind, state) else ():
+            way = [state, *transitions_for(state, answer, spent=spent)]
+            assert all(can_transition(one, other) for one, other in pairwise(way)), (
+                kind,
+                answer,
+                state,
+                spent,
+            )
 
 
 def test_what_was_spent_has_failed_and_what_never_was_is_unused() -> None:
     unknown = EffectState.UNKNOWN
-    assert moves_of(unknown, TaskAnswer.NOT_FIRED, spent=True) == (EffectState.FAILED,)
-    assert moves_of(unknown, TaskAnswer.NOT_FIRED, spent=False) == (EffectState.UNUSED,)
+    assert transitions_for(unknown, TaskAnswer.NOT_FIRED, spent=True) == (EffectState.FAILED,)
+    assert transitions_for(unknown, TaskAnswer.NOT_FIRED, spent=False) == (EffectState.UNUSED,)
 
 
 def test_a_contradiction_is_about_an_effect_wherever_it_stands_and_moves_nothing() -> None:
     for state in EffectState:
-        assert is_about(TaskKind.CONTRADICTION, state)
-        assert moves_of(state, TaskAnswer.REPORT_HOLDS, spent=True) == ()
+        assert applies_to(TaskKind.CONTRADICTION, state)
+        assert transitions_for(state, TaskAnswer.REPORT_HOLDS, spent=True) == ()

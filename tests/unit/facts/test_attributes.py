@@ -8,7 +8,7 @@ from typing import Any
 import cedarpy
 import pytest
 
-from policy_service.facts.config import moment_of, parse_attribute_type
+from policy_service.facts.config import parse_attribute_type, parse_timestamp
 from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -65,7 +65,12 @@ def test_an_unknown_type_is_refused(name: str) -> None:
 
 
 def test_a_moment_is_always_aware() -> None:
-    assert moment_of("2026-01-31T12:00:00Z") == moment_of(int(AT.timestamp())) == moment_of(AT) == AT
+    assert (
+        parse_timestamp("2026-01-31T12:00:00Z")
+        == parse_timestamp(int(AT.timestamp()))
+        == parse_timestamp(AT)
+        == AT
+    )
 
 
 INPUT = {"type": "Record", "attributes": {"amount": {"type": "Long", "required": True}}}

@@ -24,7 +24,7 @@ def test_an_empty_file_declares_nothing() -> None:
 
 def test_a_source_gives_all_attributes_of_its_entity_unless_it_lists_them() -> None:
     config = parse(ENTITY + FILE)
-    assert config.given_by(config.source[0]) == ("state", "limit")
+    assert config.attributes_of(config.source[0]) == ("state", "limit")
     assert {name: kind.optional for name, kind in config.attribute_types("Account").items()} == {
         "state": False, "limit": True,
     }  # fmt: skip

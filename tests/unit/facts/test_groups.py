@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from policy_service.facts.groups import Directory, parse_groups
+from policy_service.facts.groups import GroupDirectory, parse_groups
 
 PEOPLE = '[people.maya]\nid = "urn:test|maya"\nname = "Maya"\n[people.tomas]\nid = "urn:test|tomas"\nname = "Tomas"\n'
 
 
-def parse(text: str) -> Directory:
+def parse(text: str) -> GroupDirectory:
     return parse_groups(tomllib.loads(text))
 
 
@@ -73,7 +73,7 @@ def test_a_group_of_the_directory_is_a_group_and_empty_until_it_was_read() -> No
 def test_what_the_directory_said_counts_while_it_is_fresh() -> None:
     fresh = [True]
     here = parse_groups({"groups": {"legal": {"members": ["i|maya"]}}, **ELSEWHERE})
-    directory = here.as_read({"Finance & Tax": frozenset({"i|maya"}), "finance": frozenset({"i|mallory"})},
+    directory = here.with_directory({"Finance & Tax": frozenset({"i|maya"}), "finance": frozenset({"i|mallory"})},
                              lambda: fresh[0])  # fmt: skip
     assert directory.groups_of("i|maya") == {"legal", "finance"}
     assert directory.groups_of("i|mallory") == frozenset(), "a group is named as the directory names it"

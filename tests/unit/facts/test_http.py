@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from countersign.contract import Resource
-from policy_service.domain.question import Facts
-from policy_service.facts.outside import Outside
-from policy_service.facts.readers import Place
-from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.domain.policy_request import Facts
+from policy_service.facts.allowlist import Allowlist
+from policy_service.facts.readers import AllowedHost
+from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource
 from policy_service.remote_hosts import FactsHost
@@ -48,14 +48,14 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path / "bundle").policies(PERMIT_ALL)
 
 
-def load(folder: BundleFolder, *places: Place) -> Bundle:
-    return prepare_bundle(FolderSource(folder.path).read(), Outside(places))
+def load(folder: BundleFolder, *places: AllowedHost) -> Bundle:
+    return build_bundle(FolderSource(folder.path).read(), Allowlist(places))
 
 
 def bank(folder: BundleFolder, host: Host, **more: str) -> Bundle:
     """A bundle with one source at this host, which is on the allowlist."""
     folder.write("facts.toml", source(f"{host.url}/accounts", **more))
-    return load(folder, Place(FactsHost(url=host.url), TOKEN))
+    return load(folder, AllowedHost(FactsHost(url=host.url), TOKEN))
 
 
 async def gather(bundle: Bundle, account: str = "a1", amount: int = 1, now: datetime = NOW) -> Facts:
@@ -127,7 +127,7 @@ async def test_nobody_there_is_a_denial(folder: BundleFolder) -> None:
     with Host() as gone:
         url = gone.url
     folder.write("facts.toml", source(url))
-    facts = await gather(load(folder, Place(FactsHost(url=url))))
+    facts = await gather(load(folder, AllowedHost(FactsHost(url=url))))
     assert "ConnectError" in str(facts.alarm)
 
 
@@ -145,12 +145,12 @@ FORBIDDEN = [
 def test_only_what_is_on_the_allowlist_loads(folder: BundleFolder, place: str) -> None:
     folder.write("facts.toml", source(f"https://facts.{place}"))
     files = FolderSource(folder.path).read()
-    outside = Outside([Place(FactsHost(url="https://facts.example/accounts"))])
+    outside = Allowlist([AllowedHost(FactsHost(url="https://facts.example/accounts"))])
     if place in ALLOWED:
-        prepare_bundle(files, outside).close()
+        build_bundle(files, outside).close()
         return
     with pytest.raises(BundleError, match="not on the allowlist of this service"):
-        prepare_bundle(files, outside)
+        build_bundle(files, outside)
 
 
 UNPLAIN = [
@@ -173,19 +173,19 @@ def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFold
 
 async def test_without_a_service_a_bundle_loads_and_nobody_is_asked(folder: BundleFolder, host: Host) -> None:
     folder.write("facts.toml", source(host.url))
-    facts = await gather(prepare_bundle(FolderSource(folder.path).read()))
+    facts = await gather(build_bundle(FolderSource(folder.path).read()))
     assert "nothing outside may be asked here" in str(facts.alarm)
     assert host.asked == []
 
 
-def named(host: Host, *addresses: str, **more: Any) -> Place:
+def named(host: Host, *addresses: str, **more: Any) -> AllowedHost:
     """A place whose name leads to these addresses."""
 
     async def resolve(name: str, port: int) -> Sequence[str]:
         assert (name, port) == (NAME, host.port)
         return addresses
 
-    return Place(FactsHost(url=f"https://{NAME}:{host.port}", **more), resolve=resolve)
+    return AllowedHost(FactsHost(url=f"https://{NAME}:{host.port}", **more), resolve=resolve)
 
 
 async def by_name(folder: BundleFolder, host: Host, *addresses: str, **more: Any) -> Facts:
@@ -282,7 +282,7 @@ async def test_the_same_at_once_is_asked_once(folder: BundleFolder, host: Host) 
 async def test_a_host_is_asked_by_no_more_at_once_than_it_may_be(folder: BundleFolder, host: Host) -> None:
     host.how = "a while"
     folder.write("facts.toml", source(host.url, timeout='"10s"'))
-    bundle = load(folder, Place(FactsHost(url=host.url, at_once=2)))
+    bundle = load(folder, AllowedHost(FactsHost(url=host.url, at_once=2)))
     gathered = await asyncio.gather(*(gather(bundle, amount=n) for n in range(6)))
     assert {facts.failed for facts in gathered} == {None}
     assert host.most_at_once == 2
@@ -301,5 +301,5 @@ async def test_sources_are_asked_side_by_side(folder: BundleFolder, host: Host) 
     one = source(f"{host.url}/a", attributes='["state"]', timeout='"5s"')
     two = source(f"{host.url}/b", attributes='["limit"]', name='"second"', timeout='"5s"')
     folder.write("facts.toml", one + two.removeprefix(ENTITY))
-    facts = await gather(load(folder, Place(FactsHost(url=host.url))))
+    facts = await gather(load(folder, AllowedHost(FactsHost(url=host.url))))
     assert facts.resource == {"state": "open", "limit": 5}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.facts.outside import DirectoryReader, read_groups
-from policy_service.facts.readers import Place, SourceFailedError
+from policy_service.facts.allowlist import DirectoryReader, read_groups
+from policy_service.facts.readers import AllowedHost, SourceFailedError
 from policy_service.health import Health
 from policy_service.remote_hosts import DirectoryApi
 from tests.fakes.lookups import Host, Scim
@@ -34,8 +34,8 @@ def host(scim: Scim) -> Iterator[Host]:
         yield started
 
 
-def place(host: Host, person: str = f"{ISSUER}|{{value}}") -> Place:
-    return Place(DirectoryApi(url=f"{host.url}/scim", person=person), "the-token")
+def place(host: Host, person: str = f"{ISSUER}|{{value}}") -> AllowedHost:
+    return AllowedHost(DirectoryApi(url=f"{host.url}/scim", person=person), "the-token")
 
 
 def people(*subjects: str) -> frozenset[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder, pay_manifest
 
 ENTITY = '[entities.Account.attributes]\nstate = "String"\n'

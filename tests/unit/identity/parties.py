@@ -11,7 +11,7 @@ from countersign.contract import load
 from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.unit.storage.databases import START, Clock
 
 __all__ = ["START", "Clock", "lines", "settings"]

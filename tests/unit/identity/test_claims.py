@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from policy_service.identity.claims import claim_at, counting_groups, listed_groups
+from policy_service.identity.claims import claim_at, effective_groups, listed_groups
 from policy_service.issuers import SignInProvider
 from tests.unit.identity.signing_in import TABLE, Browser, refusal
 
@@ -18,7 +18,7 @@ def provider(**given: Any) -> SignInProvider:
 
 def read(claimed: Any, **given: Any) -> tuple[frozenset[str] | None, str | None]:
     table = provider(**given)
-    return counting_groups(table, listed_groups(table, [{"groups": claimed}]))
+    return effective_groups(table, listed_groups(table, [{"groups": claimed}]))
 
 
 ALL_COUNT = {
@@ -91,7 +91,7 @@ WHY_NONE: dict[str, tuple[dict[str, Any], str]] = {
 def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], why: str) -> None:
     table = provider()
     with capture_logs() as logged:
-        assert counting_groups(table, listed_groups(table, [claims])) == (frozenset(), why)
+        assert effective_groups(table, listed_groups(table, [claims])) == (frozenset(), why)
     assert [line["why"] for line in logged] == [why]
 
 

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.dev_signin import DEV_ISSUER, mint_link, spend_link
+from policy_service.identity.dev_signin import DEV_ISSUER, create_link, spend_link
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Sessions
 from policy_service.settings import Settings
 from policy_service.storage.core import table
-from policy_service.storage.credentials import SignInLinkRow
+from policy_service.storage.credential_tables import SignInLinkRow
 from policy_service.storage.database import Database
 from tests.unit.identity.parties import Clock, lines, settings
 from tests.unit.storage.databases import SHORT_ON_SQLITE
@@ -31,7 +31,7 @@ class Terminal:
         self.db, self.clock, self.on, self.off = db, clock, on, off
 
     def link(self, sub: str = "ada", name: str = "Ada Lovelace") -> str:
-        return self.db.write_sync(lambda tx: mint_link(tx, self.on, sub, name))
+        return self.db.write_sync(lambda tx: create_link(tx, self.on, sub, name))
 
     async def open(self, token: str) -> str:
         return await self.db.write(lambda tx: spend_link(tx, self.on, token))
@@ -91,7 +91,7 @@ async def test_a_link_lives_ten_minutes(terminal: Terminal, after_s: int, code: 
 async def test_where_it_is_off_no_link_is_made_and_none_is_spent(terminal: Terminal) -> None:
     token = token_of(terminal.link())
     with pytest.raises(ForbiddenError, match="COUNTERSIGN_DEV_SIGNIN"):
-        await terminal.db.write(lambda tx: mint_link(tx, terminal.off, "ada", "Ada"))
+        await terminal.db.write(lambda tx: create_link(tx, terminal.off, "ada", "Ada"))
     with pytest.raises(ForbiddenError, match="is off"):
         await terminal.db.write(lambda tx: spend_link(tx, terminal.off, token))
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.errors import WorldError
-from policy_service.identity.claims import counting_groups, listed_groups
+from policy_service.errors import ServerError
+from policy_service.identity.claims import effective_groups, listed_groups
 from policy_service.identity.external_jwt import UntrustedTokenError
-from policy_service.identity.oauth import Account, identify
+from policy_service.identity.oauth import GithubAccount, fetch_account
 from policy_service.issuers import SignInProvider
 
 pytestmark = pytest.mark.anyio
@@ -21,14 +21,14 @@ GITHUB = {"name": "github", "title": "GitHub", "kind": "github", "issuer": "http
 TABLE: dict[str, Any] = GITHUB | CLIENT | {"groups_claim": "teams", "members_of": ["acme/team-1"]}
 
 
-async def asked(answers: dict[str, Any], **more: Any) -> Account:
+async def asked(answers: dict[str, Any], **more: Any) -> GithubAccount:
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.headers["authorization"] == "Bearer token"
         found = answers.get(str(request.url))
         return httpx2.Response(404) if found is None else httpx2.Response(200, json=found)
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
-        return await identify(client, SignInProvider(**TABLE | more), "token")
+        return await fetch_account(client, SignInProvider(**TABLE | more), "token")
 
 
 USER = "https://api.github.com/user"
@@ -51,7 +51,7 @@ async def test_more_teams_than_can_count_are_seen() -> None:
     pages = {f"{PAGE}{n}": [team(100 * n + m) for m in range(100)] for n in range(1, 9)}
     account = await asked({USER: {"id": 7}} | pages)
     table = SignInProvider(**TABLE)
-    _, problem = counting_groups(table, listed_groups(table, [account.claims]))
+    _, problem = effective_groups(table, listed_groups(table, [account.claims]))
     assert problem == "GitHub lists 600 groups for you; the first 500 count"
 
 
@@ -74,5 +74,5 @@ async def test_a_team_without_a_name_does_not_hide_the_others() -> None:
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:
-    with pytest.raises(WorldError):
+    with pytest.raises(ServerError):
         await asked({USER: {"id": 7}})

@@ -97,7 +97,7 @@ async def test_an_issuer_that_failed_is_left_alone_for_a_while_and_nobody_waits_
 
 async def test_an_issuer_that_hangs_delays_one_sign_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = await signed_in_once()
-    monkeypatch.setattr(issuer_keys, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(issuer_keys, "TOTAL_TIMEOUT_S", 30.0)
     browser.failing("/keys", "never").wait(HOUR + 1)
     hanging = asyncio.create_task(browser.keys.keys("k1"))
     await asyncio.sleep(0.05)

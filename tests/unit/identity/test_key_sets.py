@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from structlog.testing import capture_logs
 
 from policy_service.errors import StartError
-from policy_service.identity.issuer_keys import IssuerKeys, read_keys
+from policy_service.identity.issuer_keys import IssuerKeys, parse_jwks
 from tests.fakes.identity_provider import ABSENT, Provider
 from tests.unit.identity.signing_in import Browser, refusal, refused_because
 
@@ -54,7 +54,7 @@ ODD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("odd", "why"), ODD.values(), ids=ODD.keys())
 def test_an_entry_that_cannot_be_used_is_left_out_by_pointer(odd: Any, why: str) -> None:
     sound = [RSA | {"kid": "before"}, EC.as_dict(private=False) | {"kid": "after"}]
-    published = read_keys({"keys": [sound[0], odd, sound[1]]})
+    published = parse_jwks({"keys": [sound[0], odd, sound[1]]})
     assert [key.kid for key in published.usable] == ["before", "after"]
     (refused,) = published.refused
     assert refused.pointer == "/keys/1"
@@ -74,7 +74,7 @@ SOUND: dict[str, Any] = {
 
 @pytest.mark.parametrize("entry", SOUND.values(), ids=SOUND.keys())
 def test_unused_members_do_not_refuse_a_key(entry: Any) -> None:
-    published = read_keys({"keys": [entry]})
+    published = parse_jwks({"keys": [entry]})
     assert (len(published.usable), published.refused) == (1, ())
 
 

@@ -196,7 +196,7 @@ async def test_an_answer_that_is_none_is_not_used(path: str, how: str) -> None:
 
 
 async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_keys, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(issuer_keys, "TOTAL_TIMEOUT_S", 0.05)
     told = await refusal(Browser().failing(DISCOVERY, "never").leave())
     assert told.startswith("issuer_unavailable:")
 

@@ -10,37 +10,37 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ForbiddenError
-from policy_service.identity.ceremonies import (
-    SIGNED,
-    Party,
-    UnprovenError,
-    ask_to_enrol,
-    ask_to_sign,
+from policy_service.identity.passkeys import SpentChallenge, record_use, require_matching_challenge
+from policy_service.identity.proofs import Nonces
+from policy_service.identity.webauthn import (
+    STEP_UP_MEMBERS,
+    RelyingParty,
+    WebAuthnVerificationError,
+    authentication_options,
     read_assertion,
+    registration_options,
     step_up_challenge,
     verify_assertion,
 )
-from policy_service.identity.passkeys import Spent, require_for, used
-from policy_service.identity.proofs import Nonces
 from policy_service.storage.core import find_one, insert_row
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.plumbing import PasskeyRow
+from policy_service.storage.system_tables import PasskeyRow
 from tests.fakes.authenticator import Passkey
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
-SPENT = Spent("vote", "https://idp.example|maya", "session", "about", NOW + timedelta(seconds=1))
+SPENT = SpentChallenge("vote", "https://idp.example|maya", "session", "about", NOW + timedelta(seconds=1))
 HERS: dict[str, Any] = {"purpose": "vote", "person": SPENT.person, "session": SPENT.session, "now": NOW}
 
 
 def test_it_is_nobody_elses_for_nothing_else_and_once() -> None:
-    assert require_for(SPENT, **HERS) is SPENT
+    assert require_matching_challenge(SPENT, **HERS) is SPENT
     others = {"person": "https://idp.example|tomas", "session": "another", "purpose": "enrol"}
     others |= {"now": SPENT.expires_at}
     for member, other in others.items():
         with pytest.raises(ForbiddenError):
-            require_for(SPENT, **HERS | {member: other})
+            require_matching_challenge(SPENT, **HERS | {member: other})
     with pytest.raises(ForbiddenError):
-        require_for(None, **HERS)
+        require_matching_challenge(None, **HERS)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -54,9 +54,9 @@ def test_of_two_answers_read_at_the_same_counter_one_counts(store: Database) -> 
         insert_row(tx.conn, row)
         stale = find_one(tx.conn, PasskeyRow, passkey_id="pk_1")
         assert stale is not None
-        used(tx, stale, 5)
+        record_use(tx, stale, 5)
         with pytest.raises(ForbiddenError):
-            used(tx, stale, 6)
+            record_use(tx, stale, 6)
         kept = find_one(tx.conn, PasskeyRow, passkey_id="pk_1")
         assert kept is not None
         assert kept.sign_count == 5
@@ -77,7 +77,7 @@ def test_the_challenge_is_the_digest_of_the_whole_vote() -> None:
     digest = hashlib.sha256(b"countersign/step-up/v1\n" + canonical)
     assert step_up_challenge(VOTE) == digest.digest()
     assert digest.hexdigest() == PINNED
-    assert set(SIGNED) == set(VOTE)
+    assert set(STEP_UP_MEMBERS) == set(VOTE)
 
 
 def test_every_member_is_in_it_and_no_other() -> None:
@@ -90,15 +90,20 @@ def test_every_member_is_in_it_and_no_other() -> None:
         step_up_challenge(VOTE | {"reason": "fits"})
 
 
-HERE = Party("localhost", "http://localhost:8420")
+HERE = RelyingParty("localhost", "http://localhost:8420")
 CHALLENGE = bytes(range(32))
 
 
 def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
-    made = json.loads(ask_to_enrol(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300))
+    made = json.loads(
+        registration_options(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300)
+    )
     assert made["authenticatorSelection"]["userVerification"] == "required"
     assert made["attestation"] == "none"
-    assert json.loads(ask_to_sign(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"] == "required"
+    assert (
+        json.loads(authentication_options(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"]
+        == "required"
+    )
 
 
 @pytest.mark.parametrize("kind", ["ES256", "EdDSA", "RS256"])
@@ -108,13 +113,13 @@ def test_a_key_of_ours_proves_the_challenge(kind: str) -> None:
 
 def test_a_key_of_another_algorithm_proves_nothing_however_good_its_signature() -> None:
     """A stored key is read again each time: a database somebody wrote to names no algorithm of its own choice."""
-    with pytest.raises(UnprovenError, match="not taken here"):
+    with pytest.raises(WebAuthnVerificationError, match="not taken here"):
         answered(Passkey(kind="ES384"))
 
 
 def answered(passkey: Passkey) -> int:
     """The counter a passkey's honest answer brings."""
-    asked = ask_to_sign(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
+    asked = authentication_options(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
     return verify_assertion(HERE, CHALLENGE, read_assertion(passkey.get(asked)), passkey.public_key)
 
 

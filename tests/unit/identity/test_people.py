@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from policy_service.identity.people import Person, find_person, remember
+from policy_service.identity.people import Person, find_person, record_sign_in
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.tables import PersonRow
@@ -28,7 +28,7 @@ def find(db: Database, sub: str = "42", iss: str = IDP) -> Person | None:
 
 
 def signed_in(db: Database, name: str = "Ada", sub: str = "42", **said: Any) -> datetime:
-    return db.write_sync(lambda tx: (remember(tx, IDP, sub, name, **said), tx.now)[1])
+    return db.write_sync(lambda tx: (record_sign_in(tx, IDP, sub, name, **said), tx.now)[1])
 
 
 def test_the_same_subject_elsewhere_or_the_address_is_nobody(store: Database) -> None:
@@ -80,5 +80,5 @@ def test_somebody_who_was_revoked_is_nobody(store: Database) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
 async def test_two_first_sign_ins_at_once_both_work(store: Database) -> None:
-    await asyncio.gather(*(store.write(lambda tx: remember(tx, IDP, "42", "Ada")) for _ in range(8)))
+    await asyncio.gather(*(store.write(lambda tx: record_sign_in(tx, IDP, "42", "Ada")) for _ in range(8)))
     assert find(store) is not None

@@ -17,7 +17,7 @@ from countersign.contract.keys import decode_base64url, encode_base64url
 from policy_service.errors import UnauthenticatedError
 from policy_service.identity import agents
 from policy_service.identity.agents import Caller, make_api_key, revoke_api_keys
-from policy_service.identity.proofs import Authenticator, Nonces, Presented
+from policy_service.identity.proofs import Authenticator, Nonces, RequestHead
 from policy_service.storage.database import Database
 from tests.unit.identity.parties import START, Clock, lines, settings
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 KEY, OTHERS_KEY = PrivateKey.generate(), PrivateKey.generate()
 NOW = int(START.timestamp())
 PATH, QUERY, BODY = "/v1/transactions/%7Eabc", "a=1&b=%20", b'{"run_key":"r"}'
-REQUEST = Presented("POST", PATH, QUERY, None, None)
+REQUEST = RequestHead("POST", PATH, QUERY, None, None)
 
 
 @dataclass
@@ -40,14 +40,14 @@ class Door:
         """A proof of this very request, but for what is said otherwise."""
         claims = {
             "agent": "bot", "method": "POST", "url_path": PATH, "query": QUERY, "body": BODY, "now": NOW,
-            "nonce": self.authenticator.next_nonce(),
+            "nonce": self.authenticator.current_nonce(),
         }  # fmt: skip
         return make_proof(key, **{**claims, **other})
 
-    async def knock(self, proof: str | None, request: Presented = REQUEST) -> Caller:
+    async def knock(self, proof: str | None, request: RequestHead = REQUEST) -> Caller:
         return await self.authenticator.authenticate(replace(request, proof=proof), BODY)
 
-    async def refused(self, proof: str | None, request: Presented = REQUEST) -> str:
+    async def refused(self, proof: str | None, request: RequestHead = REQUEST) -> str:
         with pytest.raises(UnauthenticatedError) as caught:
             await self.knock(proof, request)
         return caught.value.code.value
@@ -101,10 +101,10 @@ async def test_a_head_is_refused_before_its_body_is_read(door: Door) -> None:
     for what, other in ({"this request": {}, "an old nonce": {"nonce": "x" * 24}} | ELSE).items():
         presented = replace(REQUEST, proof=door.proof(**other))
         if what == "this request" or "body" in other:
-            await door.authenticator.recognize(presented)
+            await door.authenticator.check_head(presented)
             continue
         with pytest.raises(UnauthenticatedError) as caught:
-            await door.authenticator.recognize(presented)
+            await door.authenticator.check_head(presented)
         assert caught.value.code.value == ("use_nonce" if "nonce" in other else "bad_proof"), what
 
 
@@ -112,12 +112,12 @@ async def test_a_head_without_a_live_key_is_refused_before_its_body_is_read(door
     strangers = [{"proof": door.proof(key)} for key in (PrivateKey.generate(), OTHERS_KEY)]
     for head in (*strangers, {"authorization": "Bearer unknown"}):
         with pytest.raises(UnauthenticatedError):
-            await door.authenticator.recognize(replace(REQUEST, **head))
+            await door.authenticator.check_head(replace(REQUEST, **head))
 
 
 @pytest.mark.parametrize("nonce", ["old", "", "x" * 24])
 async def test_an_old_or_missing_nonce_asks_for_another_try(door: Door, nonce: str) -> None:
-    old = door.authenticator.next_nonce()
+    old = door.authenticator.current_nonce()
     door.clock.later(0 if nonce != "old" else 180)
     proof = door.proof(nonce=old if nonce == "old" else nonce, now=int(door.clock.now.timestamp()))
     assert await door.refused(proof) == "use_nonce"

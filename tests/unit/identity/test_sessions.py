@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from policy_service.identity.people import remember
+from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import Sessions, open_session
 from policy_service.storage.core import table
-from policy_service.storage.credentials import SessionRow
+from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Database, Tx
 from tests.unit.identity.parties import Clock, lines, settings
 
@@ -32,7 +32,7 @@ class Browser:
 
     def sign_in(self, sub: str = "42", assurance: str = "oidc") -> str:
         def unit(tx: Tx) -> str:
-            remember(tx, IDP, sub, f"Person {sub}")
+            record_sign_in(tx, IDP, sub, f"Person {sub}")
             trust = self.settings.providers[0].trust if assurance == "oidc" else None
             return open_session(tx, IDP, sub, assurance, max_s=self.settings.session_max_s, trust=trust)
 

@@ -23,7 +23,7 @@ def asking(**given: Any) -> Browser:
 
 @pytest.mark.parametrize("how", ["down", "never", "redirect", "endless", "no JSON", "500"])
 async def test_userinfo_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(issuer_keys, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(issuer_keys, "TOTAL_TIMEOUT_S", 0.2)
     browser = asking().failing("/userinfo", how)
     with capture_logs() as logged:
         who = await browser.through()

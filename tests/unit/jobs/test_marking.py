@@ -11,7 +11,7 @@ from sqlalchemy import text
 from policy_service.audit.log import append
 from policy_service.audit.sequencer import Sequencer
 from policy_service.errors import StartError
-from policy_service.jobs.marking import EpochMark, settle_epoch
+from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 
@@ -25,15 +25,15 @@ async def log_lines(db: Database, count: int) -> None:
 
 
 def test_the_first_start_makes_both_and_the_next_finds_them(store: Database, tmp_path: Path) -> None:
-    assert settle_epoch(store, tmp_path / "keys") == Mark(1, 0)
-    assert settle_epoch(store, tmp_path / "keys") == Mark(1, 0)
+    assert reconcile_epoch(store, tmp_path / "keys") == Mark(1, 0)
+    assert reconcile_epoch(store, tmp_path / "keys") == Mark(1, 0)
     assert read_mark(tmp_path / "keys") == Mark(1, 0)
 
 
 async def test_a_mark_left_behind_by_a_crash_catches_up_at_the_start(store: Database, tmp_path: Path) -> None:
-    settle_epoch(store, tmp_path)
+    reconcile_epoch(store, tmp_path)
     await log_lines(store, 3)
-    assert settle_epoch(store, tmp_path) == Mark(1, 3)
+    assert reconcile_epoch(store, tmp_path) == Mark(1, 3)
     assert read_mark(tmp_path) == Mark(1, 3)
 
 
@@ -43,22 +43,22 @@ async def test_a_database_from_a_backup_does_not_start(store: Database, tmp_path
     """
     write_mark(tmp_path, Mark(1, 1))
     with pytest.raises(StartError):
-        settle_epoch(store, tmp_path)
+        reconcile_epoch(store, tmp_path)
     await log_lines(store, 3)
     with pytest.raises(StartError, match=r"copy epoch\.json"):
-        settle_epoch(store, tmp_path / "copied")
+        reconcile_epoch(store, tmp_path / "copied")
     write_mark(tmp_path, Mark(1, 4))
     with pytest.raises(StartError, match="policy-service restored --dry-run"):
-        settle_epoch(store, tmp_path)
+        reconcile_epoch(store, tmp_path)
     assert read_mark(tmp_path) == Mark(1, 4), "refusing does not lower the mark"
 
 
 def test_a_database_of_another_epoch_does_not_start(store: Database, tmp_path: Path) -> None:
-    settle_epoch(store, tmp_path)
+    reconcile_epoch(store, tmp_path)
     later = text("UPDATE meta SET value = '2' WHERE name = 'epoch'")
     store.write_sync(lambda tx: tx.conn.execute(later).rowcount)
     with pytest.raises(StartError):
-        settle_epoch(store, tmp_path)
+        reconcile_epoch(store, tmp_path)
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -68,7 +68,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(mark: EpochMark) -> AsyncIterator[asyncio.Task[None]]:
+async def running(mark: EpochMarkWriter) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(mark.run())
     yield task
     task.cancel()
@@ -76,7 +76,7 @@ async def running(mark: EpochMark) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def test_the_mark_follows_and_never_goes_back(tmp_path: Path) -> None:
-    mark = EpochMark(tmp_path, Mark(3, 5))
+    mark = EpochMarkWriter(tmp_path, Mark(3, 5))
     async with running(mark):
         mark.reached(7)
         await until(lambda: read_mark(tmp_path) == Mark(3, 7))
@@ -87,7 +87,7 @@ async def test_the_mark_follows_and_never_goes_back(tmp_path: Path) -> None:
 
 
 async def test_writing_at_the_end_brings_it_up_to_date(tmp_path: Path) -> None:
-    mark = EpochMark(tmp_path, Mark(1, 5))
+    mark = EpochMarkWriter(tmp_path, Mark(1, 5))
     mark.reached(6)
     await mark.write()
     assert read_mark(tmp_path) == Mark(1, 6)
@@ -99,10 +99,10 @@ async def test_a_mark_is_written_again_after_an_error(
     def full(_folder: Path, _mark: Mark) -> None:
         raise OSError(28, "No space left on device")
 
-    mark = EpochMark(tmp_path, Mark(1, 5))
+    mark = EpochMarkWriter(tmp_path, Mark(1, 5))
     async with running(mark) as task:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.marking.write_mark", full)
+            patch.setattr("policy_service.jobs.epoch_mark.write_mark", full)
             mark.reached(6)
             await until(lambda: mark.signal.wrong is not None)
         await until(lambda: read_mark(tmp_path) == Mark(1, 6) and not mark.signal.wrong)
@@ -110,7 +110,7 @@ async def test_a_mark_is_written_again_after_an_error(
 
 
 async def test_the_last_write_waits_for_the_one_a_cancelled_run_left_in_its_thread(tmp_path: Path) -> None:
-    mark = EpochMark(tmp_path, Mark(1, 0))
+    mark = EpochMarkWriter(tmp_path, Mark(1, 0))
     for index in range(1, 60):
         async with running(mark):
             mark.reached(index)

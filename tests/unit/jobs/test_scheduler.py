@@ -9,7 +9,7 @@ import pytest
 from policy_service.health import Health
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.metrics import REGISTRY
-from policy_service.storage.unit import utc_now
+from policy_service.storage.unit_of_work import utc_now
 
 pytestmark = pytest.mark.anyio
 

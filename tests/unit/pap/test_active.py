@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.active import ActiveBundle, NoActiveBundleError
+from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
 from policy_service.pap.source import FolderSource
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 

@@ -5,7 +5,13 @@ from itertools import product
 
 import pytest
 
-from policy_service.pap.policies import ANYWHERE, ON_A_GATE, ON_A_PERMIT, Policy, read_policies
+from policy_service.pap.policies import (
+    GATE_ANNOTATIONS,
+    PERMIT_ANNOTATIONS,
+    POLICY_ANNOTATIONS,
+    Policy,
+    read_policies,
+)
 from policy_service.pdp.rules import PolicySource
 
 GROUPS = frozenset({"finance", "cfo"})
@@ -101,10 +107,12 @@ def test_a_slip_is_a_load_error_with_its_line(effect: str, annotations: str, mes
 
 
 def test_every_gate_annotation_is_refused_everywhere_else() -> None:
-    for name, effect in product(ON_A_GATE - {"approval"}, ("permit", "forbid")):
+    for name, effect in product(GATE_ANNOTATIONS - {"approval"}, ("permit", "forbid")):
         _, problems = read(f'@{name}("1h")', effect)
         assert any(f"@{name} belongs on a gate" in problem for problem in problems), (name, effect)
-    assert len(ANYWHERE | ON_A_GATE | ON_A_PERMIT) == len(ANYWHERE) + len(ON_A_GATE) + len(ON_A_PERMIT)
+    assert len(POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS) == len(POLICY_ANNOTATIONS) + len(
+        GATE_ANNOTATIONS
+    ) + len(PERMIT_ANNOTATIONS)
 
 
 NO_ID, NOT_PLAIN = "every policy needs an id", "may hold letters"

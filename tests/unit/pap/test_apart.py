@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap import subprocess_loader
-from policy_service.pap.cases.guarding import CasesError
+from policy_service.pap.policy_tests.activation_check import CasesError
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource, FolderSource
-from policy_service.pap.subprocess_loader import Cases, EndedError, Preparer
+from policy_service.pap.subprocess_loader import BundleLoader, LoaderFailedError, RequiredCases
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
 
@@ -37,11 +37,11 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 def prepared(folder: BundleFolder, seconds: float = 60):  # type: ignore[no-untyped-def]
     """Its bundle, prepared by one that takes no bundle for small."""
-    return Preparer(small_bytes=0, max_seconds=seconds).prepare(FolderSource(folder.path).read())
+    return BundleLoader(small_bytes=0, max_seconds=seconds).prepare(FolderSource(folder.path).read())
 
 
 def refused(folder: BundleFolder, told: str, seconds: float = 60) -> None:
-    with pytest.raises(EndedError, match=told):
+    with pytest.raises(LoaderFailedError, match=told):
         prepared(folder, seconds)
 
 
@@ -83,13 +83,13 @@ def test_cases_are_run_where_they_are_asked_for(folder: BundleFolder, small_byte
         return FolderSource(folder.path).read()
 
     folder.write("cases/big.yaml", CASE)
-    preparer, before = Preparer(small_bytes=small_bytes), read()
-    passed = preparer.prepare(before, Cases(None))[1]
+    preparer, before = BundleLoader(small_bytes=small_bytes), read()
+    passed = preparer.prepare(before, RequiredCases(None))[1]
     assert passed is not None and (passed.run, passed.not_run) == (1, 0)
     (folder.policies(PERMIT_ALL).path / "cases/big.yaml").unlink()
     error = CasesError if small_bytes else BundleError
     with pytest.raises(error, match=r"cases/big.yaml:3.*in force") as told:
-        preparer.prepare(read(), Cases(before))
+        preparer.prepare(read(), RequiredCases(before))
     assert told.value.why == "cases"
     assert not small_bytes or preparer.prepare(read(), None)[1] is None
 
@@ -116,8 +116,8 @@ def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
 
 def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
-    preparer = Preparer(small_bytes=0, max_seconds=0.5)
-    with pytest.raises(EndedError, match=r"longer than 0.5 seconds"):
+    preparer = BundleLoader(small_bytes=0, max_seconds=0.5)
+    with pytest.raises(LoaderFailedError, match=r"longer than 0.5 seconds"):
         preparer.prepare(FolderSource(folder.path).read())
     assert not preparer._running
 
@@ -138,10 +138,10 @@ def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch:
 
 def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
-    preparer, told = Preparer(small_bytes=0), []
+    preparer, told = BundleLoader(small_bytes=0), []
 
     def prepare() -> None:
-        with pytest.raises(EndedError) as error:
+        with pytest.raises(LoaderFailedError) as error:
             preparer.prepare(FolderSource(folder.path).read())
         told.append(str(error.value))
 

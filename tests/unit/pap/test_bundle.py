@@ -204,7 +204,7 @@ def test_what_one_decision_weighs_is_bounded(tmp_path: Path, monkeypatch: pytest
         rule = '@id("{0}{1}") forbid (principal, action == Action::"{0}", resource);\n'
         return "".join(rule.format(action, n) for n in range(count))
 
-    monkeypatch.setattr("policy_service.pap.checking.MAX_OF_ONE_TOOL", 20)
+    monkeypatch.setattr("policy_service.pap.check.MAX_OF_ONE_TOOL", 20)
     folder = BundleFolder(tmp_path).write("tools/other.json", pay_manifest(tool="other"))
     folder.policies(PERMIT_ALL + many(19, "pay") + many(19, "other"))
     assert folder.problems() == [], "what other tools' calls weigh does not count"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.pap.source import bundle_digest, commit_of, read_files
+from policy_service.pap.source import bundle_digest, find_commit, read_files
 from tests.fakes.repository import Repository, git
 
 
@@ -18,7 +18,7 @@ def repository(tmp_path: Path) -> Path:
 
 def commit(folder: Path) -> str:
     files = read_files(folder)
-    return commit_of(folder, files, bundle_digest(files))
+    return find_commit(folder, files, bundle_digest(files))
 
 
 def write(name: str, text: str) -> Any:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.pap.bundle import prepare_bundle
+from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
+from policy_service.pap.bundle import build_bundle
 from policy_service.pap.folder_reader import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES
-from policy_service.pap.git.commits import commit_at, descends, read_commit
+from policy_service.pap.git.commits import is_descendant, load_commit, read_revision
 from policy_service.pap.git.objects import BLOB, ObjectError, Objects, open_repository
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource
@@ -38,7 +38,7 @@ def repository(template: Path, tmp_path: Path) -> Repository:
 
 def refusal(repository: Repository, revision: str = "main", subfolder: str = "") -> str:
     with pytest.raises(BundleError) as refused:
-        prepare_bundle(read_commit(repository.path, revision, subfolder))
+        build_bundle(read_revision(repository.path, revision, subfolder))
     return str(refused.value)
 
 
@@ -50,19 +50,19 @@ def replace_object(repository: Repository, sha: str, raw: bytes) -> None:
 
 
 def test_a_commit_is_the_same_bundle_as_its_folder(repository: Repository) -> None:
-    folder, commit = FolderSource(repository.path).read(), read_commit(repository.path, "main")
+    folder, commit = FolderSource(repository.path).read(), read_revision(repository.path, "main")
     assert (commit.files, commit.digest, commit.commit) == (folder.files, folder.digest, repository.head())
     assert commit.folder is None
-    prepare_bundle(commit).close()
+    build_bundle(commit).close()
 
 
 def test_what_lies_beside_a_bundle_or_is_not_committed_is_not_read(repository: Repository) -> None:
-    before = read_commit(repository.path, "main").digest
+    before = read_revision(repository.path, "main").digest
     for name in "README.md LICENSE .github/workflows/ci.yml .hidden examples/a/x.bin tools/.x".split():
         repository.write(name, "beside")
     repository.commit()
     repository.write("rules.cedar", "nonsense").write("more.cedar", "nonsense")
-    assert read_commit(repository.path, "main").digest == before
+    assert read_revision(repository.path, "main").digest == before
 
 
 @pytest.mark.parametrize("object_format", ["sha1", "sha256"])
@@ -70,27 +70,27 @@ def test_objects_are_read_from_packs_as_from_loose_files(tmp_path: Path, object_
     repository = made_in(tmp_path, object_format=object_format)
     for n in range(5):
         repository.write("rules.cedar", PERMIT_ALL + "// a line\n" * 200 * n).commit()
-    before = read_commit(repository.path, "HEAD~1").files
+    before = read_revision(repository.path, "HEAD~1").files
     repository.git("repack", "-q", "-a", "-d", "-f", "--depth=50")
     repository.git("prune-packed")
-    assert read_commit(repository.path, "HEAD~1").files == before
+    assert read_revision(repository.path, "HEAD~1").files == before
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(repository: Repository, tmp_path: Path) -> None:
     repository.git("-c", "tag.gpgSign=false", "tag", "-a", "-m", "first", "v1")
     head = repository.head()
     for revision in ("main", "HEAD", "v1", "refs/heads/main", "HEAD~0", head[:12]):
-        assert read_commit(repository.path, revision).commit == head
+        assert read_revision(repository.path, revision).commit == head
     for revision in ("gone", "", "-x", "v1^{blob}", "0" * 40):
         assert f"there is no commit {revision!r}" in refusal(repository, revision)
     with pytest.raises(BundleError, match="this is no git repository"):
-        read_commit(tmp_path, "main")
+        read_revision(tmp_path, "main")
 
 
 def test_a_bundle_may_lie_in_a_subfolder(tmp_path: Path) -> None:
     made = made_in(tmp_path / "mono", "teams/desk")
     made.write("build.bin", "something else").commit()
-    found = read_commit(made.path, "main", "teams/desk")
+    found = read_revision(made.path, "main", "teams/desk")
     assert found.digest == FolderSource(made.path / "teams/desk").read().digest
     for gone in ("teams/other", "build.bin", "teams/../teams"):
         assert "there is no such folder in this commit" in refusal(made, "main", gone)
@@ -152,7 +152,7 @@ def test_a_large_file_is_refused_unread(repository: Repository, monkeypatch: pyt
 def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) -> None:
     most = b"//" + b"x" * (MAX_FILE_BYTES - 3) + b"\n"
     repository.write("large.cedar", most).commit()
-    read_commit(repository.path, "main")
+    read_revision(repository.path, "main")
     repository.write("large.cedar", most + b"\n").commit()
     assert "large.cedar: larger than" in refusal(repository)
 
@@ -177,9 +177,9 @@ def test_a_commit_that_is_not_utf8_is_read_all_the_same(repository: Repository) 
     message = "règle nouvelle\n".encode("latin1")
     commit = ("commit", "-q", "--allow-empty", "-F", "-")
     repository.git("-c", "i18n.commitEncoding=latin1", *commit, given=message)
-    assert read_commit(repository.path, "main").commit == repository.head()
+    assert read_revision(repository.path, "main").commit == repository.head()
     repo = open_repository(repository.path)
-    assert commit_at(Objects(repo), repository.head()).message == "r�gle nouvelle\n"
+    assert load_commit(Objects(repo), repository.head()).message == "r�gle nouvelle\n"
     repo.close()
 
 
@@ -214,7 +214,7 @@ def test_descent_is_by_parents_and_not_by_dates(repository: Repository) -> None:
         (first, main),
         (side, main),
     ]
-    assert [descends(Objects(repo), *pair) for pair in pairs] == [True, True, True, False, False]
+    assert [is_descendant(Objects(repo), *pair) for pair in pairs] == [True, True, True, False, False]
     repo.close()
 
 
@@ -226,20 +226,20 @@ def test_an_author_names_a_folder_at_a_revision(
 ) -> None:
     before = repository.head()
     repository.write("rules.cedar", "// nothing yet\n").commit()
-    named = bundle_named(f"{repository.path}@HEAD~1")
+    named = load_bundle_files(f"{repository.path}@HEAD~1")
     assert (named.commit, named.files["rules.cedar"]) == (before, PERMIT_ALL.encode())
     repository.git("clone", "-q", "--bare", str(repository.path), str(tmp_path / "bare.git"))
     monkeypatch.chdir(repository.path)
     for name in ("@main", ".@main", ".", f"{tmp_path / 'bare.git'}@main"):
-        assert bundle_named(name).commit == repository.head()
+        assert load_bundle_files(name).commit == repository.head()
     with pytest.raises(BundleError, match="no git repository is here or above, so there is no 'main' of it"):
-        bundle_named(f"{tmp_path}@main")
+        load_bundle_files(f"{tmp_path}@main")
 
 
 def test_a_folder_within_a_repository_is_found_there_even_when_it_is_gone(tmp_path: Path) -> None:
     made = made_in(tmp_path / "mono", "teams/desk")
     made.git("rm", "-r", "-q", "teams")
     made.commit()
-    assert bundle_named(f"{made.path / 'teams/desk'}@HEAD~1").files["rules.cedar"] == PERMIT_ALL.encode()
+    assert load_bundle_files(f"{made.path / 'teams/desk'}@HEAD~1").files["rules.cedar"] == PERMIT_ALL.encode()
     with pytest.raises(BundleError, match="no such folder in this commit"):
-        bundle_named(f"{made.path / 'teams/desk'}@HEAD")
+        load_bundle_files(f"{made.path / 'teams/desk'}@HEAD")

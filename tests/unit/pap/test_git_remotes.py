@@ -16,11 +16,11 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.pap.git import following as mirrors
+from policy_service.pap.git import git_source as mirrors
 from policy_service.pap.git import objects
-from policy_service.pap.git.following import Mirror
+from policy_service.pap.git.git_source import Mirror
 from policy_service.pap.git.objects import PackError, require_bounded
-from policy_service.pap.git.remotes import place_of
+from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder
 from tests.fakes.repository import ENVIRONMENT, Repository
@@ -35,7 +35,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def mirror(tmp_path: Path, url: str, *, password: str | None = None, timeout_s: float = 30) -> Mirror:
-    return Mirror(tmp_path / "policies.git", place_of(url, password), "main", timeout_s)
+    return Mirror(tmp_path / "policies.git", parse_address(url, password), "main", timeout_s)
 
 
 def unreachable(copy: Mirror) -> str:
@@ -68,7 +68,7 @@ SHOWN = {
 
 @pytest.mark.parametrize(("given", "shown"), SHOWN.items())
 def test_an_address_is_shown_without_who_signs_in(given: str, shown: str) -> None:
-    place = place_of(given)
+    place = parse_address(given)
     assert place.shown == shown
     assert "s3cret" not in repr(place) or place.username == "s3cret"
 
@@ -83,9 +83,9 @@ REFUSED = [
 @pytest.mark.parametrize("given", REFUSED)
 def test_what_proves_nothing_or_hides_an_option_is_refused(given: str) -> None:
     with pytest.raises(StartError, match="policies_repository") as refused:
-        place_of(given)
+        parse_address(given)
     assert "s3cret" not in str(refused.value)
-    assert place_of("ext::sh -c touch% /x").kind == "folder", "and no command"
+    assert parse_address("ext::sh -c touch% /x").kind == "folder", "and no command"
 
 
 # -- https -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from policy_service.pap.git.signatures import SignatureError, SignersError, read_signers, require_signed
+from policy_service.pap.git.signatures import (
+    AllowedSignersError,
+    SignatureError,
+    read_allowed_signers,
+    require_signed,
+)
 from tests.fakes.repository import Key, Repository
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -34,7 +39,7 @@ def trusted(folder: Path, *lines: str) -> Path:
 
 
 def who(commit: bytes, file: Path, now: datetime = NOW) -> str:
-    return require_signed(commit, read_signers(file), now)
+    return require_signed(commit, read_allowed_signers(file), now)
 
 
 def with_signature(commit: bytes, armoured: bytes) -> bytes:
@@ -165,11 +170,11 @@ WRONG_LINES = [
 
 @pytest.mark.parametrize(("line", "told"), WRONG_LINES)
 def test_a_line_that_cannot_be_read_trusts_nobody(tmp_path: Path, line: str, told: str) -> None:
-    with pytest.raises(SignersError) as refused:
-        read_signers(trusted(tmp_path, line))
+    with pytest.raises(AllowedSignersError) as refused:
+        read_allowed_signers(trusted(tmp_path, line))
     assert told in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SignersError, match="cannot be read"):
-        read_signers(tmp_path / "gone")
+    with pytest.raises(AllowedSignersError, match="cannot be read"):
+        read_allowed_signers(tmp_path / "gone")

@@ -7,7 +7,7 @@ import pytest
 
 from countersign.contract import ToolManifest, Verdict, manifest_file
 from countersign.contract.manifest import PEOPLE_ACTIONS
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from tests.fakes import bundles
 from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_args, pay_manifest
 
@@ -134,7 +134,7 @@ def test_a_tool_called_read_is_refused_for_each_rule_about_reads_would_mean_it(s
 
 
 def test_the_actions_of_people_are_those_that_no_tool_may_be_called() -> None:
-    assert frozenset(ABOUT) == PEOPLE_ACTIONS
+    assert frozenset(RESOURCE_TYPES) == PEOPLE_ACTIONS
 
 
 def test_a_bundle_without_tools_loads_and_denies_and_has_its_policies_read(starter: BundleFolder) -> None:

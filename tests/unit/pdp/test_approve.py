@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.question import AgentPrincipal
-from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve
+from policy_service.domain.policy_request import AgentPrincipal
+from policy_service.pdp.people import Permission, PersonFacts, ReviewFacts, check_approve_rules
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 APPROVE = '(principal, action == Action::"approve", resource)'
@@ -25,7 +25,9 @@ def ask(
     **changes: Any,
 ) -> Permission:
     review = ReviewFacts("rev_1", AGENT, "pay", "high", frozenset({"big"}), NOW)
-    return can_approve(folder.load().rules, Approver(person, groups, assurance), review, now=NOW, **changes)
+    return check_approve_rules(
+        folder.load().rules, PersonFacts(person, groups, assurance), review, now=NOW, **changes
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import Verdict
-from policy_service.domain.question import AgentPrincipal, Claimed, Facts
+from policy_service.domain.policy_request import AgentPrincipal, Claimed, Facts
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
@@ -74,14 +74,14 @@ def test_the_same_question_has_the_same_answer(standard: BundleFolder) -> None:
 
 
 OTHER = {"tool_digest": "f" * 64}
-GONE = {"tool": "refund", "redecided": True}
+GONE = {"tool": "refund", "reevaluated": True}
 DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "an unknown tool": ({}, {"tool": "refund"}, "unknown_tool", "countersign tools export"),
     "a tool that left the bundle": ({}, GONE, "tool_changed", ""),
     "such a tool in dev": ({}, {**GONE, "env": "dev"}, "tool_changed", ""),
     "another manifest in dev": (PAY, {**OTHER, "env": "dev"}, "tool_changed", "GET /v1/tools/pay"),
     "another manifest than the reviewed one": (PAY, OTHER, "tool_changed", "GET /v1/tools/pay"),
-    "and asked again": (PAY, {**OTHER, "redecided": True}, "tool_changed", "GET /v1/tools/pay"),
+    "and asked again": (PAY, {**OTHER, "reevaluated": True}, "tool_changed", "GET /v1/tools/pay"),
     "no resource": ({"account": "", "amount": 1}, {}, "invalid_args", ""),
 }
 
@@ -96,12 +96,12 @@ def test_what_policy_is_not_asked_about_is_denied(
 
 
 @pytest.mark.parametrize("env", ["production", "staging"])
-@pytest.mark.parametrize("asked_as_unknown", [True, False])
+@pytest.mark.parametrize("reviewed_as_unknown", [True, False])
 def test_unknown_tools_are_denied_but_in_dev(
-    standard: BundleFolder, env: str, asked_as_unknown: bool
+    standard: BundleFolder, env: str, reviewed_as_unknown: bool
 ) -> None:
-    for redecided, code in ((False, "unknown_tool"), (True, "tool_changed")):
-        asked: dict[str, Any] = {"redecided": redecided, "asked_as_unknown": asked_as_unknown}
+    for reevaluated, code in ((False, "unknown_tool"), (True, "tool_changed")):
+        asked: dict[str, Any] = {"reevaluated": reevaluated, "reviewed_as_unknown": reviewed_as_unknown}
         decision = standard.decide({}, tool="refund", env=env, **asked)
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
@@ -113,7 +113,9 @@ def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
     assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
     source = standard.load().describe("unknown-tool")
     assert source is not None and "countersign tools export" in source.doc
-    again = standard.decide({"any": [None]}, tool="refund", env="dev", redecided=True, asked_as_unknown=True)
+    again = standard.decide(
+        {"any": [None]}, tool="refund", env="dev", reevaluated=True, reviewed_as_unknown=True
+    )
     assert again == decision
 
 

@@ -17,9 +17,16 @@ import pytest
 from cedarpy import Entities
 
 from countersign.contract import Resource, Verdict
-from policy_service.domain.question import Facts
-from policy_service.pdp.cedar import Answer, ask, entities_for, entities_of, failed_policies, request_for
-from policy_service.pdp.engine import outcome_of
+from policy_service.domain.policy_request import Facts
+from policy_service.pdp.cedar import (
+    CedarAnswer,
+    build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
+    failed_policy_ids,
+)
+from policy_service.pdp.engine import combine_outcome
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
 FACTS = facts_of("Account", "facts/s.json", limit="Long")
@@ -104,11 +111,15 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     question, rules = folder.question(PAY), folder.load().rules
     tool = rules.tools["pay"]
     encoded, resource = tool.codec.encode(PAY), tool.manifest.resource_of(PAY)
-    request = request_for(question, tool, resource, encoded)
-    entities = entities_for(question, rules, resource)
+    request = build_request(question, tool, resource, encoded)
+    entities = entities_json(question, rules, resource)
     blind = Entities.from_json_str(json.dumps(entities))  # without the schema
-    assert ask(tool.everything, request, blind, tool.schema).allowed, "the engine no longer fails this way"
-    assert not ask(tool.everything, request, entities_of(entities, tool.schema), tool.schema).allowed
+    assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, (
+        "the engine no longer fails this way"
+    )
+    assert not evaluate_policies(
+        tool.everything, request, build_entities(entities, tool.schema), tool.schema
+    ).allowed
     assert folder.decide(PAY).code == "forbidden_by_policy"
     folder.policies(WRITES.replace("forbid", '@approval("cfo") forbid'))
     assert folder.decide(PAY).outcome is Verdict.REVIEW
@@ -118,7 +129,7 @@ def test_a_rule_that_reads_a_missing_entity_would_err_so_all_are_supplied(folder
     rules = forbid("resource.limit > 5")
     assert careless(rules, {}), "the engine no longer fails this way"
     assert folder.policies(rules).decide(PAY).code == "forbidden_by_policy"
-    entities = entities_for(folder.question(PAY), folder.load().rules, Resource("Account", "a1"))
+    entities = entities_json(folder.question(PAY), folder.load().rules, Resource("Account", "a1"))
     assert {(each["uid"]["type"], each["uid"]["id"]) for each in entities} == {
         ("Agent", "robot"),
         ("Account", "a1"),
@@ -146,27 +157,27 @@ def test_a_request_outside_the_schema_is_an_error_and_never_an_empty_answer(fold
     question, rules = folder.policies(PERMIT_ALL).question(PAY), folder.load().rules
     tool = rules.tools["pay"]
     resource = tool.manifest.resource_of(PAY)
-    entities = entities_of(entities_for(question, rules, resource), tool.schema)
-    good = request_for(question, tool, resource, tool.codec.encode(PAY))
-    assert ask(tool.everything, good, entities, tool.schema).allowed
+    entities = build_entities(entities_json(question, rules, resource), tool.schema)
+    good = build_request(question, tool, resource, tool.codec.encode(PAY))
+    assert evaluate_policies(tool.everything, good, entities, tool.schema).allowed
     fraction, more = good.context.replace('"amount": 100', '"amount": 1.5'), good.context[:-1] + ', "x": 1}'
     for context in ("{}", "not JSON", fraction, more):
-        answer = ask(tool.everything, replace(good, context=context), entities, tool.schema)
+        answer = evaluate_policies(tool.everything, replace(good, context=context), entities, tool.schema)
         assert answer.errors
         assert not answer.allowed
-        assert outcome_of(answer, frozenset()).verdict is Verdict.DENY
+        assert combine_outcome(answer, frozenset()).verdict is Verdict.DENY
 
 
 def test_an_answer_with_errors_is_never_believed() -> None:
     for allowed in (True, False):
         for fired in (frozenset[str](), frozenset({"g"})):
-            outcome = outcome_of(Answer(allowed, frozenset({"p"}), ("boom",)), fired)
+            outcome = combine_outcome(CedarAnswer(allowed, frozenset({"p"}), ("boom",)), fired)
             assert (outcome.verdict, outcome.errors) == (Verdict.DENY, ("boom",))
 
 
 def test_the_failed_policy_is_read_off_the_engines_sentence() -> None:
     errors = ("error while evaluating policy `a.b-c_1`: integer overflow", "failed to build request: x `y`")
-    assert failed_policies(errors) == ("a.b-c_1",)
+    assert failed_policy_ids(errors) == ("a.b-c_1",)
 
 
 def test_a_naive_time_is_no_time(folder: BundleFolder) -> None:

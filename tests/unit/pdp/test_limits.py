@@ -3,7 +3,7 @@
 import pytest
 
 from policy_service.domain.gates import Gate
-from policy_service.pdp.limits import limit_of
+from policy_service.pdp.limits import find_limit
 from policy_service.pdp.rules import PolicySource
 
 SPENT = "context.history.spent"
@@ -28,7 +28,7 @@ def policy(
 
 
 def told(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
-    found = limit_of(policies, meter="spent", field=field, action="pay", groups=frozenset({"money"}))
+    found = find_limit(policies, meter="spent", field=field, action="pay", groups=frozenset({"money"}))
     return None if found is None else found.total
 
 

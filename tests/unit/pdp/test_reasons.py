@@ -9,7 +9,7 @@ import pytest
 
 from countersign.contract import DenyCode
 from policy_service.domain.decision import Reason
-from policy_service.domain.question import AgentPrincipal, Facts
+from policy_service.domain.policy_request import AgentPrincipal, Facts
 from policy_service.pdp.rules import PolicySource
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder
 
@@ -30,7 +30,7 @@ def denied(folder: BundleFolder, code: DenyCode) -> tuple[Reason, ...]:
         case DenyCode.UNKNOWN_TOOL:
             return folder.decide({}, tool="refund").reasons
         case DenyCode.TOOL_CHANGED:
-            gone = folder.decide({}, tool="refund", redecided=True).reasons
+            gone = folder.decide({}, tool="refund", reevaluated=True).reasons
             return (*folder.decide(PAY, tool_digest="f" * 64).reasons, *gone)
         case DenyCode.INVALID_ARGS:
             return folder.decide({}).reasons

@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from countersign import tracing
-from countersign.journal import database_at
-from countersign.journal.place import JournalPlace
-from countersign.journal.verifying import verify
+from countersign.journal import open_database
+from countersign.journal.location import JournalLocation
+from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, make_desk, refund_tool
 from tests.unit.sdk.journals import engine, journal_database, place, server
 
@@ -20,14 +20,14 @@ __all__ = ["desk", "engine", "journal_database", "place", "server"]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, place: JournalPlace, request: pytest.FixtureRequest) -> Iterator[Desk]:
+def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest) -> Iterator[Desk]:
     assert not isinstance(place, str), (
         f"a parameter 'place' ({place!r}) hides the fixture: call it another name"
     )
     world = make_desk(tmp_path, journal_path=place)
     yield world
     world.runtime.close()
-    database = database_at(place)
+    database = open_database(place)
     is_there = database.is_there()
     database.close()
     if is_there:
@@ -47,6 +47,6 @@ def spans() -> Iterator[InMemorySpanExporter]:
     """Everything that is traced."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with tracing.using(provider):
+    with tracing.use_provider(provider):
         yield exporter
     provider.shutdown()

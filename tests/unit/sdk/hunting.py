@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.location import JournalLocation, JournalUrl
 
 SECRET = 'Zoë "4111-9f1c7ab3" Öztürk'
 """Its letters, quotes and digits read differently in JSON, in a URL, in an escaped text."""
@@ -49,7 +49,7 @@ def found_in(places: Mapping[str, bytes]) -> list[str]:
     ]
 
 
-def everything_of(place: JournalPlace) -> dict[str, bytes]:
+def everything_of(place: JournalLocation) -> dict[str, bytes]:
     """Every byte of a journal: its files with what SQLite keeps beside them, or every column of every row."""
     if isinstance(place, Path):
         beside = sorted(place.parent.glob(f"{place.name}*"))

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from countersign.journal import Journal
-from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.export import describe_transaction, render_export
+from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.telling import describe, exported
 from tests.counterparts import postgres, require
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))
@@ -54,7 +54,7 @@ def both_engines(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Iterator[JournalPlace]:
+def place(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Iterator[JournalLocation]:
     """Where the journal of this test lies; there is none yet."""
     if engine == "sqlite":
         yield tmp_path / "journal.db"
@@ -87,6 +87,6 @@ def terminate(journal: Journal, place: JournalUrl) -> None:
 
 def document(journal: Journal, *keys: str) -> dict[str, Any]:
     """What `journal export --format json` writes of these transactions."""
-    found = [describe(journal, one) for key in keys for one in journal.transactions.find(key)]
-    read: dict[str, Any] = json.loads(exported("json", found, "2026-11-23T12:00:00Z"))
+    found = [describe_transaction(journal, one) for key in keys for one in journal.transactions.find(key)]
+    read: dict[str, Any] = json.loads(render_export("json", found, "2026-11-23T12:00:00Z"))
     return read

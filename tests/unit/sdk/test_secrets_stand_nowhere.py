@@ -37,11 +37,11 @@ from countersign.cli.app import app
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import EffectState
 from countersign.contract.states import Outcome
-from countersign.journal import Done, Lease, LocalState, News
-from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal import EffectOutcome, Lease, LocalState, RemoteOutcome
+from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.verifying import verify
+from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, effect_rows, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
@@ -143,7 +143,7 @@ class Airline:
 
 
 @pytest.fixture
-def airline(tmp_path: Path, place: JournalPlace, spans: InMemorySpanExporter) -> Iterator[Airline]:
+def airline(tmp_path: Path, place: JournalLocation, spans: InMemorySpanExporter) -> Iterator[Airline]:
     keys = tmp_path / "keys"
     add_key(keys)
     desk = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
@@ -210,7 +210,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     assert row.error == "TimeoutError"
     told = json.dumps(SECRET, ensure_ascii=False).encode()
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
-    news = News(row.effect_id, (LocalState.FIRED,), settlements.encode(), told)
+    news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), told)
     lease = runtime.journal.leases.acquire(unknown.txn)
     assert isinstance(lease, Lease)
     runtime.journal.firing.learn(lease, row.staging, [news])
@@ -218,7 +218,7 @@ def _unknown_and_settled(airline: Airline) -> None:
     (row,) = effect_rows(desk, "settled")
     assert (row.result, row.said[0]["result"]) == (told, SECRET)
     desk.service.settle(unknown.txn, row.effect_id, EffectState.FIRED)
-    airline.hear("records", (row, news, Done("e", Outcome.FIRED, "a", result=told)))
+    airline.hear("records", (row, news, EffectOutcome("e", Outcome.FIRED, "a", result=told)))
 
 
 def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import countersign
 from countersign import Settings, SettingsError
 from countersign import settings as settings_module
 from countersign.contract import PrivateKey
-from countersign.journal.place import JournalUrl, default_key_path
+from countersign.journal.location import JournalUrl, default_key_path
 from countersign.settings import journal_key_path_from_env, journal_path_from_env, load_key
 from tests.fakes.desk import write_key
 

@@ -17,13 +17,13 @@ import pytest
 
 import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
-from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
+from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal import Lease
-from countersign.journal.place import journal_place
+from countersign.journal.location import parse_location
 from countersign.journal.records import _damaged
 from countersign.llm.errors import BudgetExceeded, UsageUnknown
-from countersign.rehearsal.divergences import Divergence, ReplayDiverged
+from countersign.simulation.replay_report import Divergence, ReplayDiverged
 from countersign.transactions.schedule import StepsRefused
 from tests.fakes.desk import Desk
 from tests.unit.sdk.hunting import SECRET, found_in
@@ -37,7 +37,7 @@ OF_A_SERVICE = {"ServiceFailed", "VoteRefused"}
 
 ARGS: dict[str, Any] = {"pin": SECRET}
 EDIT = Proposal("p-1", "pay", "e", ARGS, {"pin": "0000"}, "too much", "m", "Maya")
-REVIEW = PendingReview("e", "pay", "r", None, None, (Asks(("finance",), 1),))
+REVIEW = PendingReview("e", "pay", "r", None, None, (ApprovalRequirement(("finance",), 1),))
 QUESTION = Question("q", "r", "e", "pay", "why?", "Maya", "today")
 STANDS = {"pay#1": "fired", "mail#2": "failed"}
 DIFFERS = Divergence("changed", "staged", 1, "pay", SECRET, SECRET, "pay has another argument")
@@ -117,8 +117,8 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (errors.ReleaseRefused("t", "bad_signature", step=3), "Tell the operator"),
     (errors.ReleaseLapsed("k", "t", "too late"), ANOTHER_KEY),
     (errors.ReleaseLapsed("k", "t", "too late", may_fire=True), RESUME),
-    (errors.Moved("db", "row", read=True, expected="1", now="2"), "run the transaction again"),
-    (errors.Moved("db", "row", read=True, expected="1", now="2", said="busy"), "run the transaction again"),
+    (errors.IsolationConflict("db", "row", read=True, expected="1", now="2"), "run the transaction again"),
+    (errors.IsolationConflict("db", "row", read=True, expected="1", now="2", said="busy"), "run the transaction again"),
     (budget_exceeded("calls", datetime(2026, 11, 24, tzinfo=UTC)), "00:00 UTC. Wait, or tell the user"),
     (budget_exceeded("tokens"), "not renewed. Ask for less ("),
     (errors.SavepointLost("gone"), "Run it again"),
@@ -168,7 +168,7 @@ def not_declared(_: object, desk: Desk) -> object:
 
 
 def settings_error(*_: object) -> object:
-    return journal_place(f"mysql://u:{SECRET}@host/db")
+    return parse_location(f"mysql://u:{SECRET}@host/db")
 
 
 def price_unknown(_: object, desk: Desk) -> None:

@@ -36,7 +36,7 @@ from countersign import (
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from tests.fakes.desk import (
     Desk,
     answering_tool,

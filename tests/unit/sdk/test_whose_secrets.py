@@ -22,10 +22,10 @@ from countersign import (
     transaction,
 )
 from countersign.contract import Verdict
+from countersign.journal.export import describe_transaction
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
-from countersign.journal.telling import describe
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
@@ -69,7 +69,7 @@ def told_nowhere(*told: object) -> bool:
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
     (record,) = desk.runtime.journal.transactions.find(key)
-    return describe(desk.runtime.journal, record)
+    return describe_transaction(desk.runtime.journal, record)
 
 
 def in_journal(desk: Desk) -> list[str]:

@@ -14,10 +14,16 @@ from sqlalchemy import Connection, event, text
 
 from policy_service.errors import ForbiddenError, StorageUnavailableError
 from policy_service.storage import postgres
-from policy_service.storage.alone import act_for, alone_with, count_alone, require_alone, stop
+from policy_service.storage.advisory_locks import (
+    lock_counters,
+    lock_exclusive,
+    lock_shared,
+    lock_transaction,
+    require_locked,
+)
 from policy_service.storage.database import Database, StorageLimits, Tx
-from policy_service.workflow.oversight.revoke import revoke_approver
-from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.revocation.revoke import revoke_approver
 
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
@@ -77,15 +83,15 @@ def second_after(
 
 
 def on(txn: str) -> Callable[[Tx], Any]:
-    return lambda tx: alone_with(tx, txn)
+    return lambda tx: lock_transaction(tx, txn)
 
 
 def acting(party: str) -> Callable[[Tx], Any]:
-    return lambda tx: act_for(tx, party)
+    return lambda tx: lock_shared(tx, party)
 
 
 def stopping(party: str) -> Callable[[Tx], Any]:
-    return lambda tx: stop(tx, party)
+    return lambda tx: lock_exclusive(tx, party)
 
 
 def revoking(sub: str) -> Callable[[Tx], Any]:
@@ -95,7 +101,7 @@ def revoking(sub: str) -> Callable[[Tx], Any]:
 def deciding(sub: str) -> Callable[[Tx], Any]:
     def unit(tx: Tx) -> None:
         with suppress(ForbiddenError):  # where they were revoked first
-            require_deciding(tx, "idp", sub)
+            require_active_person(tx, "idp", sub)
 
     return unit
 
@@ -126,7 +132,7 @@ def test_who_waits_for_whom(
 def test_a_unit_that_waited_goes_by_a_later_now(store: Database, replica: Database) -> None:
     held = Held(store, on(ONE))
     with ThreadPoolExecutor(1) as threads:
-        told = threads.submit(replica.write_sync, lambda tx: (tx.now, alone_with(tx, ONE).now))
+        told = threads.submit(replica.write_sync, lambda tx: (tx.now, lock_transaction(tx, ONE).now))
         until_it_waits(store, told)
         ended = held.let_go()
         before, after = told.result(_PATIENCE_S)
@@ -135,11 +141,11 @@ def test_a_unit_that_waited_goes_by_a_later_now(store: Database, replica: Databa
 
 def test_a_unit_is_alone_with_one_transaction_at_most_and_moves_no_other(store: Database) -> None:
     with pytest.raises(RuntimeError, match="one transaction at most"):
-        store.write_sync(lambda tx: alone_with(alone_with(tx, ONE), OTHER))
+        store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
     for ask in (lambda tx: tx, on(OTHER)):  # alone with nobody, or with another
         with pytest.raises(RuntimeError, match="ask for that first"):
-            store.write_sync(lambda tx, ask=ask: require_alone(ask(tx), ONE))
-    store.write_sync(lambda tx: require_alone(alone_with(tx, ONE), ONE))
+            store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
+    store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -150,7 +156,7 @@ def test_who_waits_too_long_is_told_to_ask_again(store: Database, migrated_url: 
         with pytest.raises(StorageUnavailableError, match="repeat the request"):
             impatient.write_sync(on(ONE))
         held.let_go()
-        assert impatient.write_sync(lambda tx: alone_with(tx, ONE).alone_with) == ONE
+        assert impatient.write_sync(lambda tx: lock_transaction(tx, ONE).alone_with) == ONE
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -160,7 +166,7 @@ def test_the_locks_of_a_replica_that_is_gone_are_given_back(
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it
     with Database.open(migrated_url) as hanging:
         held = Held(hanging, on(ONE))
-        assert replica.write_sync(lambda tx: alone_with(tx, ONE).alone_with) == ONE
+        assert replica.write_sync(lambda tx: lock_transaction(tx, ONE).alone_with) == ONE
         with pytest.raises(StorageUnavailableError):
             held.let_go()
 
@@ -172,7 +178,7 @@ def test_those_a_submission_is_counted_for_are_asked_for_in_one_order(replica: D
     def ask(tx: Tx, names: list[str]) -> None:
         keys: list[int] = []
         event.listen(tx.conn, "before_cursor_execute", lambda *said: keys.append(said[3]["key"]))
-        count_alone(tx, names)
+        lock_counters(tx, names)
         asked.append(keys)
 
     names = [f"agent {n}" for n in range(9)]

@@ -12,19 +12,19 @@ import pytest
 from sqlalchemy import bindparam, update
 
 from policy_service.storage.core import (
-    change,
+    execute_write,
     find,
     find_one,
+    insert_or_ignore,
     insert_row,
-    insert_unless_taken,
-    insert_unless_there,
+    insert_row_or_ignore,
     table,
-    write,
+    update_rows,
 )
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import MetaRow
+from policy_service.storage.system_tables import MetaRow
 from policy_service.storage.tables import AgentRow
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 from tests.unit.storage.databases import column
 
 META = table(MetaRow)
@@ -73,23 +73,23 @@ def test_what_is_inserted_is_found_as_it_was(store: Database) -> None:
 def test_a_statement_sent_without_one_of_its_values_is_an_error_and_no_null(store: Database) -> None:
     ended = update(META).where(META.c.name == bindparam("asked")).values(value=bindparam("said"))
     with pytest.raises(KeyError, match="said"):
-        store.write_sync(lambda tx: write(tx.conn, ended, {"asked": "epoch"}))
-    assert store.write_sync(lambda tx: write(tx.conn, ended, {"asked": "nobody", "said": "x"})) == 0
+        store.write_sync(lambda tx: execute_write(tx.conn, ended, {"asked": "epoch"}))
+    assert store.write_sync(lambda tx: execute_write(tx.conn, ended, {"asked": "nobody", "said": "x"})) == 0
 
 
 def test_a_change_reaches_the_rows_that_are_as_they_were_and_says_how_many(store: Database) -> None:
     store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
-    store.write_sync(lambda tx: change(tx.conn, AgentRow, {"name": "one"}, {"frozen_at": NOW}))
+    store.write_sync(lambda tx: update_rows(tx.conn, AgentRow, {"name": "one"}, {"frozen_at": NOW}))
     was, thawed = {"name": "one", "frozen_at": NOW}, {"frozen_at": None, "owner": "x"}
     for reached in (1, 0):  # somebody was first
-        assert store.write_sync(lambda tx: change(tx.conn, AgentRow, was, thawed)) == reached
+        assert store.write_sync(lambda tx: update_rows(tx.conn, AgentRow, was, thawed)) == reached
     assert (one(store).owner, one(store).frozen_at) == ("x", None)
 
 
 def test_a_row_is_inserted_unless_its_key_is_taken(store: Database) -> None:
     for owner, inserted in (("first", True), ("second", False)):
         row = agent("one", owner=owner)
-        assert store.write_sync(lambda tx, row=row: insert_unless_taken(tx.conn, row)) is inserted
+        assert store.write_sync(lambda tx, row=row: insert_row_or_ignore(tx.conn, row)) is inserted
     assert one(store).owner == "first"
 
 
@@ -112,7 +112,7 @@ def test_the_first_is_written_and_the_second_yields(store: Database) -> None:
     def put(value: str | None) -> int:
         row = {"name": "epoch", "value": value}
         return store.write_sync(
-            lambda tx: tx.conn.execute(insert_unless_there(tx.conn, META).values(row)).rowcount
+            lambda tx: tx.conn.execute(insert_or_ignore(tx.conn, META).values(row)).rowcount
         )
 
     with pytest.raises(Exception, match=r"(?i)null"):  # another rule than the key's

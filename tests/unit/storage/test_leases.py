@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from policy_service.storage import alone
+from policy_service.storage import advisory_locks
 from policy_service.storage.database import Database, Tx
 from tests.unit.storage.databases import Clock
 
@@ -16,11 +16,11 @@ TTL = timedelta(seconds=10)
 
 
 def take(holder: str, name: str = "job") -> Callable[[Tx], int | None]:
-    return lambda tx: alone.acquire(tx, name, holder, TTL)
+    return lambda tx: advisory_locks.acquire_lease(tx, name, holder, TTL)
 
 
 def release(holder: str, name: str = "job") -> Callable[[Tx], bool]:
-    return lambda tx: alone.release(tx, name, holder)
+    return lambda tx: advisory_locks.release_lease(tx, name, holder)
 
 
 def test_another_takes_over_when_it_ends_and_the_fence_rises(timed: Database, clock: Clock) -> None:

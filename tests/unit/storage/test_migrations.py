@@ -14,7 +14,7 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import migrations
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.unit.storage.databases import column, execute
 
 AUDIT = table(AuditRow)
@@ -58,13 +58,13 @@ def test_of_replicas_that_start_together_one_migrates_and_the_others_wait(postgr
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     with Database.open(postgres_url) as db, ThreadPoolExecutor(1) as replicas:
         with db._pools[0].connect() as first:
-            first.execute(text(f"SELECT pg_advisory_lock({migrations._MIGRATING})"))
+            first.execute(text(f"SELECT pg_advisory_lock({migrations._MIGRATION_LOCK_ID})"))
             second = replicas.submit(migrations.migrate, postgres_url)
             while not second.done() and column(db, f"{locks} AND NOT granted") == [0]:
                 pass
             assert migrations.is_empty(postgres_url)
             assert not second.done()
-            first.execute(text(f"SELECT pg_advisory_unlock({migrations._MIGRATING})"))
+            first.execute(text(f"SELECT pg_advisory_unlock({migrations._MIGRATION_LOCK_ID})"))
             second.result(60)
         migrations.check(postgres_url)
         assert column(db, locks) == [0], "it is given back"

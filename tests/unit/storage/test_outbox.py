@@ -14,13 +14,13 @@ from sqlalchemy import select
 from policy_service.storage import outbox
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.outbox import Drained, Message, Retry
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.outbox import DrainResult, Message, RetryPolicy
+from policy_service.storage.system_tables import OutboxRow
 from tests.unit.storage.databases import START, Clock
 
 pytestmark = pytest.mark.anyio
 OUTBOX = table(OutboxRow)
-RETRY = Retry(max_attempts=3, backoff_s=10, max_backoff_s=15, claim_s=60)
+RETRY = RetryPolicy(max_attempts=3, backoff_s=10, max_backoff_s=15, claim_s=60)
 
 
 class Receiver:
@@ -37,14 +37,14 @@ class Receiver:
         if message.kind in self.fails_for:
             raise ConnectionError(f"no route to {message.payload}")
 
-    async def drains(self, db: Database, limit: int = 50) -> Drained:
+    async def drains(self, db: Database, limit: int = 50) -> DrainResult:
         return await outbox.drain(db, self, limit=limit, retry=RETRY)
 
 
 async def put(db: Database, *kinds: str, clock: Clock | None = None) -> None:
     """One of each kind; a second apart, where a clock is given."""
     for kind in kinds:
-        await db.write(lambda tx, kind=kind: outbox.put(tx, kind, {"id": f"id-{kind}"}))
+        await db.write(lambda tx, kind=kind: outbox.enqueue(tx, kind, {"id": f"id-{kind}"}))
         if clock is not None:
             clock.later(1)
 
@@ -58,7 +58,7 @@ def owe(*names: str, kind: str = "told", lane: str = "a", hours: int = 24) -> Ca
 
     def unit(tx: Tx) -> None:
         for name in names:
-            outbox.put_once(tx, name, kind, {}, lane=lane, give_up_at=tx.now + timedelta(hours=hours))
+            outbox.enqueue_once(tx, name, kind, {}, lane=lane, give_up_at=tx.now + timedelta(hours=hours))
 
     return unit
 
@@ -70,14 +70,14 @@ def take(tx: Tx) -> Message | None:
 async def test_a_message_leaves_once_with_what_it_was_given(timed: Database) -> None:
     await put(timed, "task_opened")
     receiver = Receiver()
-    assert await receiver.drains(timed) == Drained(sent=1)
-    assert await receiver.drains(timed) == Drained()
+    assert await receiver.drains(timed) == DrainResult(sent=1)
+    assert await receiver.drains(timed) == DrainResult()
     assert (receiver.got, receiver.payloads) == ([("task_opened", 1)], [{"id": "id-task_opened"}])
 
 
 async def test_a_unit_that_raises_sends_nothing(timed: Database) -> None:
     def unit(tx: Tx) -> None:
-        outbox.put(tx, "x", {})
+        outbox.enqueue(tx, "x", {})
         raise LookupError
 
     with pytest.raises(LookupError):
@@ -90,23 +90,23 @@ async def test_messages_leave_oldest_first_and_none_waits_for_a_failed_one(
 ) -> None:
     await put(timed, *"abcd", clock=clock)
     receiver = Receiver("c")
-    assert await receiver.drains(timed, limit=2) == Drained(sent=2)
-    assert await receiver.drains(timed) == Drained(sent=1, failed=1)
+    assert await receiver.drains(timed, limit=2) == DrainResult(sent=2)
+    assert await receiver.drains(timed) == DrainResult(sent=1, failed=1)
     assert receiver.got == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
 
 
 async def test_it_is_tried_again_after_growing_pauses_and_set_aside(timed: Database, clock: Clock) -> None:
     await put(timed, "bad")
     receiver = Receiver("bad")
-    assert await receiver.drains(timed) == Drained(failed=1)
+    assert await receiver.drains(timed) == DrainResult(failed=1)
     assert [row["last_error"] for row in await rows(timed)] == ["ConnectionError"], "it quotes nothing"
-    for pause, then in ((10, Drained(failed=1)), (15, Drained(dead=1))):
+    for pause, then in ((10, DrainResult(failed=1)), (15, DrainResult(dead=1))):
         clock.later(pause - 0.01)
-        assert await receiver.drains(timed) == Drained()
+        assert await receiver.drains(timed) == DrainResult()
         clock.later(0.01)
         assert await receiver.drains(timed) == then
     clock.later(10_000)
-    assert await receiver.drains(timed) == Drained()
+    assert await receiver.drains(timed) == DrainResult()
     assert receiver.got == [("bad", 1), ("bad", 2), ("bad", 3)]
     assert [(row["state"], row["attempts"]) for row in await rows(timed)] == [("dead", 3)]
 
@@ -122,9 +122,9 @@ async def test_what_a_process_that_died_was_delivering_is_due_again(timed: Datab
     assert len(await timed.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
     receiver = Receiver()
     clock.later(59.9)
-    assert await receiver.drains(timed) == Drained()
+    assert await receiver.drains(timed) == DrainResult()
     clock.later(0.1)
-    assert await receiver.drains(timed) == Drained(sent=1)
+    assert await receiver.drains(timed) == DrainResult(sent=1)
     assert receiver.got == [("a", 2)]
 
 
@@ -138,9 +138,9 @@ async def test_two_who_drain_at_once_do_not_take_the_same_message(timed: Databas
 async def test_what_was_sent_is_forgotten_and_what_waits_is_not(timed: Database, clock: Clock) -> None:
     await put(timed, "a", "bad")
     await Receiver("bad").drains(timed)
-    assert await timed.write(lambda tx: outbox.forget_sent(tx, START)) == 0
+    assert await timed.write(lambda tx: outbox.delete_sent(tx, START)) == 0
     clock.later(1)
-    assert await timed.write(lambda tx: outbox.forget_sent(tx, tx.now)) == 1
+    assert await timed.write(lambda tx: outbox.delete_sent(tx, tx.now)) == 1
     assert [row["kind"] for row in await rows(timed)] == ["bad"]
 
 
@@ -149,10 +149,10 @@ async def test_what_a_lane_gave_up_is_forgotten_and_nothing_else(timed: Database
     await timed.write(owe("gone", lane="webhook b", hours=1))
     await put(timed, "own")
     clock.later(7_200)
-    assert await timed.write(lambda tx: outbox.give_up(tx, "webhook a")) == 1
+    assert await timed.write(lambda tx: outbox.expire_messages(tx, "webhook a")) == 1
     for days, forgotten in ((29, 0), (32, 1), (40, 0)):
         before = START + timedelta(days=days - 30)
-        assert await timed.write(lambda tx, before=before: outbox.forget_given_up(tx, before)) == forgotten
+        assert await timed.write(lambda tx, before=before: outbox.delete_dead(tx, before)) == forgotten
     left = {row["outbox_id"]: row["state"] for row in await rows(timed)}
     assert left.pop("gone") == "waiting", "its receiver is gone, and may be told after all"
     assert list(left.values()) == ["waiting"]
@@ -169,8 +169,8 @@ async def test_an_attempt_longer_than_its_claim_says_nothing_of_the_next(
     second = await timed.write(take)
     assert second is not None
     assert not await timed.write(lambda tx: outbox.mark_sent(tx, "one", first.attempt))
-    assert not await timed.write(lambda tx: outbox.set_aside(tx, "one", "no", first.attempt))
-    assert not await timed.write(lambda tx: outbox.put_back(tx, "one", "no", attempt=first.attempt))
+    assert not await timed.write(lambda tx: outbox.mark_dead(tx, "one", "no", first.attempt))
+    assert not await timed.write(lambda tx: outbox.requeue(tx, "one", "no", attempt=first.attempt))
     assert await timed.write(take) is None, "it is still claimed"
     assert await timed.write(lambda tx: outbox.mark_sent(tx, "one", second.attempt))
 
@@ -191,9 +191,9 @@ async def test_of_many_who_take_the_first_of_a_lane_at_once_one_has_it(timed: Da
 async def test_what_is_revived_can_leave_out_a_kind(timed: Database) -> None:
     for name, kind in (("one", "told"), ("two", "shown")):
         await timed.write(owe(name, kind=kind))
-        await timed.write(lambda tx, name=name: outbox.set_aside(tx, name, "no"))
+        await timed.write(lambda tx, name=name: outbox.mark_dead(tx, name, "no"))
     later = START + timedelta(days=2)
-    assert await timed.write(lambda tx: outbox.try_again(tx, "a", later, but="shown", attempts=1)) == 1
+    assert await timed.write(lambda tx: outbox.retry_dead(tx, "a", later, but="shown", attempts=1)) == 1
     found = await timed.write(take)
     assert found is not None
     assert (found.outbox_id, found.attempt) == ("one", 2)

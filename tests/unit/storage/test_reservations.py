@@ -15,11 +15,11 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.reservations import (
     NEWEST,
     Subject,
-    give_back,
-    held_by,
-    put,
+    add_reservation,
+    release_reservations,
+    reservations_of,
+    reserved_total,
     resource_digest,
-    total,
 )
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -29,11 +29,11 @@ LARGEST = 2**53 - 1
 def hold(tx: Tx, n: int, amount: int = 1, **other: Any) -> None:
     acme = resource_digest("Account", "acme")
     held = {"tool": "pay", "agent": "robot", "resource": acme, "reserved_at": AT, "given_back_at": None}
-    put(tx, effect_id=f"{n:064}", rev=1, field="/amount", amount=amount, **held | other)
+    add_reservation(tx, effect_id=f"{n:064}", rev=1, field="/amount", amount=amount, **held | other)
 
 
 def of_robot(conn: Connection, *tools: str, first: datetime = AT, before: int = NEWEST) -> int:
-    return total(conn, "agent", "robot", "/amount", tools or ("pay",), first=first, before=before)
+    return reserved_total(conn, "agent", "robot", "/amount", tools or ("pay",), first=first, before=before)
 
 
 def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> None:
@@ -49,9 +49,11 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
             of_robot(tx.conn, "pay", "ship"),
             of_robot(tx.conn, first=AT - timedelta(days=1)),
             of_robot(tx.conn, first=AT + timedelta(microseconds=1)),
-            total(tx.conn, "agent", "robot", "", ("pay",), first=AT),
-            total(tx.conn, "resource", acme, "/amount", ("pay",), first=AT),
-            total(tx.conn, "resource", resource_digest("Accountacme", ""), "/amount", ("pay",), first=AT),
+            reserved_total(tx.conn, "agent", "robot", "", ("pay",), first=AT),
+            reserved_total(tx.conn, "resource", acme, "/amount", ("pay",), first=AT),
+            reserved_total(
+                tx.conn, "resource", resource_digest("Accountacme", ""), "/amount", ("pay",), first=AT
+            ),
         ]
 
     assert store.write_sync(work) == [10, 110, 10_010, 0, 0, 1_010, 0]
@@ -61,11 +63,11 @@ def test_a_total_leaves_out_what_is_not_before_an_ordinal_and_what_came_back(sto
     def work(tx: Tx) -> list[int]:
         hold(tx, 1, 10, reserved_at=AT + timedelta(hours=1))  # the clock was put back after it
         hold(tx, 2, 100)
-        ordinal = held_by(tx.conn, f"{2:064}", 1)["/amount"].ordinal
+        ordinal = reservations_of(tx.conn, f"{2:064}", 1)["/amount"].ordinal
         assert ordinal is not None
         seen = [of_robot(tx.conn), of_robot(tx.conn, before=ordinal), of_robot(tx.conn, before=ordinal + 1)]
-        give_back(tx, f"{1:064}", 1)
-        assert held_by(tx.conn, f"{1:064}", 1) == {}
+        release_reservations(tx, f"{1:064}", 1)
+        assert reservations_of(tx.conn, f"{1:064}", 1) == {}
         return [*seen, of_robot(tx.conn), of_robot(tx.conn, before=ordinal)]
 
     assert store.write_sync(work) == [110, 10, 110, 100, 0]

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage import database, postgres, unit
+from policy_service.storage import database, postgres, unit_of_work
 from policy_service.storage.database import Database, StorageLimits, Tx
 from tests.fakes.silent import Silent
 from tests.unit.storage.databases import execute
@@ -62,8 +62,8 @@ def proxy(postgres_url: str) -> Iterator[Silent]:
 async def test_a_server_that_falls_silent_is_not_waited_for(
     postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_ANSWER_S", 1.0)
-    monkeypatch.setattr(postgres, "_SILENCE_S", 2)
+    monkeypatch.setattr(postgres, "_RESPONSE_S", 1.0)
+    monkeypatch.setattr(postgres, "_KEEPALIVE_S", 2)
     url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
     with Database.open(url, limits=StorageLimits(busy_timeout_ms=100)) as db:
         execute(db, "CREATE TABLE t (n INTEGER)")
@@ -100,7 +100,7 @@ def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
         begun.set()
         assert go.wait(_BOUND_S)
 
-    monkeypatch.setattr(database, "MOST_WAITING", _ROOM)
+    monkeypatch.setattr(database, "MAX_PENDING_UNITS", _ROOM)
     with Database.open(database_url, limits=StorageLimits(pool_size=1)) as db:
         execute(db, "CREATE TABLE t (n INTEGER)")
         held: Future[None] = Future()
@@ -128,7 +128,7 @@ async def test_what_has_waited_too_long_is_not_run(busy: Busy, monkeypatch: pyte
     db, go = busy
     stale = [asyncio.create_task(db.write(add(n))) for n in range(3)]
     await asyncio.sleep(0)
-    monkeypatch.setattr(unit, "STALE_S", 0.0)
+    monkeypatch.setattr(unit_of_work, "MAX_QUEUE_S", 0.0)
     go.set()
     for one in await asyncio.gather(*stale, return_exceptions=True):
         assert isinstance(one, StorageUnavailableError)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.storage.sqlite import ProcessLock, copy_to, lock_path
-from tests.house.repository import ROOT
+from policy_service.storage.sqlite import ProcessLock, backup_to, lock_path
+from tests.conventions.repository import ROOT
 
 HOLD = """
 import sys
@@ -108,7 +108,7 @@ def test_a_link_planted_in_its_place_leads_nowhere(
     target = tmp_path / "target"
     target.write_text("mine")
     plant(backup.with_name("taken.db.part"), target)
-    copy_to(database, backup)
+    backup_to(database, backup)
     assert target.read_text() == "mine"
     require_sound(backup)
 
@@ -118,7 +118,7 @@ def test_a_file_others_may_write_is_not_kept(database: Path, backup: Path, tmp_p
     planted.write_text("planted")
     planted.chmod(0o666)
     with planted.open("rb") as held:
-        copy_to(database, backup)
+        backup_to(database, backup)
         assert held.read() == b"planted", "who held it open reads nothing of the copy"
     require_sound(backup)
 
@@ -126,5 +126,5 @@ def test_a_file_others_may_write_is_not_kept(database: Path, backup: Path, tmp_p
 def test_what_cannot_be_removed_is_refused_in_a_sentence(database: Path, backup: Path) -> None:
     backup.with_name("taken.db.part").mkdir()
     with pytest.raises(StartError, match="cannot be written"):
-        copy_to(database, backup)
+        backup_to(database, backup)
     assert not backup.exists()

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, insert, select
 from sqlalchemy.exc import StatementError
 
 from policy_service.storage.database import Database
-from policy_service.storage.types import TIME_TEXT_LENGTH, Json, UtcDateTime, first_id, new_id, time_text
+from policy_service.storage.types import TIME_TEXT_LENGTH, Json, UtcDateTime, min_id_at, new_id, time_text
 from tests.unit.storage.databases import column
 
 COLUMNS = (Column("n", Integer, primary_key=True), Column("at", UtcDateTime), Column("doc", Json))
@@ -77,5 +77,5 @@ def test_json_comes_back_and_none_is_null_and_not_a_word(moments: Database) -> N
 
 def test_every_id_of_a_moment_or_later_is_not_less_than_its_first() -> None:
     now, step = NOON + timedelta(microseconds=1500), timedelta(milliseconds=1)
-    assert first_id("dec", now) <= new_id("dec", now) < first_id("dec", now + step)
-    assert new_id("dec", now - step) < first_id("dec", now)
+    assert min_id_at("dec", now) <= new_id("dec", now) < min_id_at("dec", now + step)
+    assert new_id("dec", now - step) < min_id_at("dec", now)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.database import Database, StorageLimits, Tx
-from policy_service.storage.writer import SqliteWriter, TransactionLostError
+from policy_service.storage.sqlite_writer import SqliteWriter, TransactionLostError
 from tests.unit.storage.databases import column, execute
 
 Unit = Callable[[Tx], Any]
@@ -313,17 +313,17 @@ def test_two_processes_that_read_and_write_lose_no_update(db: Database, sqlite_u
     """Two databases on one file stand for two processes: BEGIN IMMEDIATE lines them up before they read."""
     execute(db, "CREATE TABLE counter (n INTEGER)")
     execute(db, "INSERT INTO counter VALUES (0)")
-    has_read = threading.Event()
+    completed_read = threading.Event()
 
     def add(tx: Tx) -> None:
         n = tx.conn.execute(text("SELECT n FROM counter")).scalar_one()
-        has_read.set()
+        completed_read.set()
         time.sleep(0.1)  # long enough for the other to come in between, if it could
         run("UPDATE counter SET n = :n", n=n + 1)(tx)
 
     with Database.open(sqlite_url) as other:
         (first,) = submit(db, add)
-        assert has_read.wait(10)
+        assert completed_read.wait(10)
         other.write_sync(add)
         first.result(10)
     assert column(db, "SELECT n FROM counter") == [2]

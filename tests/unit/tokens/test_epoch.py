@@ -10,7 +10,7 @@ import pytest
 
 from policy_service.errors import StartError
 from policy_service.tokens.epoch import Mark, read_mark, require_not_behind, write_mark
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 WRITE = """
 import sys
@@ -116,7 +116,7 @@ def test_a_mark_that_is_not_written_leaves_the_old(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr("policy_service.tokens.files.os.fsync", full)
+        patch.setattr("policy_service.tokens.secret_files.os.fsync", full)
         write_mark(tmp_path, Mark(1, 2))
     assert read_mark(tmp_path) == Mark(1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch.json"], "no torn file is left"

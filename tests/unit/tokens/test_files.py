@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.tokens.files import create_secret, make_secret_folder, read_secret
+from policy_service.tokens.secret_files import create_secret, make_secret_folder, read_secret
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_somebody_elses_or_a_missing_secret_is_refused_with_the_command(
     with pytest.raises(StartError, match="policy-service init"):
         read_secret(secret.with_name("none"))
     other = os.geteuid() + 1
-    monkeypatch.setattr("policy_service.tokens.files.os.geteuid", lambda: other)
+    monkeypatch.setattr("policy_service.tokens.secret_files.os.geteuid", lambda: other)
     with pytest.raises(StartError, match=f"chown {other} {secret}"):
         read_secret(secret)
 

@@ -147,7 +147,7 @@ def test_a_key_that_is_not_there_or_that_nobody_can_know_yet_does_not_sign(folde
     assert published(folder) == before
     (folder / NEXT).unlink()
     before = published(folder)
-    with pytest.raises(StartError, match=f"init.*rotate {keys.PUBLISHED_FIRST_S / 60:.0f} minutes later"):
+    with pytest.raises(StartError, match=f"init.*rotate {keys.MIN_PUBLISHED_S / 60:.0f} minutes later"):
         rotate_keys(folder, now=10.0**12)
     assert published(folder) == before
 

@@ -7,10 +7,10 @@ import pytest
 from countersign.contract import canonicalize
 from policy_service.domain.gates import Gate
 from policy_service.identity.agents import enroll
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, TransactionRow
-from policy_service.workflow.moves import insert
+from policy_service.workflow.transitions import insert
 from tests.unit.storage.databases import database_url, migrated_file, migrated_url, store
 
 __all__ = ["database_url", "engine", "migrated_file", "migrated_url", "store"]
@@ -47,7 +47,7 @@ def written(store: Database) -> Database:
 
     def write(tx: Tx) -> None:
         enroll(tx, "robot")
-        tx = alone_with(tx, TXN)
+        tx = lock_transaction(tx, TXN)
         of = {"txn": TXN, "rev": 1, "agent": "robot"}
         sent = {
             "run_key": "r",

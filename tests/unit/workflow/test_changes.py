@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import canonicalize
-from policy_service.queries.changes import difference
+from policy_service.queries.arg_diff import diff_effects
 from tests.unit.workflow.conftest import effect
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, list[tuple[str, str, str]]]] = {
@@ -24,12 +24,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, list[tuple[str, st
 @pytest.mark.parametrize(("read", "now", "expected"), CASES.values(), ids=CASES)
 def test_the_difference_is_told_argument_by_argument(read: Any, now: Any, expected: list[Any]) -> None:
     after = None if now is None else effect(1, args=canonicalize(now))
-    told = difference(effect(1, args=canonicalize(read)), after)
+    told = diff_effects(effect(1, args=canonicalize(read)), after)
     assert [(change["name"], change["read"], change["now"]) for change in told] == expected
 
 
 def test_a_secret_that_changed_is_told_to_have_changed_and_not_how() -> None:
-    (change,) = difference(
+    (change,) = diff_effects(
         *(effect(1, args=canonicalize({"pin": pin}), secret=["/pin"]) for pin in ("1234", "9876"))
     )
     assert change["name"] == "pin"

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from policy_service.queries import shown
+from policy_service.queries import view_digest
 from policy_service.queries.effect_text import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
-from policy_service.queries.shown import API, BATCH, WEB, folded_args, view_of, views_for
+from policy_service.queries.view_digest import (
+    API_RENDERER,
+    BATCH_RENDERER,
+    WEB_RENDERER,
+    folded_args,
+    view_of,
+    views_for_channel,
+)
 from tests.fakes import reviews
 
 PAGE = reviews.deploy()
@@ -47,7 +54,7 @@ READ: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", READ.values(), ids=READ)
 def test_whatever_is_read_is_in_the_digest(changes: dict[str, Any]) -> None:
-    assert view_of(replace(PAGE, **changes), WEB).digest != view_of(PAGE, WEB).digest
+    assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest != view_of(PAGE, WEB_RENDERER).digest
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -65,44 +72,56 @@ MOVES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", MOVES.values(), ids=MOVES)
 def test_what_merely_moves_is_not(changes: dict[str, Any]) -> None:
-    assert view_of(replace(PAGE, **changes), WEB).digest == view_of(PAGE, WEB).digest
+    assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
 def test_how_it_was_drawn_is_in_it() -> None:
     """And a sibling's state is not."""
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
-    assert view_of(moved, WEB).digest == view_of(page, WEB).digest
-    digests = {view_of(page, WEB).digest, view_of(page, WEB, full=True).digest, view_of(page, API).digest}
+    assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
+    digests = {
+        view_of(page, WEB_RENDERER).digest,
+        view_of(page, WEB_RENDERER, full=True).digest,
+        view_of(page, API_RENDERER).digest,
+    }
     assert len(digests) == 3
-    assert folded_args(view_of(page, WEB)) == ["memo"]
-    assert folded_args(view_of(page, WEB, full=True)) == folded_args(view_of(page, API)) == []
+    assert folded_args(view_of(page, WEB_RENDERER)) == ["memo"]
+    assert (
+        folded_args(view_of(page, WEB_RENDERER, full=True)) == folded_args(view_of(page, API_RENDERER)) == []
+    )
 
 
 def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
     """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
     page, short = reviews.refund(), reviews.credit(1)
-    assert view_of(page, BATCH, full=True).digest not in {view.digest for view in views_for(page, "web")}
-    assert view_of(short, BATCH, full=True).digest in {view.digest for view in views_for(short, "web")}
+    assert view_of(page, BATCH_RENDERER, full=True).digest not in {
+        view.digest for view in views_for_channel(page, "web")
+    }
+    assert view_of(short, BATCH_RENDERER, full=True).digest in {
+        view.digest for view in views_for_channel(short, "web")
+    }
 
 
 def test_a_secret_is_not_in_its_material() -> None:
-    material = view_of(PAGE, WEB).canonical
-    assert view_of(PAGE, WEB).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
+    material = view_of(PAGE, WEB_RENDERER).canonical
+    assert (
+        view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
+    )
     row = next(row for row in PAGE.args if row.secret)
     assert row.value_text not in material.decode()
     other = tuple(replace(one, value_text="x" * one.bytes) if one.secret else one for one in PAGE.args)
-    assert view_of(replace(PAGE, args=other), WEB).digest == view_of(PAGE, WEB).digest
+    assert view_of(replace(PAGE, args=other), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
 def test_parts_say_what_moved_and_nothing_where_they_are_not_ours() -> None:
     page = reviews.refund()
-    view = view_of(page, WEB)
+    view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []
     warned: ReviewPage = replace(page, warnings=("careful",), claimed={})
-    assert view_of(warned, WEB).moved(view.parts) == ["the warnings", "what the agent says"]
+    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "what the agent says"]
     for parts in ("", "nonsense", "other=1 =2"):
-        assert view_of(warned, WEB).moved(parts) == []
+        assert view_of(warned, WEB_RENDERER).moved(parts) == []
 
 
 # Bytes and lines are counted, and padding that is not drawn is not.
@@ -118,5 +137,5 @@ LONG = [
 
 
 def test_a_long_text_is_folded() -> None:
-    assert [(text, shown.is_long(text)) for text, _ in LONG] == LONG
-    assert shown.line_count("a\nb") == 2
+    assert [(text, view_digest.is_long(text)) for text, _ in LONG] == LONG
+    assert view_digest.line_count("a\nb") == 2

@@ -8,7 +8,7 @@ from countersign.contract import canonicalize
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.review_models import EventLine
 from policy_service.queries.timeline import event_line
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from countersign.contract import PrivateKey, canonicalize
-from countersign.contract.jws import most_bytes
+from countersign.contract.jws import max_token_bytes
 from countersign.contract.keys import encode_base64url
 
 from .world import STRANGER, header, signed, token
@@ -42,7 +42,7 @@ def gate_faults(
 
 def _form(typ: str, good: str) -> Iterator[Fault]:
     head, payload, signature = good.split(".")
-    yield "oversize_garbage", "A" * (most_bytes(typ) + 1), 1, "too_large"
+    yield "oversize_garbage", "A" * (max_token_bytes(typ) + 1), 1, "too_large"
     for name, text in {
         "empty": "",
         "two_parts": f"{head}.{payload}",

@@ -24,7 +24,7 @@ from countersign.contract import (
 )
 from countersign.contract import names as labels
 
-from . import world
+from .tests.vectors.make import world
 
 Case = dict[str, Any]
 

@@ -2,7 +2,24 @@
 must pass `contract.py`, and `Inside` what the tools of one get to work on.
 """
 
-from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
+from countersign.adapters.protocol import (
+    Change,
+    EffectContext,
+    LiveAdapter,
+    LiveCall,
+    LiveSession,
+    ObservedVersion,
+    Savepoint,
+)
 from countersign.adapters.sqlite import SQLiteAdapter
 
-__all__ = ["Change", "Inside", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "Seen"]
+__all__ = [
+    "Change",
+    "EffectContext",
+    "LiveAdapter",
+    "LiveCall",
+    "LiveSession",
+    "ObservedVersion",
+    "SQLiteAdapter",
+    "Savepoint",
+]

@@ -18,10 +18,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from countersign.adapters.jail import parts_of
-from countersign.adapters.overlay import FilesSession
-from countersign.adapters.protocol import Inside, LiveAdapter
-from countersign.adapters.redo import Store
+from countersign.adapters.confined_folder import split_path
+from countersign.adapters.files_session import FilesSession
+from countersign.adapters.protocol import EffectContext, LiveAdapter
+from countersign.adapters.redo_log import RedoStore
 from countersign.adapters.redo_record import read_record
 from countersign.errors import NotStageable, TransactionBusy
 
@@ -33,9 +33,9 @@ class FilesAdapter(LiveAdapter):
 
     def __init__(self, root: str | Path, *, name: str | None = None) -> None:
         self._root = Path(root).resolve()
-        self._store = Store(self._root)
+        self._store = RedoStore(self._root)
         self._name = name or self._root.name
-        self._inside: Inside[FilesSession] = Inside(self._name)
+        self._inside: EffectContext[FilesSession] = EffectContext(self._name)
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class FilesAdapter(LiveAdapter):
             NotStageable: the path leaves the folder, or is no regular file.
         """
         with self._session() as session:
-            content = session.read(parts_of(path))
+            content = session.read(split_path(path))
         if content is None:
             raise FileNotFoundError(f"there is no file {path!r} in {self.name!r}")
         return content
@@ -60,17 +60,17 @@ class FilesAdapter(LiveAdapter):
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
         with self._session() as session:
-            return session.exists(parts_of(path))
+            return session.exists(split_path(path))
 
     def list(self, folder: str = "") -> tuple[str, ...]:
         """The names in a folder, in order; the empty path is the root."""
         with self._session() as session:
-            return session.names(parts_of(folder) if folder else ())
+            return session.names(split_path(folder) if folder else ())
 
     def write(self, path: str, content: bytes | str) -> None:
         """Replace or make a file; missing folders are made with it."""
         with self._session() as session:
-            session.write(parts_of(path), content.encode() if isinstance(content, str) else content)
+            session.write(split_path(path), content.encode() if isinstance(content, str) else content)
 
     def remove(self, path: str) -> None:
         """Remove a file.
@@ -79,11 +79,11 @@ class FilesAdapter(LiveAdapter):
             NotStageable: there is none.
         """
         with self._session() as session:
-            session.remove(parts_of(path))
+            session.remove(split_path(path))
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, which it takes from whoever had it."""
-        source, target = parts_of(old), parts_of(new)
+        source, target = split_path(old), split_path(new)
         with self._session() as session:
             content = session.read(source)
             if content is None:
@@ -135,7 +135,7 @@ class FilesAdapter(LiveAdapter):
                 if work is None:
                     continue  # a rerun's that is under way
                 if record is None or record.attempt_id != attempt_id:
-                    work.put_away()
+                    work.discard_files()
                 else:
                     work.let_go()  # whoever dies before it is finished leaves it as it was
                     found = FilesSession(self.name, txn, work, self._inside)

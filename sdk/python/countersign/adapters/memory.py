@@ -16,13 +16,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
-from countersign.errors import MisuseError, Moved, NotStageable
+from countersign.adapters.protocol import (
+    Change,
+    EffectContext,
+    LiveAdapter,
+    LiveCall,
+    LiveSession,
+    ObservedVersion,
+    Savepoint,
+)
+from countersign.errors import IsolationConflict, MisuseError, NotStageable
 from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
-_STANDS: Final = "may still be taken back"
+_NOT_FINAL: Final = "may still be taken back"
 
 
 class MemoryAdapter(LiveAdapter):
@@ -39,7 +47,7 @@ class MemoryAdapter(LiveAdapter):
         # not closed yet; weak, so that one that nobody can end any more keeps nobody out
         self.committed: weakref.WeakSet[MemorySession] = weakref.WeakSet()
         self.marks: set[str] = set()
-        self._inside: Inside[MemorySession] = Inside(name)
+        self._inside: EffectContext[MemorySession] = EffectContext(name)
 
     @property
     def name(self) -> str:
@@ -110,10 +118,10 @@ class MemoryAdapter(LiveAdapter):
 class MemorySession(LiveSession):
     """What one transaction has changed."""
 
-    def __init__(self, memory: MemoryAdapter, txn: str, inside: Inside[MemorySession]) -> None:
+    def __init__(self, memory: MemoryAdapter, txn: str, inside: EffectContext[MemorySession]) -> None:
         self._memory, self._txn, self._inside = memory, txn, inside
         self._over: dict[str, Any] = {}
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ObservedVersion] = {}
         self._before: dict[str, Any] | None = None  # once it is committed
         self._attempt_id: str | None = None
 
@@ -131,9 +139,9 @@ class MemorySession(LiveSession):
     def savepoint(self) -> Savepoint:
         """What was written until now."""
         before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._go_back(before))
+        return Savepoint(lambda: None, lambda: self._compensate_all(before))
 
-    def _go_back(self, before: dict[str, Any]) -> None:
+    def _compensate_all(self, before: dict[str, Any]) -> None:
         self._over = before
 
     def get(self, key: str) -> Any:
@@ -159,7 +167,7 @@ class MemorySession(LiveSession):
 
     # ---------------------------------------------------------------------------- what the live lane calls
 
-    def versions(self) -> tuple[Seen, ...]:
+    def versions(self) -> tuple[ObservedVersion, ...]:
         """Every key that was read or set."""
         return tuple(self._seen.values())
 
@@ -170,7 +178,7 @@ class MemorySession(LiveSession):
         found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._over.items()))
         return tuple(one for one in found if one.before != one.after)
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Compare every number with the one it has now."""
         with self._memory.lock:
             self._verify()
@@ -221,7 +229,7 @@ class MemorySession(LiveSession):
         self._memory.committed.discard(self)
 
     def _note(self, key: str, *, read: bool = False, written: bool = False) -> None:
-        seen = self._seen.get(key) or Seen(key, self._version(key))
+        seen = self._seen.get(key) or ObservedVersion(key, self._version(key))
         self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
 
     def _version(self, key: str) -> str | None:
@@ -232,7 +240,9 @@ class MemorySession(LiveSession):
         for seen in self._seen.values():
             now = self._version(seen.key)
             if now != seen.version:
-                raise Moved(self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now)
+                raise IsolationConflict(
+                    self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now
+                )
 
     def _require_undisputed(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()
@@ -240,14 +250,14 @@ class MemorySession(LiveSession):
         disputed = both | mine & other._read() | self._read() & theirs
         if disputed:
             key, before = min(disputed), other._before
-            seen = self._seen.get(key) or Seen(key, self._version(key))
-            raise Moved(
+            seen = self._seen.get(key) or ObservedVersion(key, self._version(key))
+            raise IsolationConflict(
                 self._memory.name,
                 key,
                 read=seen.read,
                 expected=seen.version,
                 now=self._version(key),
-                holder=f"transaction {other._txn[:12]}, which {'is prepared' if before is None else _STANDS}",
+                holder=f"transaction {other._txn[:12]}, which {'is prepared' if before is None else _NOT_FINAL}",
             )
 
     def _read(self) -> set[str]:

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from countersign.adapters.postgres_changes import changes_of
-from countersign.adapters.postgres_statements import Rows, require_stays
-from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import CommitUnknown, Moved, NotStageable, SessionLost, SettingsError
+from countersign.adapters.postgres_diff import changes_of
+from countersign.adapters.postgres_statements import StatementResult, require_no_transaction_end
+from countersign.adapters.protocol import Change, EffectContext, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.errors import CommitUnknown, IsolationConflict, NotStageable, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -41,13 +41,13 @@ _TABLES: Final = (
 _MARK: Final = (
     "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT (attempt_id) DO UPDATE SET landed_at = now()"
 )
-_LOOK: Final = "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING"
+_PROBE_MARK: Final = "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING"
 _EFFECT: Final = "countersign_effect"
 _BLOCK: Final = "countersign_block"
 _LOCKED: Final = "55P03"  # SQLSTATE: others kept a lock for too long
 # SQLSTATE: a row was changed meanwhile; a circle of waiting
 _CONFLICTS: Final = frozenset({"40001", "40P01", _LOCKED})
-_NO_LONGER_THERE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; not our savepoint
+_TRANSACTION_GONE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; not our savepoint
 
 
 class PostgresAdapter(LiveAdapter):
@@ -64,14 +64,14 @@ class PostgresAdapter(LiveAdapter):
         self._driver = _driver()
         self._conninfo, self._locks, self._wait_seconds = conninfo, tuple(locks), wait_seconds
         self._name = name or str(self._driver.conninfo.conninfo_to_dict(conninfo).get("dbname") or "postgres")
-        self._inside: Inside[PostgresSession] = Inside(self._name)
+        self._inside: EffectContext[PostgresSession] = EffectContext(self._name)
 
     @property
     def name(self) -> str:
         """Its name in the journal and in errors."""
         return self._name
 
-    def execute(self, statement: str, params: Sequence[Any] = ()) -> Rows:
+    def execute(self, statement: str, params: Sequence[Any] = ()) -> StatementResult:
         """Run one statement in the live effect that is running.
 
         Raises:
@@ -83,7 +83,7 @@ class PostgresAdapter(LiveAdapter):
             f"{self.name}.execute was used outside a live tool; only there is its work undone on failure"
         )
         with self._inside.use(otherwise) as session:
-            require_stays(statement)
+            require_no_transaction_end(statement)
             return session.run(statement, params)
 
     def begin(self, txn: str) -> PostgresSession:
@@ -129,7 +129,7 @@ class PostgresAdapter(LiveAdapter):
                 "PostgresAdapter more wait_seconds"
             )
         said = f"{during}: {said}" if during else said
-        raise Moved(self.name, key, read=False, expected=None, now=None, said=said) from error
+        raise IsolationConflict(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is in the database; None if the server cannot be asked.
@@ -182,18 +182,18 @@ class PostgresSession(LiveSession):
         self,
         adapter: PostgresAdapter,
         connection: psycopg.Connection[Any],
-        inside: Inside[PostgresSession],
+        inside: EffectContext[PostgresSession],
         table: str,
     ) -> None:
         self._adapter, self._connection, self._inside = adapter, connection, inside
         self._table = table
         self._lost: SessionLost | None = None
 
-    def run(self, statement: str, params: Sequence[Any]) -> Rows:
+    def run(self, statement: str, params: Sequence[Any]) -> StatementResult:
         """A statement of a tool's."""
         self._require_whole()
         # A prepared statement is one statement: the server refuses a second one behind a semicolon.
-        return Rows(self._connection.execute(statement.encode(), params, prepare=True))
+        return StatementResult(self._connection.execute(statement.encode(), params, prepare=True))
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
@@ -231,7 +231,7 @@ class PostgresSession(LiveSession):
             self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
             self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")  # else all that follows is inside it
         except _driver().Error as error:
-            self._lose(str(error), ended=error.sqlstate in _NO_LONGER_THERE)
+            self._lose(str(error), ended=error.sqlstate in _TRANSACTION_GONE)
 
     def _require_whole(self) -> None:
         """Refuse whatever would come after the transaction.
@@ -251,7 +251,7 @@ class PostgresSession(LiveSession):
         said = f"a tool has ended its transaction ({why})" if ended else f"its transaction broke off ({why})"
         self._lost = self._lost or SessionLost(self._adapter.name, said, may_stand=ended)
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """What was read may move, as far as the server lets it; the transaction has to go on."""
         self._require_whole()
 
@@ -339,6 +339,6 @@ def _tables(connection: psycopg.Connection[Any]) -> list[str]:
 
 def _has_mark(connection: psycopg.Connection[Any], table: str, attempt_id: str) -> bool:
     connection.execute("BEGIN")
-    done = connection.execute(_LOOK.format(table).encode(), (attempt_id,))
+    done = connection.execute(_PROBE_MARK.format(table).encode(), (attempt_id,))
     connection.execute("ROLLBACK")
     return done.rowcount == 0

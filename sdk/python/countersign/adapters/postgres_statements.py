@@ -16,14 +16,14 @@ from countersign.errors import MisuseError
 if TYPE_CHECKING:
     import psycopg
 
-_ENDS_IT: Final = frozenset(
+_TRANSACTION_ENDS: Final = frozenset(
     "abort begin commit deallocate discard end prepare release rollback savepoint start".split()
 )
 _NOT_YET: Final = re.compile(r"[\s;]+|--[^\r\n]*")
 _WORD: Final = re.compile(r"[a-z]*", re.IGNORECASE)
 
 
-class Rows:
+class StatementResult:
     """What one statement answered."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
@@ -60,14 +60,14 @@ class Rows:
         return self._cursor.statusmessage
 
 
-def require_stays(statement: str) -> None:
+def require_no_transaction_end(statement: str) -> None:
     """A live tool may not end the transaction it runs in.
 
     Raises:
         MisuseError: this statement would.
     """
     word = _first_word(statement)
-    if word in _ENDS_IT:
+    if word in _TRANSACTION_ENDS:
         raise MisuseError(f"a live tool may not say {word.upper()}: its transaction decides that")
 
 
@@ -76,7 +76,7 @@ def _first_word(statement: str) -> str:
     at = 0
     while True:
         if statement.startswith("/*", at):
-            at = _behind_comment(statement, at)
+            at = _after_comment(statement, at)
         elif (skipped := _NOT_YET.match(statement, at)) is not None:
             at = skipped.end()
         else:
@@ -84,7 +84,7 @@ def _first_word(statement: str) -> str:
             return "" if found is None else found[0].lower()
 
 
-def _behind_comment(statement: str, at: int) -> int:
+def _after_comment(statement: str, at: int) -> int:
     depth = 0
     for mark in re.finditer(r"/\*|\*/", statement[at:]):
         depth += 1 if mark[0] == "/*" else -1

@@ -40,7 +40,7 @@ class LiveCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedVersion:
     """One thing the effects have read or written, and the version of it they saw: None if it was not there."""
 
     key: str
@@ -89,7 +89,7 @@ class LiveSession(Protocol):
             "outer block"
         )
 
-    def versions(self) -> tuple[Seen, ...]:
+    def versions(self) -> tuple[ObservedVersion, ...]:
         """The read and the write set, in the order of first use. Empty where the resource keeps others out until the
         end, so that nothing can move.
         """
@@ -101,7 +101,7 @@ class LiveSession(Protocol):
         """
         return None
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Raise `Moved`, with key and versions, if what the effects saw was changed by somebody else since (design
         section 7, step 2). Nothing to do where nothing can move.
         """
@@ -190,22 +190,22 @@ class LiveAdapter(Protocol):
 T = TypeVar("T")
 
 
-class _Turn(Generic[T]):
+class _ActiveEffect(Generic[T]):
     def __init__(self, subject: T) -> None:
         self.subject, self.over, self.used = subject, False, threading.RLock()
 
 
-class Inside(Generic[T]):
+class EffectContext(Generic[T]):
     """Of one adapter: what its tools work on at this place of the program, if anything."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._turn: ContextVar[_Turn[T] | None] = ContextVar(f"countersign_{name}", default=None)
+        self._turn: ContextVar[_ActiveEffect[T] | None] = ContextVar(f"countersign_{name}", default=None)
 
     @contextmanager
     def effect(self, subject: T) -> Iterator[None]:
         """Inside, tools work on it. Whatever has to happen as the effect ends happens after this."""
-        turn = _Turn(subject)
+        turn = _ActiveEffect(subject)
         token = self._turn.set(turn)
         try:
             yield

@@ -24,7 +24,7 @@ RECORD: Final = "record.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class FileOperation:
     """One file as the session leaves it: the number of its new content, or None where it is removed."""
 
     path: str
@@ -38,29 +38,29 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RedoRecord:
     """What is to be done, and how far that is decided."""
 
     txn: str
     attempt_id: str
     state: str
-    ops: tuple[Op, ...]
+    ops: tuple[FileOperation, ...]
     folders: tuple[str, ...]  # that have to be made, outermost first
     read: tuple[str, ...] = field(default=())
     written: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedSession:
     """A session of a dead process whose end is decided and cannot be brought about now. What it touches is nobody's
     until it can.
     """
 
-    record: Record
+    record: RedoRecord
     error: JournalError
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> RedoRecord | None:
     """The record in that folder.
 
     Raises:
@@ -68,10 +68,10 @@ def read_record(folder: Path) -> Record | None:
     """
     try:
         found: dict[str, Any] = json.loads((folder / RECORD).read_bytes())
-        ops = tuple(Op(**one) for one in found.pop("ops"))
+        ops = tuple(FileOperation(**one) for one in found.pop("ops"))
         for name in ("folders", "read", "written"):
             found[name] = tuple(found[name])
-        return Record(ops=ops, **found)
+        return RedoRecord(ops=ops, **found)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -82,18 +82,18 @@ def read_record(folder: Path) -> Record | None:
         ) from error
 
 
-def not_taken_back(folder: Path, numbers: Sequence[int]) -> JournalError:
+def rollback_conflict_error(folder: Path, numbers: Sequence[int]) -> JournalError:
     """Somebody else has changed these since; theirs stays, and so does what was there before."""
     kept = ", ".join(f"before/{number}" for number in sorted(numbers))
     return JournalError(
         f"a session of live files was not taken back whole, for somebody else has changed what it had written. Theirs "
         f"was left, and what was there before is kept in {str(folder)!r} as {kept} (the nth of the ops in record.json "
         "is the file of before/n; where there is no such file, there was none). Put that back, or delete it to keep "
-        f"theirs; {_THEN}"
+        f"theirs; {_NEXT_STEP}"
     )
 
 
-def not_finished(folder: Path, why: Exception) -> JournalError:
+def unfinished_session_error(folder: Path, why: Exception) -> JournalError:
     """Something is in the way of what was decided."""
     if isinstance(why, JournalError):
         return why
@@ -101,11 +101,11 @@ def not_finished(folder: Path, why: Exception) -> JournalError:
     return JournalError(
         f"a session of live files could not be finished ({said or type(why).__name__}). All of it is in "
         f"{str(folder)!r}, and record.json in it names its files: put right what is in their way, or put them right "
-        f"yourself and move that folder out of the way; {_THEN}"
+        f"yourself and move that folder out of the way; {_NEXT_STEP}"
     )
 
 
-_THEN: Final = (
+_NEXT_STEP: Final = (
     "the next transaction below this root, or `countersign resume --tools MODULE`, finishes it then. Until it is "
     "finished, only transactions that touch its files are refused"
 )

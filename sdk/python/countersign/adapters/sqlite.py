@@ -28,17 +28,17 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
-from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.adapters.sqlite_changes import changes_of, require_references
-from countersign.adapters.sqlite_connection import OURS, LiveConnection
-from countersign.errors import MisuseError, Moved, NotStageable, SessionLost
+from countersign.adapters.protocol import Change, EffectContext, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.sqlite_connection import SAVEPOINT_PREFIX, LiveConnection
+from countersign.adapters.sqlite_diff import changes_of, require_references
+from countersign.errors import IsolationConflict, MisuseError, NotStageable, SessionLost
 
 _LANDED: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed (attempt_id TEXT PRIMARY KEY, landed_at TEXT NOT NULL)"
 )
 _MARK: Final = "INSERT OR REPLACE INTO countersign_landed VALUES (?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
-_EFFECT: Final = f"{OURS}effect"
-_BLOCK: Final = f"{OURS}block"
+_EFFECT: Final = f"{SAVEPOINT_PREFIX}effect"
+_BLOCK: Final = f"{SAVEPOINT_PREFIX}block"
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _IN_MEMORY: Final = ":memory:"
 _URI: Final = "file:"
@@ -83,7 +83,7 @@ class SQLiteAdapter(LiveAdapter):
         self._path = _file(path)
         self._busy_seconds, self._foreign_keys = busy_seconds, foreign_keys
         self._name = name or Path(path).stem
-        self._inside: Inside[LiveConnection] = Inside(self._name)
+        self._inside: EffectContext[LiveConnection] = EffectContext(self._name)
         self._begun: WeakSet[SQLiteSession] = WeakSet()
 
     @property
@@ -133,14 +133,14 @@ class SQLiteAdapter(LiveAdapter):
     def _require_end_of_wait(self) -> None:
         """Two blocks of one event loop: waiting here would keep the other from ever giving the lock up."""
         loop = _loop()
-        if loop is not None and any(one.loop is loop and one.goes_on_here for one in list(self._begun)):
+        if loop is not None and any(one.loop is loop and one.is_usable_here for one in list(self._begun)):
             raise self._moved(
                 "another block of this event loop has it, and cannot end while this one waits; have them take turns by "
                 "isolation=Serialize(...)"
             )
 
-    def _moved(self, said: str) -> Moved:
-        return Moved(self.name, "", read=False, expected=None, now=None, said=said)
+    def _moved(self, said: str) -> IsolationConflict:
+        return IsolationConflict(self.name, "", read=False, expected=None, now=None, said=said)
 
     def _uri(self, mode: str) -> str:
         return f"{Path(self._path).resolve().as_uri()}?mode={mode}"
@@ -150,7 +150,7 @@ class SQLiteAdapter(LiveAdapter):
         there, while somebody who may be about to commit one has the write lock: a session of this very attempt, or
         whoever kept it for all of `busy_seconds`. A session of ours for anything else, as a rerun has, keeps those out.
         """
-        ours = [one for one in list(self._begun) if one.goes_on_here]
+        ours = [one for one in list(self._begun) if one.is_usable_here]
         if any(one.prepared_for == attempt_id for one in ours):
             return None
         try:
@@ -168,14 +168,14 @@ class SQLiteAdapter(LiveAdapter):
 class SQLiteSession(LiveSession):
     """One open database transaction."""
 
-    def __init__(self, name: str, connection: LiveConnection, inside: Inside[LiveConnection]) -> None:
+    def __init__(self, name: str, connection: LiveConnection, inside: EffectContext[LiveConnection]) -> None:
         self._name, self._connection, self._inside = name, connection, inside
         self._lost: SessionLost | None = None
         self._pid, self.loop = os.getpid(), _loop()
         self.prepared_for: str | None = None  # the attempt
 
     @property
-    def goes_on_here(self) -> bool:
+    def is_usable_here(self) -> bool:
         """Whether it has the write lock, and for this process: a fork copied it, and has nothing of it."""
         return self._pid == os.getpid() and self._connection.goes_on
 
@@ -257,7 +257,7 @@ class SQLiteSession(LiveSession):
         with self._connection.ours():
             return changes_of(self._connection, self._connection.touched)
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Nothing can have moved: the session holds the write lock since before its first read, as long as its
         transaction goes on.
         """

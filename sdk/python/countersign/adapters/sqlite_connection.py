@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from countersign.adapters.protocol import Inside
-from countersign.adapters.sqlite_changes import WRITES
+from countersign.adapters.protocol import EffectContext
+from countersign.adapters.sqlite_diff import WRITES
 
 _END: Final = object()
-OURS: Final = "countersign_"
+SAVEPOINT_PREFIX: Final = "countersign_"
 """How the names of the adapter's own savepoints begin."""
 
 
@@ -29,7 +29,7 @@ class LiveConnection(sqlite3.Connection):
     """One transaction, which holds the write lock; what its statements may write to is in `touched`."""
 
     def __init__(
-        self, uri: str, busy_seconds: float, inside: Inside[LiveConnection], *, foreign_keys: bool
+        self, uri: str, busy_seconds: float, inside: EffectContext[LiveConnection], *, foreign_keys: bool
     ) -> None:
         # A session may end on another thread than it began on (an event loop's executor); never two at once.
         super().__init__(
@@ -78,7 +78,7 @@ class LiveConnection(sqlite3.Connection):
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Inside, this thread speaks for the session; a tool that still runs in another one does not."""
-        with _among(self._speaking, True):
+        with _membership(self._speaking, True):
             yield
 
     def say(self, statement: str, params: tuple[str, ...] = ()) -> None:
@@ -89,13 +89,13 @@ class LiveConnection(sqlite3.Connection):
     @contextmanager
     def compiling(self) -> Iterator[None]:
         """Inside, this thread's statements come by a cursor of ours."""
-        with _among(self._compiling, True):
+        with _membership(self._compiling, True):
             yield
 
     @contextmanager
     def not_compiling(self) -> Iterator[None]:
         """Inside, they come by one again or not at all."""
-        with _among(self._compiling, False):
+        with _membership(self._compiling, False):
             yield
 
     @contextmanager
@@ -135,7 +135,7 @@ class LiveConnection(sqlite3.Connection):
             return sqlite3.SQLITE_OK
         if thread not in self._compiling or not self._effects or self._inside.is_over:
             return sqlite3.SQLITE_DENY
-        if _would_end_it(action, name or "", argument):
+        if _ends_transaction(action, name or "", argument):
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_PRAGMA and argument is not None:
             self.defers = self.defers or (name or "").lower() == "defer_foreign_keys"
@@ -223,7 +223,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 @contextmanager
-def _among(threads: set[int], now: bool) -> Iterator[None]:
+def _membership(threads: set[int], now: bool) -> Iterator[None]:
     """Inside, this thread is one of them, or none; afterwards as before."""
     me = threading.get_ident()
     before = me in threads
@@ -234,10 +234,10 @@ def _among(threads: set[int], now: bool) -> Iterator[None]:
         (threads.add if before else threads.discard)(me)
 
 
-def _would_end_it(action: int, name: str, argument: str | None) -> bool:
+def _ends_transaction(action: int, name: str, argument: str | None) -> bool:
     """The transaction, a savepoint of its session, or the journal without which a ROLLBACK takes nothing back."""
     if action == sqlite3.SQLITE_SAVEPOINT:
-        return (argument or "").lower().startswith(OURS)
+        return (argument or "").lower().startswith(SAVEPOINT_PREFIX)
     if action == sqlite3.SQLITE_PRAGMA:
         return name.lower() == "journal_mode" and argument is not None
     return action == sqlite3.SQLITE_TRANSACTION

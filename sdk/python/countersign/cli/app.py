@@ -22,30 +22,30 @@ import typer
 
 from countersign.cli.budgets import budget_app
 from countersign.cli.catalogue import show_catalogue, take
+from countersign.cli.dry_run import plan, replay_journal
 from countersign.cli.journal import close_journal, journal_app
-from countersign.cli.rehearsal import plan, replay_journal
 from countersign.cli.terminal import (
     AllToolsOption,
     JsonOption,
     ToolsOption,
-    errors_told,
     print_json,
     print_table,
+    report_errors,
 )
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.errors import CountersignError, MisuseError, ServiceRefused
 from countersign.errors.reasons import Question, open_questions
 from countersign.integrations.errors import require_package
-from countersign.journal.telling import json_text, visible
-from countersign.manifests.drafting import manifest_json
-from countersign.manifests.exporting import Exported, export_drafts, export_manifests
+from countersign.journal.export import escape_unprintable, json_text
+from countersign.manifests.drafts import manifest_json
+from countersign.manifests.export import ExportedDraft, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
-from countersign.recovery.recovery import Resumed, resume_async
-from countersign.recovery.worker import work
+from countersign.recovery.recovery import RecoveryResult, resume_async
+from countersign.recovery.worker import run_worker
 from countersign.runtime import Runtime
 from countersign.tools.definition import Tool
-from countersign.tools.registry import files_beside, load_tools
+from countersign.tools.registry import load_tools, modules_in_folder
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")
@@ -92,11 +92,11 @@ def resume(
     Ends with 0 where all is finished or waits for people, with 3 where something else keeps it (an outcome nobody
     knows, a service that is away), with 1 where nothing could be looked at.
     """
-    with errors_told():
+    with report_errors():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
             found = asyncio.run(_resume(runtime, follow, as_json))
-    _end_by(found)
+    _exit_if_unfinished(found)
 
 
 @app.command()
@@ -111,29 +111,29 @@ def worker(
     Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other. With
     --once it ends as `resume` does.
     """
-    found: list[Resumed] = []
-    teller = _teller(as_json)
+    found: list[RecoveryResult] = []
+    teller = _progress_printer(as_json)
 
-    def tell(one: Resumed) -> None:
+    def tell(one: RecoveryResult) -> None:
         if once:
             found.append(one)
         teller(one)
 
-    with errors_told():
+    with report_errors():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
-            asyncio.run(work(runtime, tell, every_seconds=None if once else every))
+            asyncio.run(run_worker(runtime, tell, every_seconds=None if once else every))
     if not once:
         typer.echo("stopped")
-    _end_by(found)
+    _exit_if_unfinished(found)
 
 
 @app.command()
 def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")]) -> None:
     """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
-    with errors_told(), Runtime.from_env() as runtime:
+    with report_errors(), Runtime.from_env() as runtime:
         view = runtime.client().accept_proposal(proposal)
-    typer.echo(f"accepted: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+    typer.echo(f"accepted: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
 
 @app.command()
@@ -142,9 +142,9 @@ def decline(
     reason: Annotated[str | None, typer.Option(help="A word for whoever proposed it.")] = None,
 ) -> None:
     """Keep the arguments as they are, in the agent's name; the question stays open."""
-    with errors_told(), Runtime.from_env() as runtime:
+    with report_errors(), Runtime.from_env() as runtime:
         view = runtime.client().decline_proposal(proposal, reason)
-    typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+    typer.echo(f"declined: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
 
 @app.command()
@@ -157,8 +157,8 @@ def answer(
     as_json: JsonOption = False,
 ) -> None:
     """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
-    with errors_told(), Runtime.from_env() as runtime:
-        asked = _asked_about(runtime, key)
+    with report_errors(), Runtime.from_env() as runtime:
+        asked = _open_questions(runtime, key)
         if text is not None:
             runtime.client().answer(*_chosen(asked, question), text)
             typer.echo("answered")
@@ -167,12 +167,12 @@ def answer(
         print_json([asdict(one) for one in asked])
         return
     for one in asked:
-        typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
+        typer.echo(escape_unprintable(f"{one.question_id}: {one} ({one.asked_at})"))
     if not asked:
         typer.echo("nobody asks anything")
 
 
-def _asked_about(runtime: Runtime, key: str) -> tuple[Question, ...]:
+def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
     """What people ask about the step of this run key, as one transaction or as independent ones.
 
     Raises:
@@ -222,7 +222,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a draft manifest for every tool, for people to review and put into the bundle."""
-    with errors_told():
+    with report_errors():
         if (tools is None) is (mcp is None):
             raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
         if tools is not None and prefix:
@@ -244,7 +244,7 @@ def export(
     typer.echo(_NEXT)
 
 
-def _exported_line(one: Exported) -> dict[str, Any]:
+def _exported_line(one: ExportedDraft) -> dict[str, Any]:
     return {"tool": one.tool, "path": str(one.path), "written": one.written}
 
 
@@ -264,7 +264,7 @@ def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_
         print_json({"tools": told, "notes": list(notes)})
     else:
         for line in _listing_lines(told, notes):
-            typer.echo(visible(line))
+            typer.echo(escape_unprintable(line))
     if any(one.problems for one in drafts):
         raise typer.Exit(1)
 
@@ -293,11 +293,11 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 @tools_app.command("list")
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
-    with errors_told():
+    with report_errors():
         registry = load_tools(tools, connected=True)
         told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
-        beside = files_beside(Path(tools).resolve().parent)
+        beside = modules_in_folder(Path(tools).resolve().parent)
         print_json({"tools": told, "files": [str(path) for path in beside]})
         return
     rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in told]
@@ -322,7 +322,7 @@ def _tool_line(one: Tool) -> dict[str, Any]:
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 
 
-async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list[Resumed]:
+async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list[RecoveryResult]:
     while True:
         found = await resume_async(runtime)
         _print_resumed(found, as_json)
@@ -331,32 +331,32 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list
         await asyncio.sleep(max(follow, _LEAST_PAUSE_SECONDS))
 
 
-def _end_by(found: list[Resumed]) -> None:
+def _exit_if_unfinished(found: list[RecoveryResult]) -> None:
     """A timer that runs this hears of what it cannot finish."""
-    if any(one.is_kept_up for one in found):
+    if any(one.needs_attention for one in found):
         raise typer.Exit(_KEPT_UP)
 
 
-def _teller(as_json: bool) -> Callable[[Resumed], None]:
+def _progress_printer(as_json: bool) -> Callable[[RecoveryResult], None]:
     """Prints a transaction when something about it is new: a line each, at once."""
 
-    def tell(one: Resumed) -> None:
+    def tell(one: RecoveryResult) -> None:
         typer.echo(json_text(_resumed(one)) if as_json else _line(one))
         sys.stdout.flush()
 
     return tell
 
 
-def _resumed(one: Resumed) -> dict[str, Any]:
-    return asdict(one) | {"kept_up": one.is_kept_up}
+def _resumed(one: RecoveryResult) -> dict[str, Any]:
+    return asdict(one) | {"kept_up": one.needs_attention}
 
 
-def _line(one: Resumed) -> str:
+def _line(one: RecoveryResult) -> str:
     before, after = one.before or "damaged", one.after or "damaged"
-    return f"{visible(one.run_key or one.txn[:12])}: {before} -> {after}: {visible(one.note)}"
+    return f"{escape_unprintable(one.run_key or one.txn[:12])}: {before} -> {after}: {escape_unprintable(one.note)}"
 
 
-def _print_resumed(found: list[Resumed], as_json: bool) -> None:
+def _print_resumed(found: list[RecoveryResult], as_json: bool) -> None:
     if as_json:
         print_json([_resumed(one) for one in found])
         return

@@ -18,17 +18,17 @@ import typer
 from countersign.cli.terminal import (
     JournalOption,
     JsonOption,
-    errors_told,
+    format_minute,
+    open_journal,
     print_json,
     print_table,
-    the_journal,
-    to_the_minute,
+    report_errors,
 )
 from countersign.clock import SystemClock
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.database import Row
-from countersign.llm.budgets import day_of, load_budgets, renews_at, shown
+from countersign.llm.budgets import day_of, format_amount, load_budgets, renews_at
 from countersign.settings import BUDGETS_VARIABLE
 
 budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to language models took and may take.")
@@ -52,7 +52,7 @@ def list_budgets(
 ) -> None:
     """Show each budget: its limit, what is spent and reserved in each day (UTC) or run, and when it renews."""
     now = SystemClock().wall()
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         rows = [line for budget in _budgets(opened) for line in _lines(opened, budget, limit, now)]
     columns = ("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews")
     _print(
@@ -67,7 +67,7 @@ def list_calls(
     as_json: JsonOption = False,
 ) -> None:
     """Show the calls themselves, newest first; an empty field is something nobody knows."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
     _print_calls(rows, as_json)
 
@@ -84,7 +84,7 @@ def settle(
 ) -> None:
     """Say whether a call was made that stands as reserved or unknown: made, its reservation is spent; not made, it is
     free again."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         if made is None:
             raise MisuseError("say --made or --not-made; the vendor's own list of requests or its bill tells")
         row = _open_call(opened, call, SystemClock().wall())
@@ -145,10 +145,10 @@ def _line(budget: dict[str, Any], row: dict[str, Any], renews: datetime | None) 
         "per": budget["per"],
         "period": row["period"],
         "measure": f"{measure} {budget['currency']}".strip(),
-        "limit": f"{shown(measure, most):f}",
-        "spent": f"{shown(measure, row['spent']):f}",
-        "reserved": f"{shown(measure, row['reserved']):f}",
-        "left": f"{shown(measure, max(0, most - row['spent'] - row['reserved'])):f}",
+        "limit": f"{format_amount(measure, most):f}",
+        "spent": f"{format_amount(measure, row['spent']):f}",
+        "reserved": f"{format_amount(measure, row['reserved']):f}",
+        "left": f"{format_amount(measure, max(0, most - row['spent'] - row['reserved'])):f}",
         "over": row["spent"] + row["reserved"] > most,
         "renews": None if renews is None else renews.isoformat(),
     }
@@ -159,7 +159,7 @@ def _call(row: dict[str, Any]) -> dict[str, Any]:
     for name in ("began", "ended"):
         at = row.pop(f"{name}_at")
         row[name] = None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-    known = None if cost is None else f"{shown('money', cost):f} {currency}"
+    known = None if cost is None else f"{format_amount('money', cost):f} {currency}"
     return row | {"cost": known, "has_reasoning": reasoning is not None}
 
 
@@ -168,7 +168,7 @@ def _print_calls(rows: list[dict[str, Any]], as_json: bool) -> None:
     short = [
         {"call": row["call_id"][:_SHORTEST_ID], "in": row["input_tokens"], "out": row["output_tokens"]}
         | row
-        | {"began": to_the_minute(row["began"])}
+        | {"began": format_minute(row["began"])}
         for row in rows
     ]
     if as_json:

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from countersign.catalogue.reading import acts_without_compensation, entry, having, taken
-from countersign.cli.terminal import JsonOption, errors_told, print_json
+from countersign.catalogue.loader import entry, search_entries, uncompensated_acts, with_compensations
+from countersign.cli.terminal import JsonOption, print_json, report_errors
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError
-from countersign.journal.telling import visible
-from countersign.manifests.drafting import manifest_json
-from countersign.manifests.exporting import export_manifests
+from countersign.journal.export import escape_unprintable
+from countersign.manifests.drafts import manifest_json
+from countersign.manifests.export import export_manifests
 
 _TYPES: Final = {"string": "str", "integer": "int", "boolean": "bool"}
 _REVIEW: Final = (
@@ -35,10 +35,8 @@ def show_catalogue(
     as_json: JsonOption = False,
 ) -> None:
     """List ready manifests of common services, and the acts that nothing takes back."""
-    found = having(word)
-    acts = [
-        one for one in acts_without_compensation() if not word or one.tool in {each.tool for each in found}
-    ]
+    found = search_entries(word)
+    acts = [one for one in uncompensated_acts() if not word or one.tool in {each.tool for each in found}]
     if as_json:
         print_json(
             {
@@ -59,11 +57,11 @@ def show_catalogue(
         return
     if not found:
         typer.echo(
-            f"none of them has the word {visible(word)!r}; `countersign tools catalogue` lists them all"
+            f"none of them has the word {escape_unprintable(word)!r}; `countersign tools catalogue` lists them all"
         )
     for one in found:  # lines and no table, which would cut the names that are to be copied
         nothing = one.uncompensated is not None
-        taken_back = "nothing takes it back" if nothing else f"taken back by {one.taken_back_by}"
+        taken_back = "nothing takes it back" if nothing else f"taken back by {one.compensated_by}"
         typer.echo(f"{one.tool:<30}{one.manifest.risk.value:<8}{one.manifest.title}; {taken_back}")
     for act in acts:
         typer.echo(f"nothing takes back: to {act.act}. {act.why} Instead: {act.do}")
@@ -84,19 +82,19 @@ def take(
 ) -> None:
     """Take ready manifests as a beginning of your own."""
     tools = list(dict.fromkeys(tools))  # each once: what is told goes by the place of a name
-    with errors_told():
+    with report_errors():
         if out is None and len(tools) > 1:
             raise MisuseError("several manifests are no one document: name a folder with --out")
         if named is not None and len(tools) > 1:
             raise MisuseError(f"--as {named!r} names one manifest, and {len(tools)} are taken")
-        chosen = [_renamed(one, tools[0], named) for one in taken(tools)]
+        chosen = [_renamed(one, tools[0], named) for one in with_compensations(tools)]
         if out is None:
             typer.echo(manifest_json(chosen[0]).decode(), nl=False)
         else:
             for written in export_manifests(chosen, out, force=force):
                 kept = "" if written.written else "kept as it was, --force replaces it: "
                 typer.echo(f"{written.tool}: {kept}{written.path}", err=True)
-        for line in _told(tools, chosen, printed=out is None):
+        for line in _report_taken(tools, chosen, printed=out is None):
             typer.echo(line, err=True)
 
 
@@ -112,7 +110,7 @@ def _renamed(one: ToolManifest, asked: str, named: str | None) -> ToolManifest:
     return ToolManifest.model_validate(one.model_dump() | changes)
 
 
-def _told(asked: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
+def _report_taken(asked: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
     others = [one.tool for one in chosen[1:]]
     if printed and others:
         yield f"take {', '.join(others)} as well, or the bundle does not load: they take it back (--out takes them too)"

@@ -21,22 +21,29 @@ from countersign.cli.terminal import (
     AllToolsOption,
     JournalOption,
     JsonOption,
-    errors_told,
-    place_of,
+    format_minute,
+    journal_location,
+    open_journal,
     print_json,
     print_members,
     print_table,
-    the_journal,
-    to_the_minute,
+    report_errors,
 )
 from countersign.errors import MisuseError, SettingsError
-from countersign.journal.counting import count
 from countersign.journal.damage import Verified
-from countersign.journal.place import default_key_path
-from countersign.journal.reading import Wanted, moment
+from countersign.journal.export import (
+    DAMAGED,
+    ExportFormat,
+    description_of,
+    escape_unprintable,
+    render_export,
+    summary_of,
+)
+from countersign.journal.location import default_key_path
+from countersign.journal.queries import TransactionFilter, parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.telling import DAMAGED, Form, description_of, exported, summary_of, visible
-from countersign.journal.verifying import verify
+from countersign.journal.statistics import count
+from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
@@ -47,8 +54,8 @@ journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, as
 _MAX_LISTED: Final = 50
 _MODE: Final = 0o600  # of an exported file: it holds what the journal holds
 _SUMMARY: Final = ("key", "state", "effects", "changed", "note")
-_APART: Final = frozenset({"effects", "dropped", "unreadable"})
-_IN_ITS_HEAD: Final = frozenset({"lane", "seq", "tool", "state"})
+_SEPARATE_MEMBERS: Final = frozenset({"effects", "dropped", "unreadable"})
+_HEADER_MEMBERS: Final = frozenset({"lane", "seq", "tool", "state"})
 _COUNTED: Final = ("called", "fired", "unknown", "compensated")
 
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
@@ -67,7 +74,7 @@ def list_journal(
     journal: JournalOption = None, limit: LimitOption = _MAX_LISTED, as_json: JsonOption = False
 ) -> None:
     """List transactions, newest first."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         rows = [summary_of(opened, txn) for txn in opened.transactions.newest_ids(limit)]
     _print_summaries(rows, as_json, "the journal is empty")
 
@@ -85,7 +92,7 @@ def filter_journal(
     as_json: JsonOption = False,
 ) -> None:
     """List the transactions that everything said here is true of, newest first."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         rows = [summary_of(opened, txn) for txn in opened.transactions.matching_ids(wanted, limit)]
     _print_summaries(rows, as_json, "no transaction is like that")
@@ -98,7 +105,7 @@ def show_journal(
     as_json: JsonOption = False,
 ) -> None:
     """Show one transaction with its effects, their arguments and what became of them."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         found = opened.transactions.found_ids(name)
         if not found:
             raise MisuseError(
@@ -110,17 +117,17 @@ def show_journal(
     else:
         for one in shown:
             _print_whole(one)
-    _end_by_damage(sum("unreadable" in one for one in shown))
+    _exit_if_damaged(sum("unreadable" in one for one in shown))
 
 
 def _print_whole(one: dict[str, Any]) -> None:
-    print_members({name: value for name, value in one.items() if name not in _APART})
+    print_members({name: value for name, value in one.items() if name not in _SEPARATE_MEMBERS})
     for kind in ("effects", "dropped"):
         for effect in one[kind]:
-            head = f"{effect['lane']} {effect['seq']}: {visible(effect['tool'] or '')} {effect['state']}"
+            head = f"{effect['lane']} {effect['seq']}: {escape_unprintable(effect['tool'] or '')} {effect['state']}"
             typer.echo(f"\n{head}{', not in the list' if kind == 'dropped' else ''}")
             print_members(
-                {name: value for name, value in effect.items() if name not in _IN_ITS_HEAD}, indent="  "
+                {name: value for name, value in effect.items() if name not in _HEADER_MEMBERS}, indent="  "
             )
     typer.echo()
 
@@ -138,14 +145,14 @@ def export_journal(
     journal: JournalOption = None,
 ) -> None:
     """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         found = [description_of(opened, txn) for txn in opened.transactions.matching_ids(wanted)]
-        written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
+        written = render_export(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
         if out is not None:
             _write_new(out, written)
     typer.echo(written if out is None else f"{len(found)} transactions in {out}", nl=out is not None)
-    _end_by_damage(sum("unreadable" in one for one in found))
+    _exit_if_damaged(sum("unreadable" in one for one in found))
 
 
 @journal_app.command("new-key")
@@ -153,7 +160,7 @@ def new_key(
     file: Annotated[Path, typer.Argument(help="The key file; made for you alone where it is not there.")],
 ) -> None:
     """Put a new key at the end of a file of keys: secrets are sealed under it from now on, and the others open."""
-    with errors_told():
+    with report_errors():
         other = _other_key_file(file)
         key = add_key(file)
     typer.echo(
@@ -179,7 +186,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Count transactions by state, calls by tool, what fired and was taken back, and how long people took."""
-    with errors_told(), the_journal(journal) as opened:
+    with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         counted = count(opened.database, wanted)
     if as_json:
@@ -209,8 +216,8 @@ def verify_journal(
 
     Who can write the file can make it all anew, or put an old copy back: the service's log shows that, not this.
     """
-    with errors_told():
-        found = verify(place_of(journal), name)
+    with report_errors():
+        found = verify(journal_location(journal), name)
     if as_json:
         print_json({"format": "countersign/journal-verify/v1", "sound": found.sound} | asdict(found))
     else:
@@ -242,21 +249,21 @@ def _wanted(
     text: str | None,
     since: str | None,
     until: str | None,
-) -> Wanted:
+) -> TransactionFilter:
     now = time.time()
-    return Wanted(state, tool, agent, text, moment(since, now), moment(until, now))
+    return TransactionFilter(state, tool, agent, text, parse_time(since, now), parse_time(until, now))
 
 
 def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:
     if as_json:
         print_json(rows)
     else:
-        short = [row | {"changed": to_the_minute(row["changed"])} for row in rows]
+        short = [row | {"changed": format_minute(row["changed"])} for row in rows]
         print_table(_SUMMARY, short, none=none, whole={"state", "changed"})
-    _end_by_damage(sum(row["state"] == DAMAGED for row in rows))
+    _exit_if_damaged(sum(row["state"] == DAMAGED for row in rows))
 
 
-def _end_by_damage(count: int) -> None:
+def _exit_if_damaged(count: int) -> None:
     """What could be read was told; whoever runs this hears that it was not all."""
     if count:
         typer.echo(
@@ -270,7 +277,7 @@ def _end_by_damage(count: int) -> None:
 def _other_key_file(file: Path) -> Path | None:
     """The key file this environment's journal has so far, where a file that is not there yet would take its place."""
     try:
-        known = journal_key_path_from_env() or default_key_path(place_of(None))
+        known = journal_key_path_from_env() or default_key_path(journal_location(None))
     except SettingsError:
         return None  # no journal is named here, or none that could be, so there is nothing to compare with
     return known if known is not None and known.exists() and not file.exists() else None
@@ -280,11 +287,11 @@ def _states(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {state}" for state, n in counts.items())
 
 
-def _form(name: str) -> Form:
-    for form in get_args(Form):
+def _form(name: str) -> ExportFormat:
+    for form in get_args(ExportFormat):
         if name == form:
             return form  # type: ignore[no-any-return]
-    raise MisuseError(f"there is no format {name!r}; there are {', '.join(get_args(Form))}")
+    raise MisuseError(f"there is no format {name!r}; there are {', '.join(get_args(ExportFormat))}")
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -311,7 +318,7 @@ def close_journal(
     What its adapters had prepared is undone, and nothing else changed. It is told as closed, never as done, and its key
     is spent. Refused for any other transaction, and while a process owns it.
     """
-    with errors_told():
+    with report_errors():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
             record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)

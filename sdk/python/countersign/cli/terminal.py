@@ -16,8 +16,8 @@ from rich.table import Column, Table
 
 from countersign.errors import CountersignError
 from countersign.journal import Journal, require_journal
-from countersign.journal.place import JournalPlace, journal_place
-from countersign.journal.telling import json_text, visible
+from countersign.journal.export import escape_unprintable, json_text
+from countersign.journal.location import JournalLocation, parse_location
 from countersign.settings import journal_key_path_from_env, journal_path_from_env
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
@@ -32,9 +32,9 @@ JournalOption = Annotated[
 ]
 
 
-def place_of(named: str | None) -> JournalPlace:
+def journal_location(named: str | None) -> JournalLocation:
     """Where a command's journal lies."""
-    return journal_place(named) if named else journal_path_from_env()
+    return parse_location(named) if named else journal_path_from_env()
 
 
 ToolsOption = Annotated[
@@ -51,13 +51,13 @@ AllToolsOption = Annotated[
 
 
 @contextmanager
-def the_journal(named: str | None) -> Iterator[Journal]:
+def open_journal(named: str | None) -> Iterator[Journal]:
     """The journal of a command, closed afterwards.
 
     Raises:
         MisuseError: there is none at this place, nor where one is by default.
     """
-    chosen = place_of(named)
+    chosen = journal_location(named)
     require_journal(chosen)
     opened = Journal(chosen, key_path=journal_key_path_from_env())
     try:
@@ -67,12 +67,12 @@ def the_journal(named: str | None) -> Iterator[Journal]:
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
     try:
         yield
     except CountersignError as error:
-        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
+        typer.echo(f"{error.code}: {escape_unprintable(str(error))}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -85,10 +85,10 @@ def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
     """Print each member that says something on a line of its own, whole: a line may be copied, a cell may not."""
     for name, value in members.items():
         if value is not None:
-            typer.echo(f"{indent}{name}: {visible(str(value))}")
+            typer.echo(f"{indent}{name}: {escape_unprintable(str(value))}")
 
 
-def to_the_minute(moment: str | None) -> str | None:
+def format_minute(moment: str | None) -> str | None:
     """A time as a table has it: `2026-11-24 23:30`, in UTC. JSON has all of it."""
     return moment and moment[:16].replace("T", " ")
 
@@ -103,5 +103,5 @@ def print_table(
     # What is cut off cannot be copied.
     table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
     for row in rows:
-        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
+        table.add_row(*("" if row[name] is None else escape_unprintable(str(row[name])) for name in columns))
     Console(markup=False, highlight=False).print(table)

@@ -28,15 +28,15 @@ from countersign.errors import (
     ServiceUnavailable,
     ToolRaised,
 )
-from countersign.errors.traces import beyond_ours
-from countersign.journal import Done, Lease, LocalState
-from countersign.live.sessions import holds_no_argument
+from countersign.errors.tracebacks import skip_sdk_frames
+from countersign.journal import EffectOutcome, Lease, LocalState
+from countersign.live.sessions import has_no_arguments
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.texts import text_of
 from countersign.tools.rest import RestUnknown
 from countersign.tools.results import UnfinishedError
-from countersign.waiting import Raised
+from countersign.waiting import CallRaised
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
 _EARLIER: Final = "; an earlier try "
@@ -45,25 +45,25 @@ _IN_DOUBT: Final = ", and may have happened"
 
 def describe_error(call: PlannedCall, error: BaseException) -> str:
     """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
-    return _described(error, has_secrets=call.has_secrets)
+    return _describe(error, has_secrets=call.has_secrets)
 
 
-def describe_ending(error: BaseException, *, has_secrets: bool) -> str:
+def describe_block_error(error: BaseException, *, has_secrets: bool) -> str:
     """What people get to read of the exception that ended a block: as of a tool's. An error of ours that holds no
     argument keeps all its storable text.
     """
-    if holds_no_argument(error) and (text := text_of(error)):
+    if has_no_arguments(error) and (text := text_of(error)):
         return f"{type(error).__name__}: {text}"
-    return _described(error, has_secrets=has_secrets)
+    return _describe(error, has_secrets=has_secrets)
 
 
-def _described(error: BaseException, *, has_secrets: bool) -> str:
+def _describe(error: BaseException, *, has_secrets: bool) -> str:
     kind = type(error).__name__
     text = "" if has_secrets else text_of(error)
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
 
 
-def beside_earlier(told: str, earlier: str) -> str:
+def with_earlier_try(told: str, earlier: str) -> str:
     """Of a call whose last try knows that nothing happened, and whose `earlier` one did not: both, neither of which is
     cut off for the other's length.
     """
@@ -71,24 +71,24 @@ def beside_earlier(told: str, earlier: str) -> str:
     return f"{told[: MAX_ERROR - len(rest)]}{rest}"
 
 
-def last_try_knew(why: str) -> bool:
+def last_try_was_not_done(why: str) -> bool:
     """Whether this is told of a call whose last try knew that nothing happened: its author did say so."""
     return _EARLIER in why
 
 
-def told_cause(call: PlannedCall, error: Exception) -> Exception:
+def public_cause(call: PlannedCall, error: Exception) -> Exception:
     """The tool's exception, as the one that is raised names its cause: its trace begins in the tool. Where the tool has
     secret arguments its place alone: a traceback prints its text, and the text of what it was raised from.
     """
     if call.has_secrets:
         return ToolRaised.of(call.tool.name, error)
-    trace = beyond_ours(error.__traceback__)
+    trace = skip_sdk_frames(error.__traceback__)
     if trace is None and not isinstance(error, ToolTimeoutError | UnfinishedError | CountersignError):
         return error  # a tool that is ours, as one of an MCP server: this may be a bug
     return error.with_traceback(trace)
 
 
-def silenced(call: PlannedCall, leaving: SystemExit) -> SystemExit:
+def redact_exit(call: PlannedCall, leaving: SystemExit) -> SystemExit:
     """A tool's exit, as the program ends by it: Python prints its text. Where the tool has secret arguments its code
     alone, which is 1 of an exit with a text.
     """
@@ -97,12 +97,12 @@ def silenced(call: PlannedCall, leaving: SystemExit) -> SystemExit:
     return SystemExit(leaving.code if isinstance(leaving.code, int | None) else 1)
 
 
-def exits(answer: object) -> TypeIs[Raised]:
+def is_exit(answer: object) -> TypeIs[CallRaised]:
     """Whether a tool ended its program (`sys.exit`) instead of itself."""
-    return isinstance(answer, Raised) and not isinstance(answer.error, Exception)
+    return isinstance(answer, CallRaised) and not isinstance(answer.error, Exception)
 
 
-def says_not_done(call: PlannedCall, error: BaseException) -> bool:
+def is_not_done(call: PlannedCall, error: BaseException) -> bool:
     """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared. `RestApi` knows
     better, where it says that something may have been done.
     """
@@ -138,13 +138,13 @@ class TooLateError(NotDone):
     """A call was not made, because its permit had run out by then."""
 
 
-async def renew(engine: Engine, authority: Authority, calls: Sequence[PlannedCall]) -> Permit:
+async def renew_permit(engine: Engine, authority: Authority, calls: Sequence[PlannedCall]) -> Permit:
     """Ask for a fresh `fire_by` for these effects; the policy is asked again.
 
     Raises:
         PermitRefused: it was not given.
     """
-    asked_at = engine.clock.steady()
+    asked_at = engine.clock.monotonic()
     ids = [call.effect.effect_id for call in calls]
     try:
         view = await engine.service.renew(authority.attempt_id, ids)
@@ -163,7 +163,7 @@ async def renew(engine: Engine, authority: Authority, calls: Sequence[PlannedCal
         raise PermitRefused(str(error)) from error
 
 
-class TimeToFire:
+class FireWindow:
     """The time a run has to fire in: what its permit leaves, renewed where that is too little."""
 
     def __init__(self, engine: Engine, authority: Authority, permit: Permit | None) -> None:
@@ -175,14 +175,14 @@ class TimeToFire:
         """Renew where too little time is left, or where the manifest wants the policy asked before every
         fire.
         """
-        if self.is_enough_for(calls):
+        if self.covers_all(calls):
             return
-        self._permit = await renew(self._engine, self._authority, [*calls, *after])
+        self._permit = await renew_permit(self._engine, self._authority, [*calls, *after])
         late = next((call for call in calls if not self._covers(call)), None)
         if late is not None:
             raise PermitRefused(f"too little time was left to start {late.tool.name}")
 
-    def is_enough_for(self, calls: Sequence[PlannedCall]) -> bool:
+    def covers_all(self, calls: Sequence[PlannedCall]) -> bool:
         """Whether nothing has to be asked of the service first."""
         return all(self._covers(call) and not call.manifest.recheck for call in calls)
 
@@ -195,7 +195,7 @@ class TimeToFire:
     def _seconds_left(self) -> float:
         return 0.0 if self._permit is None else self._permit.seconds_left(self._engine.clock)
 
-    def require_left(self, call: PlannedCall) -> None:
+    def require_time_left(self, call: PlannedCall) -> None:
         """The last look before a call: between the FIRING and here the process may have stood still.
 
         Raises:
@@ -213,21 +213,21 @@ class TimeToFire:
         )
 
 
-_LONGEST_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
-_MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
+_MAX_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
+_MAX_EXTENSIONS: Final = 3  # times that a run gives more time to calls that came too late
 
 
-def is_last_word(call: PlannedCall, error: BaseException) -> bool:
+def is_final(call: PlannedCall, error: BaseException) -> bool:
     """Whether it says that nothing happened, and no other try follows that could say otherwise."""
-    if isinstance(error, TooLateError) or not says_not_done(call, error):
+    if isinstance(error, TooLateError) or not is_not_done(call, error):
         return False
     return isinstance(error, NotDone) or not call.manifest.idempotent
 
 
-class Tries:
+class Retries:
     """How the calls of one run ended that did not fire, and how often they are given time."""
 
-    def __init__(self, engine: Engine, time: TimeToFire) -> None:
+    def __init__(self, engine: Engine, time: FireWindow) -> None:
         self._engine = engine
         self._time = time
         self._ended: dict[str, list[Exception]] = {}
@@ -248,31 +248,31 @@ class Tries:
         it that does not: that one is why nobody knows.
         """
         told = describe_error(call, error)
-        if not says_not_done(call, error):
+        if not is_not_done(call, error):
             return told
         tries = self._ended.get(call.effect.effect_id, [])
-        doubtful = next((one for one in reversed(tries) if not says_not_done(call, one)), None)
+        doubtful = next((one for one in reversed(tries) if not is_not_done(call, one)), None)
         if doubtful is not None:
-            return beside_earlier(told, f"raised {describe_error(call, doubtful)}")
-        return beside_earlier(told, "was cut off") if call.effect.effect_id in self.cut_off else told
+            return with_earlier_try(told, f"raised {describe_error(call, doubtful)}")
+        return with_earlier_try(told, "was cut off") if call.effect.effect_id in self.cut_off else told
 
-    def may_go_on(self, call: PlannedCall, error: Exception) -> bool:
+    def may_retry(self, call: PlannedCall, error: Exception) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""
         if not call.manifest.idempotent or isinstance(error, NotDone | UnfinishedError):
             return False  # NotDone is the tool's last word, and a tool that returns work does so every time
         most = call.tool.tries or self._engine.settings.idempotent_tries
         return len(self._ended[call.effect.effect_id]) < most
 
-    async def more_time(
+    async def extend(
         self, again: Sequence[PlannedCall], late: Sequence[PlannedCall], after: Sequence[PlannedCall]
     ) -> PermitRefused | None:
         """Time for those that may go on and for those that came too late; or why there is none."""
         self._late += bool(late)
-        if self._late > _MOST_LATE:
+        if self._late > _MAX_EXTENSIONS:
             return PermitRefused(f"its time to fire was over before it was called, {self._late} times")
         if again:
             tried = max(len(self._ended[call.effect.effect_id]) for call in again)
-            pause = backoff(self._engine.settings.retry_base_seconds, tried, _LONGEST_PAUSE)
+            pause = backoff(self._engine.settings.retry_base_seconds, tried, _MAX_PAUSE)
             await self._engine.waits.sleep(pause)
         try:
             await self._time.take([*again, *late], after)
@@ -291,7 +291,7 @@ class Outcomes:
         self._engine = engine
         self._lease = lease
         self._authority = authority
-        self._unwritten: list[Done] = []
+        self._unwritten: list[EffectOutcome] = []
         self._unconfirmed = False  # nobody knows whether they were written
         self._known: set[str] = set()
 
@@ -318,7 +318,7 @@ class Outcomes:
             return
         self._known.add(call.effect.effect_id)
         self._unwritten.append(
-            Done(
+            EffectOutcome(
                 effect_id=call.effect.effect_id,
                 outcome=outcome,
                 attempt_id=self._authority.attempt_id,
@@ -348,14 +348,14 @@ class Outcomes:
             self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
         self._written()
 
-    def write_meanwhile(self) -> None:
+    def write_during_run(self) -> None:
         """The same while others still run. A journal in trouble ends none of them: it is told when all have ended."""
         try:
             self.write()
         except JournalError as error:
             log.warning("what has ended of a group could not be written while others of it run: %s", error)
 
-    def _to_write(self) -> list[Done]:
+    def _to_write(self) -> list[EffectOutcome]:
         if self._unconfirmed:
             self._unwritten = [
                 done

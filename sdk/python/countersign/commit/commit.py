@@ -21,19 +21,19 @@ from functools import partial
 from typing import Any, Final
 
 from countersign.commit.attempt import Authority
-from countersign.commit.firing import FireRun
+from countersign.commit.executor import EffectExecutor
+from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan
-from countersign.commit.reconciliation import redeemed_by_us, tell_restored
+from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service
 from countersign.commit.review import (
-    Edits,
-    Terms,
+    CommitOptions,
+    ProposalResponder,
+    describe_outage,
     edits_in_force,
-    note_where_it_stands,
-    pending_of,
-    until_answered,
-    why_away,
+    record_service_state,
+    review_pending_error,
+    wait_for_review,
 )
-from countersign.commit.settling import Ending
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease
@@ -54,7 +54,7 @@ from countersign.runtime import Engine
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
-_LOOK_AGAIN: Final = frozenset(
+_RELOAD_CODES: Final = frozenset(
     {
         ErrorCode.NOT_READY.value,
         ErrorCode.SUPERSEDED.value,
@@ -67,16 +67,18 @@ _LOOK_AGAIN: Final = frozenset(
 class Commit:
     """One commit of one frozen list."""
 
-    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: Terms) -> None:
+    def __init__(
+        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: CommitOptions
+    ) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._until = engine.clock.steady() + terms.wait
+        self._until = engine.clock.monotonic() + terms.wait
         self._claimed = terms.claimed
-        self._edits = Edits(engine, terms.accept_edits)
+        self._edits = ProposalResponder(engine, terms.accept_edits)
         self._answering = terms.answering
-        self._keeps_approved = terms.keeps_approved
+        self._keeps_approved = terms.keep_approved
         self._sent_back = ""  # why the last redemption was
 
     async def run(self) -> dict[str, object]:
@@ -86,8 +88,8 @@ class Commit:
             Stopped, WorldError: nothing fired, but for what `ReleaseLapsed` names.
             FireError: with what stands.
         """
-        self._live.verify_unmoved()  # 2
-        asked_at = self._engine.clock.steady()
+        self._live.verify_isolation()  # 2
+        asked_at = self._engine.clock.monotonic()
         return await self.go_on(await self._submit(), asked_at)  # 3
 
     async def go_on(self, view: TransactionView, asked_at: float) -> dict[str, object]:
@@ -119,7 +121,9 @@ class Commit:
         try:
             return await self._engine.service.submit(self._submission())
         except ServiceRefused as refused:
-            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await tell_restored(self._engine):
+            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await report_to_restored_service(
+                self._engine
+            ):
                 self._require_unspent(refused)
                 raise
         try:
@@ -148,7 +152,7 @@ class Commit:
             return
         if view.state in _SPENT and view.txn_digest != self._plan.txn_digest:
             return  # ours are in the journal before they are spent, so it is not ours: `_spent` finds out
-        edited = self._plan.edited_as(view)
+        edited = self._plan.with_accepted_edits(view)
         if edited is not self._plan:
             self._see(view)
             self._edits.require_agreed(self._plan, edited, view)
@@ -162,7 +166,7 @@ class Commit:
 
     def _see(self, view: TransactionView) -> None:
         parked = view.state is TxnState.REVIEW and self._parks()
-        note_where_it_stands(self._engine, self._lease, view, parked=parked)
+        record_service_state(self._engine, self._lease, view, parked=parked)
 
     # ------------------------------------------------------------------------------------------------ 4
 
@@ -173,16 +177,16 @@ class Commit:
         if self._live:
             raise self._pending(view)  # leaving the step undoes them, before anybody answers
         try:
-            if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
+            if self._until <= self._engine.clock.monotonic():  # whoever waits hears of it with the first look
                 await self._answering.answer(self._engine, view)
             # Keep the lease as long as one look may take, with all its retries on a dead line.
             look_seconds = self._engine.settings.look_seconds
             renew = partial(self._engine.journal.leases.renew, self._lease, at_least=look_seconds)
-            seen = await until_answered(
+            seen = await wait_for_review(
                 self._engine, self._plan.txn, self._until, self._answering, renew, self._concerns
             )
         except (ServiceUnavailable, OverQuota) as away:
-            raise self._pending(view, unreached=why_away(away)) from away
+            raise self._pending(view, unreached=describe_outage(away)) from away
         if seen is not None and (seen.state is not TxnState.REVIEW or self._concerns(seen)):
             return seen
         if seen is not None:
@@ -195,7 +199,7 @@ class Commit:
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
         connected = any(call.tool.given_manifest is not None for call in self._plan.calls)
-        return pending_of(
+        return review_pending_error(
             view, self._plan.run_key, parked=self._parks(), connected=connected, unreached=unreached
         )
 
@@ -218,7 +222,7 @@ class Commit:
         """Ask for releases, verify every one, redeem all; or answer how things stand if the policy says
         otherwise.
         """
-        self._engine.require_going_on()
+        self._engine.require_not_stopping()
         try:
             held = await self._engine.service.release(self._plan.txn, view.rev)
             self._plan.require_callable()
@@ -226,10 +230,10 @@ class Commit:
                 self._engine.service, self._plan.effects, held.releases
             )
             self._live.prepare(self._plan.attempt_id)
-            asked_at = self._engine.clock.steady()
+            asked_at = self._engine.clock.monotonic()
             answer = await self._engine.service.redeem([one.token for one in releases], self._plan.attempt_id)
         except ServiceRefused as refused:
-            if refused.problem_code in _LOOK_AGAIN:
+            if refused.problem_code in _RELOAD_CODES:
                 self._sent_back = str(refused)
                 return await self._engine.service.view(self._plan.txn)
             self._require_unspent(refused)
@@ -275,7 +279,7 @@ class Commit:
     async def _spent(self, view: TransactionView, asked_at: float) -> Permit | None:
         """Redeemed: by us in the same round trip as the submission or before a crash, or by somebody else."""
         if not await redeemed_by_us(self._engine, self._plan, view):
-            raise AlreadyRedeemed.elsewhere(self._plan.run_key, self._plan.txn, states_of(view))
+            raise AlreadyRedeemed.elsewhere(self._plan.run_key, self._plan.txn, effect_states(view))
         self._plan.require_callable()
         if view.receipt is None or not view.releases:
             return None
@@ -307,8 +311,8 @@ class Commit:
     async def _fire(self, permit: Permit | None) -> dict[str, object]:
         ids = [effect.effect_id for effect in self._plan.effects]
         self._engine.journal.firing.redeemed(self._lease, self._plan.staging, ids)
-        ending = Ending(self._engine, self._lease, self._plan, self._live)
-        run = FireRun(self._engine, self._lease, Authority.of(self._plan), permit)
+        ending = Finalizer(self._engine, self._lease, self._plan, self._live)
+        run = EffectExecutor(self._engine, self._lease, Authority.of(self._plan), permit)
         return await ending.around(run, self._plan.calls)
 
     def _require_unspent(self, refused: ServiceRefused) -> None:
@@ -316,16 +320,16 @@ class Commit:
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
             what = refused.detail.partition(";")[0]  # what to do about it is told by where it was spent
             raise AlreadyRedeemed.elsewhere(
-                self._plan.run_key, self._plan.txn, _states_in(refused.extras), what
+                self._plan.run_key, self._plan.txn, _states_in_problem(refused.extras), what
             ) from refused
 
 
-def states_of(view: TransactionView) -> list[str]:
+def effect_states(view: TransactionView) -> list[str]:
     """What is known of each effect of a spent transaction."""
     return [one.state.value for one in view.effects]
 
 
-def _states_in(problem: dict[str, Any]) -> list[str]:
+def _states_in_problem(problem: dict[str, Any]) -> list[str]:
     """The same of a refusal, as far as it says so."""
     effects = problem.get("effects")
     if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersign.commit.attempt import MAX_ERROR, Authority
-from countersign.commit.firing import FireRun
+from countersign.commit.executor import EffectExecutor
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.probing import CRASHED, Doubt, find_out
-from countersign.commit.reconciliation import flush
+from countersign.commit.probes import CRASHED, UncertainCall, run_probe
+from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import pending_review
 from countersign.contract import names
 from countersign.contract.admission import JSON, load
@@ -28,7 +28,7 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
-from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import CompensationView, EffectView
 from countersign.errors import (
     CountersignError,
@@ -38,13 +38,13 @@ from countersign.errors import (
     ServiceUnavailable,
 )
 from countersign.errors.reasons import PendingReview
-from countersign.journal import Done, EffectRecord, Lease, LocalState
-from countersign.journal.moves import IN_DOUBT
-from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
+from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState
+from countersign.journal.queries import COMPENSATE_LANE, STAGED_LANE
+from countersign.journal.states import IN_DOUBT
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 
-_SAID: Final = {  # without the advice that goes with it where it is raised
+_REFUSAL_TEXTS: Final = {  # without the advice that goes with it where it is raised
     ServiceRefused: "{0.detail}",
     ReleaseRefused: "{0.reason}",
     ServiceUnavailable: "the policy service did not answer ({0.why})",
@@ -52,11 +52,11 @@ _SAID: Final = {  # without the advice that goes with it where it is raised
 
 
 @dataclass(frozen=True, slots=True)
-class Unwound:
+class CompensationResult:
     """What people are asked about first, and by the names of calls why what is not taken back is not."""
 
     reviews: tuple[PendingReview, ...]
-    in_vain: Mapping[str, str]
+    uncompensated: Mapping[str, str]
 
     @property
     def note(self) -> str | None:
@@ -68,20 +68,22 @@ class Unwound:
         return "; ".join([why, *self._lines()])
 
     def _lines(self) -> list[str]:
-        return [f"{name} was not taken back: {why}" for name, why in self.in_vain.items()]
+        return [f"{name} was not taken back: {why}" for name, why in self.uncompensated.items()]
 
 
-def why_not(call: PlannedCall, error: CountersignError) -> str:
+def describe_refusal(call: PlannedCall, error: CountersignError) -> str:
     """Why a call is not taken back, in the words of whoever refused; where it has secrets, which those may repeat, only
     what kind of refusal it was.
     """
     if call.has_secrets:
         return f"{type(error).__name__}, whose text is not told, for it may repeat secret arguments"
-    told = next((text.format(error) for kind, text in _SAID.items() if isinstance(error, kind)), str(error))
+    told = next(
+        (text.format(error) for kind, text in _REFUSAL_TEXTS.items() if isinstance(error, kind)), str(error)
+    )
     return told[:MAX_ERROR]
 
 
-def how_it_ended(call: PlannedCall, undo: EffectView) -> str:
+def describe_end(call: PlannedCall, undo: EffectView) -> str:
     """Why the service lets a call's compensation go no more."""
     reasons = [] if call.has_secrets else [one.text for one in undo.decision.reasons]
     told = f": {'; '.join(reasons)}" if reasons else ""
@@ -90,12 +92,12 @@ def how_it_ended(call: PlannedCall, undo: EffectView) -> str:
 
 log: Final = logging.getLogger("countersign")
 _ATTEMPT_BYTES: Final = 16
-_NOT_TAKEN_BACK: Final = ENDED_UNSPENT | {EffectState.FAILED, EffectState.UNUSED}
-_TO_TAKE_BACK: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
+_NOT_COMPENSATED: Final = ENDED_UNREDEEMED | {EffectState.FAILED, EffectState.UNUSED}
+_COMPENSABLE: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
 _GIVEN_UP: Final = ErrorCode.ILLEGAL_STATE.value
 
 
-class Unwinding:
+class Compensator:
     """Takes back the fired effects of one plan, as far as that goes now."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan) -> None:
@@ -105,12 +107,12 @@ class Unwinding:
         self._reviews: list[PendingReview] = []
         self._unfinished: dict[str, str] = {}
 
-    async def run(self) -> Unwound:
+    async def run(self) -> CompensationResult:
         """Compensate newest first. One that cannot be finished now does not keep the others waiting."""
         states = self._rows()
         for call in reversed(self._plan.calls):
             row = states.get(call.effect.effect_id)
-            if row is None or row.state not in _TO_TAKE_BACK or call.effect.compensation is None:
+            if row is None or row.state not in _COMPENSABLE or call.effect.compensation is None:
                 continue
             try:
                 await self._take_back(call, call.effect.compensation, row)
@@ -123,11 +125,11 @@ class Unwinding:
             for row in self._rows().values()
             if row.state is LocalState.COMPENSATION_FAILED and row.error
         }
-        return Unwound(tuple(self._reviews), self._unfinished | failed)
+        return CompensationResult(tuple(self._reviews), self._unfinished | failed)
 
     async def _not_finished(self, call: PlannedCall, row: EffectRecord, error: CountersignError) -> None:
         """It goes on later; but what the service has given up, for no compensation can be built, stands."""
-        why = why_not(call, error)
+        why = describe_refusal(call, error)
         log.warning("the compensation of %s is not finished: %s", call.tool.name, why)
         if isinstance(error, ServiceRefused) and error.problem_code == _GIVEN_UP and await self._stands(call):
             self._settle(call, LocalState.COMPENSATION_FAILED, why)
@@ -144,10 +146,10 @@ class Unwinding:
         return states.get(call.effect.effect_id) is EffectState.COMPENSATION_FAILED
 
     async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
-        if not await flush(self._engine, self._plan.txn):
+        if not await flush_outbox(self._engine, self._plan.txn):
             return
         view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)
-        if self._settled_elsewhere(call, view):
+        if self._is_settled_already(call, view):
             return
         planned = self._planned(call, rule, row, view)
         if view.effect.state is EffectState.UNKNOWN:
@@ -195,13 +197,13 @@ class Unwinding:
             raise ReleaseRefused(
                 self._plan.txn, f"the service compensates {call.tool.name} with other bytes than ours"
             )
-        return PlannedCall(tool, manifest, effect, takes_over_secrets=call.has_secrets)
+        return PlannedCall(tool, manifest, effect, inherits_secrets=call.has_secrets)
 
     async def _permit(
         self, call: PlannedCall, planned: PlannedCall, attempt_id: str, view: CompensationView
     ) -> Permit | None:
         """Redeem the compensation's release; None while people are asked."""
-        asked_at = self._engine.clock.steady()
+        asked_at = self._engine.clock.monotonic()
         releases = []
         if view.effect.state is EffectState.REDEEMED:
             answer = await self._engine.service.renew(attempt_id, [planned.effect.effect_id])
@@ -246,20 +248,20 @@ class Unwinding:
             run_key=self._plan.run_key,
             kind="compensate",
         )
-        done = await FireRun(self._engine, self._lease, authority, permit).run([planned])
+        done = await EffectExecutor(self._engine, self._lease, authority, permit).run([planned])
         if done.stopped is None:
             self._settle(call, LocalState.COMPENSATED)
         elif done.outcome is not Outcome.UNKNOWN:
             why = f"{planned.tool.name} did not happen: {done.why}"
             self._settle(call, LocalState.COMPENSATION_FAILED, why)
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
 
-    def _settled_elsewhere(self, call: PlannedCall, view: CompensationView) -> bool:
+    def _is_settled_already(self, call: PlannedCall, view: CompensationView) -> bool:
         """A person, or a run of ours whose last word was lost, has settled it."""
         if view.effect.state is EffectState.FIRED:
             self._settle(call, LocalState.COMPENSATED)
-        elif view.effect.state in _NOT_TAKEN_BACK:
-            self._settle(call, LocalState.COMPENSATION_FAILED, how_it_ended(call, view.effect))
+        elif view.effect.state in _NOT_COMPENSATED:
+            self._settle(call, LocalState.COMPENSATION_FAILED, describe_end(call, view.effect))
         else:
             return False
         return True
@@ -271,12 +273,12 @@ class Unwinding:
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state not in IN_DOUBT or row.attempt_id is None:
             return False
-        doubt = Doubt.of(row, planned, self._engine.clock.wall())
-        found = await find_out(self._engine, planned, doubt, row.attempt_id)
+        doubt = UncertainCall.of(row, planned, self._engine.clock.wall())
+        found = await run_probe(self._engine, planned, doubt, row.attempt_id)
         again = planned.manifest.idempotent and row.state is LocalState.FIRING
         if found is None or found.outcome is Outcome.UNKNOWN or (found.outcome is Outcome.FAILED and again):
             return False
-        done = Done(
+        done = EffectOutcome(
             row.effect_id, found.outcome, row.attempt_id, result=found.result, error=found.why[:MAX_ERROR]
         )
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
@@ -284,7 +286,7 @@ class Unwinding:
             self._settle(call, LocalState.COMPENSATED)
         else:
             self._settle(call, LocalState.COMPENSATION_FAILED, found.why)
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
         return True
 
     async def _unknown_since_crash(self, planned: PlannedCall, attempt_id: str) -> bool:
@@ -292,9 +294,9 @@ class Unwinding:
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
             return False
-        done = Done(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
+        done = EffectOutcome(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
         return True
 
     def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:

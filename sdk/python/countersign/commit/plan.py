@@ -21,8 +21,8 @@ from countersign.contract.pointers import reads_result
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
 from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.verifying import require_as_written
-from countersign.manifests.reviewed import Manifests, secret_of
+from countersign.journal.verification import require_intact
+from countersign.manifests.reviewed import Manifests, secret_pointers
 from countersign.service.client import Service
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
@@ -43,7 +43,7 @@ class StagedCall:
 
     def learned(self, manifest: ToolManifest) -> StagedCall:
         """The same call, with what this manifest and the code call secret of it."""
-        return replace(self, secret=secret_of(self.tool, manifest), tool_digest=manifest.digest)
+        return replace(self, secret=secret_pointers(self.tool, manifest), tool_digest=manifest.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PlannedCall:
     effect: Effect
     n: int = 0
     group: int = 0  # as it was staged; a process that reads the journal fires one after the other
-    takes_over_secrets: bool = False  # a compensation of a call with secrets
+    inherits_secrets: bool = False  # a compensation of a call with secrets
 
     @property
     def label(self) -> str:
@@ -65,12 +65,12 @@ class PlannedCall:
     @property
     def has_secrets(self) -> bool:
         """Whether nobody is to read what its tool says: it may repeat a secret."""
-        return self.takes_over_secrets or bool(self.secret)
+        return self.inherits_secrets or bool(self.secret)
 
     @property
     def secret(self) -> tuple[str, ...]:
         """Pointers to what is secret of its arguments."""
-        return secret_of(self.tool, self.manifest)
+        return secret_pointers(self.tool, self.manifest)
 
     @property
     def only_reads(self) -> bool:
@@ -87,7 +87,7 @@ class PlannedCall:
         """The arguments, made afresh from the approved bytes; never the caller's own objects (I-2)."""
         return self.tool.signature.retype(self.effect.args_bytes)
 
-    def lets_go_on(self, state: LocalState) -> bool:
+    def allows_success(self, state: LocalState) -> bool:
         """Whether its transaction is whole with this effect in that state: it fired, or it failed, which people agreed
         it may.
         """
@@ -145,7 +145,7 @@ class Plan:
         """By what two lists ask for the same, whatever has become of the manifests."""
         return tuple(effect.call_key for effect in self.effects)
 
-    def changed_in(self, later: Plan) -> tuple[str, ...]:
+    def tools_changed_in(self, later: Plan) -> tuple[str, ...]:
         """Of the same calls as they are planned later: the tools whose manifests have changed, by name."""
         now = {effect.call_key: effect.tool_digest for effect in later.effects}
         changed = (
@@ -162,7 +162,7 @@ class Plan:
         for call in self.calls:
             call.kwargs()
 
-    def edited_as(self, view: TransactionView) -> Plan:
+    def with_accepted_edits(self, view: TransactionView) -> Plan:
         """This plan with the bytes of an edit that people accepted; every digest is computed again.
 
         Raises:
@@ -199,7 +199,7 @@ async def plan_calls(
     planned = []
     for seq, call in enumerate(staged, start=1):
         manifest = await manifests.of(call.tool, service)
-        require_fires_here(manifest, agent)
+        require_own_enforcement_point(manifest, agent)
         _require_probe(manifest, call.tool, registry)
         effect = _effect(
             call, manifest, agent, txn, seq, await _compensation(manifest, manifests, registry, service)
@@ -232,20 +232,20 @@ def plan_from_journal(record: TransactionRecord, journal: Journal, registry: Too
     )
 
 
-def require_to_go_on(journal: Journal, txn: str) -> None:
+def require_resumable(journal: Journal, txn: str) -> None:
     """Whoever runs a key goes on with what an earlier run left, or hears that it is over.
 
     Raises:
         JournalError: it is not as the SDK wrote it.
         AlreadyRedeemed: a person has closed it.
     """
-    require_as_written(journal.database, txn)
+    require_intact(journal.database, txn)
     record = journal.transactions.require(txn)
     if record.state is LocalTxn.CLOSED:
         raise AlreadyRedeemed(record.run_key, txn, record.state.value, record.note or "")
 
 
-def require_fires_here(manifest: ToolManifest, agent: str) -> None:
+def require_own_enforcement_point(manifest: ToolManifest, agent: str) -> None:
     """Refuse a tool whose reviewed enforcement point is another party than this agent.
 
     Raises:

@@ -18,7 +18,7 @@ from countersign.commit.plan import Plan
 from countersign.contract.admission import load
 from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Effect
-from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import (
     Recall,
     RecalledCompensation,
@@ -28,24 +28,26 @@ from countersign.contract.wire import (
 )
 from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, ServiceUnavailable
 from countersign.journal import Journal, Lease, Report
-from countersign.journal.reading import COMPENSATE_LANE
+from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
 
-_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
-_NOT_OURS: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
+_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
+_NOT_REDEEMER_STATUSES: Final = frozenset(
+    {403, 404}
+)  # not_redeemer, unknown_attempt; any other refusal knows the attempt
 
 
-async def look(engine: Engine, txn: str) -> TransactionView | None:
+async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
     """The transaction as the service holds it; None if it never arrived there."""
     try:
         return await engine.service.view(txn)
     except ServiceRefused as refused:
-        if refused.is_not_there:
+        if refused.is_not_found:
             return None
         raise
 
 
-def is_of_list(view: TransactionView, plan: Plan) -> bool:
+def is_same_list(view: TransactionView, plan: Plan) -> bool:
     """Whether the service's revision is of our list: compared by (call_key, tool_digest) in order."""
     return tuple((one.call_key, one.tool_digest) for one in view.effects) == plan.list_key
 
@@ -69,23 +71,23 @@ async def _is_ours(engine: Engine, plan: Plan, view: TransactionView) -> bool:
     try:
         await engine.service.renew(plan.attempt_id, [effect.effect_id for effect in plan.effects])
     except ServiceRefused as refused:
-        return refused.status not in _NOT_OURS
+        return refused.status not in _NOT_REDEEMER_STATUSES
     return True
 
 
-async def adopt(engine: Engine, lease: Lease, plan: Plan, view: TransactionView) -> bool:
+async def adopt_redemption(engine: Engine, lease: Lease, plan: Plan, view: TransactionView) -> bool:
     """Note that our attempt was redeemed, if it was: the commit point is behind us.
 
     Raises:
         ReleaseRefused: it redeemed other bytes than the journal holds.
     """
-    if not is_of_list(view, plan) or not await redeemed_by_us(engine, plan, view):
+    if not is_same_list(view, plan) or not await redeemed_by_us(engine, plan, view):
         return False
     engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
     return True
 
 
-def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
+def build_recall(journal: Journal, attempt_id: str) -> Recall | None:
     """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
 
     Raises:
@@ -104,11 +106,11 @@ def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
         receipt=kept.token,
         run_key=record.run_key,
         independent=record.independent,
-        effects=tuple(_recalled(row.frozen()) for row in rows),
+        effects=tuple(_recalled_effect(row.frozen()) for row in rows),
     )
 
 
-def _recalled(effect: Effect) -> RecalledEffect:
+def _recalled_effect(effect: Effect) -> RecalledEffect:
     undo = effect.compensation
     return RecalledEffect(
         seq=effect.seq,
@@ -126,7 +128,7 @@ def _recalled(effect: Effect) -> RecalledEffect:
 log: Final = logging.getLogger("countersign")
 
 _KNOWN_ALREADY: Final = frozenset({ErrorCode.ALREADY_REPORTED.value})
-_NEVER: Final = frozenset(
+_PERMANENT_REFUSALS: Final = frozenset(
     {
         ErrorCode.BAD_TOKEN.value,
         ErrorCode.OUTCOME_CONFLICT.value,
@@ -138,14 +140,14 @@ _NEVER: Final = frozenset(
 )
 
 
-async def flush(engine: Engine, txn: str | None = None) -> bool:
+async def flush_outbox(engine: Engine, txn: str | None = None) -> bool:
     """Report everything pending, of one transaction or of all; True if nothing is left over."""
     pending = engine.journal.outbox.pending(txn)
     clean = True
     for (_, attempt_id), group in groupby(pending, key=lambda one: (one.txn, one.attempt_id)):
         reports = list(group)
         try:
-            clean &= await report(engine, attempt_id, reports)
+            clean &= await report_outcomes(engine, attempt_id, reports)
         except ServiceUnavailable as error:
             log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
             return False
@@ -155,40 +157,42 @@ async def flush(engine: Engine, txn: str | None = None) -> bool:
     return clean
 
 
-async def report(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
+async def report_outcomes(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
     """Tell what became of one attempt; without reports, that it was redeemed. True if nothing is left over."""
-    recall = recall_of(engine.journal, attempt_id) if not reports else None
+    recall = build_recall(engine.journal, attempt_id) if not reports else None
     if not reports and recall is None:
         return True
     try:
-        await _tell(engine, attempt_id, reports, recall)
+        await _send_report(engine, attempt_id, reports, recall)
     except ServiceRefused as refused:
-        return await _refused(engine, attempt_id, reports, refused)
+        return await _handle_refusal(engine, attempt_id, reports, refused)
     engine.journal.outbox.reported(reports)
     return True
 
 
-async def _tell(engine: Engine, attempt_id: str, reports: list[Report], recall: Recall | None) -> None:
+async def _send_report(engine: Engine, attempt_id: str, reports: list[Report], recall: Recall | None) -> None:
     """Report; an attempt the service does not know is told with its receipt, if we have one."""
-    outcomes = [_outcome(engine.journal.outbox.opened(one)) for one in reports]
+    outcomes = [_reported_outcome(engine.journal.outbox.opened(one)) for one in reports]
     try:
         await engine.service.report(attempt_id, outcomes, recall)
     except ServiceRefused as refused:
         unknown = refused.problem_code == ErrorCode.UNKNOWN_ATTEMPT.value and recall is None
-        recall = recall_of(engine.journal, attempt_id) if unknown else None
+        recall = build_recall(engine.journal, attempt_id) if unknown else None
         if recall is None:
             raise
         await engine.service.report(attempt_id, outcomes, recall)
 
 
-async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused) -> bool:
+async def _handle_refusal(
+    engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused
+) -> bool:
     """One bad report must not hold up the others: find it by sending them one by one."""
     if refused.problem_code in _KNOWN_ALREADY and len(reports) == 1:
         engine.journal.outbox.reported(reports)
         return True
-    if len(reports) > 1 and refused.problem_code in _KNOWN_ALREADY | _NEVER:
-        return all([await report(engine, attempt_id, [one]) for one in reports])
-    if refused.problem_code in _NEVER:
+    if len(reports) > 1 and refused.problem_code in _KNOWN_ALREADY | _PERMANENT_REFUSALS:
+        return all([await report_outcomes(engine, attempt_id, [one]) for one in reports])
+    if refused.problem_code in _PERMANENT_REFUSALS:
         what = f"effect {reports[0].effect_id[:12]}" if reports else f"attempt {attempt_id}"
         log.error("the service refused the outcome of %s: %s", what, refused)
         engine.journal.outbox.refused(reports, str(refused))
@@ -197,7 +201,7 @@ async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refus
     return False
 
 
-def _outcome(report: Report) -> ReportedOutcome:
+def _reported_outcome(report: Report) -> ReportedOutcome:
     return ReportedOutcome(
         effect_id=report.effect_id,
         outcome=Outcome(report.outcome),
@@ -207,10 +211,10 @@ def _outcome(report: Report) -> ReportedOutcome:
 
 
 # seconds our clock and the service's may differ when it says since when it forgot
-_CLOCKS_APART: Final = 3600.0
+_CLOCK_TOLERANCE: Final = 3600.0
 
 
-async def tell_restored(engine: Engine) -> bool:
+async def report_to_restored_service(engine: Engine) -> bool:
     """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
     all we know now.
     """
@@ -222,12 +226,12 @@ async def tell_restored(engine: Engine) -> bool:
     if view.epoch <= told:
         return True
     lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
-    since = min(lost, default=0.0) - _CLOCKS_APART
+    since = min(lost, default=0.0) - _CLOCK_TOLERANCE
     log.warning("the service's database was restored: it is told again what was redeemed from here")
-    engine.journal.outbox.tell_again(since)
-    clean = await flush(engine)
-    for attempt_id in engine.journal.receipts.untold(since):
-        clean &= await report(engine, attempt_id, [])
+    engine.journal.outbox.requeue(since)
+    clean = await flush_outbox(engine)
+    for attempt_id in engine.journal.receipts.without_health(since):
+        clean &= await report_outcomes(engine, attempt_id, [])
     if clean:
         engine.journal.epochs.tell(iss, view.epoch)
     return clean

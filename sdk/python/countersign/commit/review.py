@@ -29,7 +29,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import Asks, PendingReview, Proposal, Question, open_questions
+from countersign.errors.reasons import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("countersign")
 
-Judge: TypeAlias = "bool | Callable[[Proposal], bool]"
+EditPolicy: TypeAlias = "bool | Callable[[Proposal], bool]"
 """What `accept_edits` may be: no change, every change, or whatever a function says of each."""
 
 
-class Edits:
+class ProposalResponder:
     """One program's answers, while it commits or waits."""
 
-    def __init__(self, engine: Engine, judge: Judge) -> None:
+    def __init__(self, engine: Engine, judge: EditPolicy) -> None:
         self._engine = engine
         self._judge = judge
         self._answered: set[str] = set()
@@ -83,7 +83,7 @@ class Edits:
             raw = theirs.effect.args_bytes
             if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
-            proposal = _in_force(one, mine.effect.args)
+            proposal = _edit_in_force(one, mine.effect.args)
             if self._agrees(proposal):
                 self._require_fitting(proposal)
             else:
@@ -118,7 +118,7 @@ class Edits:
         tool = self._engine.registry.get(proposal.tool)
         if tool is None:
             raise NotStageable(f"this program has no tool {proposal.tool!r}")
-        tool.signature.require_fitting(canonicalize(proposal.args))
+        tool.signature.require_args_fit(canonicalize(proposal.args))
 
 
 def open_proposals(view: TransactionView) -> Sequence[Proposal]:
@@ -150,7 +150,7 @@ def proposal_of(one: EffectView, proposed: ProposalView) -> Proposal:
     )
 
 
-def _in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
+def _edit_in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
     """The arguments in force, against those that were staged; by whoever changed them last, as the service tells."""
     last = one.edits[-1] if one.edits else None
     return Proposal(
@@ -171,7 +171,7 @@ OnQuestion: TypeAlias = Callable[[Question], str | Awaitable[str | None] | None]
 _TOO_LATE: Final = frozenset({ErrorCode.REVIEW_CLOSED, ErrorCode.ALREADY_ANSWERED, ErrorCode.NOT_FOUND})
 
 
-class Answering:
+class QuestionResponder:
     """What one step was asked, and what it said."""
 
     def __init__(self, on_question: OnQuestion | None = None) -> None:
@@ -195,19 +195,19 @@ class Answering:
             if (asks := self._on_question) is None:
                 continue
             if question.question_id not in self._said:
-                self._said[question.question_id] = await _ask(engine, asks, question)
+                self._said[question.question_id] = await _call_on_question(engine, asks, question)
             if (text := self._said[question.question_id]) is not None:
-                await _send(engine, question, text)
+                await _send_answer(engine, question, text)
 
 
-async def _ask(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
+async def _call_on_question(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
     said = await engine.waits.call(functools.partial(on_question, question), {}, None)
     if said is not None and not isinstance(said, str):
         raise MisuseError(f"on_question answers with text or None, not {type(said).__name__}")
     return said
 
 
-async def _send(engine: Engine, question: Question, text: str) -> None:
+async def _send_answer(engine: Engine, question: Question, text: str) -> None:
     try:
         await engine.service.answer(question.review_id, question.question_id, text)
     except ServiceRefused as refused:
@@ -215,11 +215,11 @@ async def _send(engine: Engine, question: Question, text: str) -> None:
             raise
 
 
-async def until_answered(
+async def wait_for_review(
     engine: Engine,
     txn: str,
     until: float,
-    answering: Answering,
+    answering: QuestionResponder,
     before_each: Callable[[], None] = lambda: None,
     concerns: Callable[[TransactionView], bool] = lambda _: False,
 ) -> TransactionView | None:
@@ -233,7 +233,7 @@ async def until_answered(
     view: TransactionView | None = None
     away: ServiceUnavailable | OverQuota | None = None
     missed = 0
-    while (left := until - clock.steady()) > 0:
+    while (left := until - clock.monotonic()) > 0:
         before_each()
         try:
             wait = max(1, min(int(left), settings.poll_seconds))
@@ -247,16 +247,14 @@ async def until_answered(
             if view.state is not TxnState.REVIEW or concerns(view):
                 return view
         # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
-        pause = pause_seconds(settings, missed, away)
-        await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause)))
+        pause = poll_pause(settings, missed, away)
+        await engine.waits.sleep(max(0.0, min(until - clock.monotonic(), pause)))
     if away is not None:
         raise away
     return view
 
 
-def pause_seconds(
-    settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None
-) -> float:
+def poll_pause(settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None) -> float:
     """Longer with every look that got no answer; no longer than a long poll may take, so that what people answer is
     noticed as soon as ever, but as long as the service says that a quota lasts.
     """
@@ -264,12 +262,12 @@ def pause_seconds(
     return max(pause, (away.retry_after or 0) if isinstance(away, OverQuota) else 0)
 
 
-def why_away(away: ServiceUnavailable | OverQuota) -> str:
+def describe_outage(away: ServiceUnavailable | OverQuota) -> str:
     """Why the last look got no answer, for whoever waits."""
     return away.why if isinstance(away, ServiceUnavailable) else away.detail
 
 
-def note_where_it_stands(
+def record_service_state(
     engine: Engine, lease: Lease, view: TransactionView, *, parked: bool = False
 ) -> None:
     """Keep what the service answered before the redemption in the journal."""
@@ -282,7 +280,7 @@ def note_where_it_stands(
     )
 
 
-def pending_of(
+def review_pending_error(
     view: TransactionView,
     key: str,
     *,
@@ -318,12 +316,12 @@ def pending_review(view: EffectView) -> PendingReview:
         review.review_id,
         review.url,
         review.answer_by.isoformat(timespec="minutes"),
-        tuple(map(Asks.of, review.needs)),
+        tuple(map(ApprovalRequirement.of, review.needs)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CommitOptions:
     """`wait`: seconds that people may take in all. `claimed`: the agent's own words, for people. `accept_edits`: which
     changes of a reviewer are taken. `answering`: who answers what people ask. `keeps_approved`: what cannot be redeemed
     now stays approved for another time; else it is withdrawn.
@@ -331,12 +329,12 @@ class Terms:
 
     wait: float = 0.0
     claimed: Claimed | None = None
-    accept_edits: Judge = False
-    answering: Answering = field(default_factory=Answering)
-    keeps_approved: bool = False
+    accept_edits: EditPolicy = False
+    answering: QuestionResponder = field(default_factory=QuestionResponder)
+    keep_approved: bool = False
 
 
-def require_writable(what: str, text: str) -> None:
+def require_utf8(what: str, text: str) -> None:
     """Half of a surrogate pair can be neither sent nor kept.
 
     Raises:

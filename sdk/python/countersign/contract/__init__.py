@@ -12,13 +12,13 @@ from .errors import (
     AdmissionError,
     BadKeyError,
     ContractError,
-    IllegalMoveError,
+    IllegalTransitionError,
     ManifestError,
     PointerError,
     VerificationError,
     WireError,
 )
-from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, Opened, open_token, sign
+from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, open_token, sign
 from .keys import KeySet, PrivateKey, PublicKey, thumbprint
 from .manifest import (
     BUILT_IN_TYPES,
@@ -51,10 +51,10 @@ from .receipt import RECEIPT_STEPS, ReceiptClaims, ReceiptEffect, verify_receipt
 from .release import DecisionClaims, EffectDetail, ReleaseClaims
 from .sentence import SentencePart, split_sentence
 from .states import (
-    EFFECT_MOVES,
-    ENDED_UNSPENT,
+    EFFECT_TRANSITIONS,
+    ENDED_UNREDEEMED,
     TERMINAL,
-    TXN_MOVES,
+    TXN_TRANSITIONS,
     EffectState,
     Mode,
     Outcome,
@@ -62,8 +62,8 @@ from .states import (
     TaskKind,
     TxnState,
     Verdict,
-    can_move,
-    require_move,
+    can_transition,
+    require_transition,
 )
 from .steps import Step
 from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_transaction
@@ -71,8 +71,8 @@ from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_
 __all__ = [
     "ARGS_LIMITS",
     "BUILT_IN_TYPES",
-    "EFFECT_MOVES",
-    "ENDED_UNSPENT",
+    "EFFECT_TRANSITIONS",
+    "ENDED_UNREDEEMED",
     "JSON",
     "MAX_SAFE_INTEGER",
     "PROBLEM_TYPE_PREFIX",
@@ -83,11 +83,12 @@ __all__ = [
     "RESERVED_KEYS",
     "STEPS",
     "TERMINAL",
-    "TXN_MOVES",
+    "TXN_TRANSITIONS",
     "TYP_PROOF",
     "TYP_RECEIPT",
     "TYP_RELEASE",
     "AdmissionError",
+    "AuthenticatedToken",
     "BadKeyError",
     "Compensation",
     "CompensationRule",
@@ -99,14 +100,13 @@ __all__ = [
     "EffectState",
     "ErrorCode",
     "Expectation",
-    "IllegalMoveError",
+    "IllegalTransitionError",
     "KeySet",
     "Lane",
     "Limits",
     "ManifestError",
     "Mode",
     "MoneyField",
-    "Opened",
     "Outcome",
     "PointerError",
     "PrivateKey",
@@ -132,7 +132,7 @@ __all__ = [
     "args_digest",
     "body_digest",
     "call_key",
-    "can_move",
+    "can_transition",
     "canonicalize",
     "compensation_args",
     "compensation_call_key",
@@ -148,8 +148,8 @@ __all__ = [
     "pointer_tokens",
     "reads_result",
     "require_digest",
-    "require_move",
     "require_tool_name",
+    "require_transition",
     "resolve_pointer",
     "sign",
     "split_sentence",

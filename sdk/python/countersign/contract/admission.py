@@ -22,7 +22,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
 
-from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_a_key, not_json
+from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_range_error, key_not_text_error, not_json_error
 from .errors import AdmissionError
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -228,13 +228,13 @@ def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 def _integer(digits: str) -> int:
     # Length first: int() of a long text costs quadratic time and raises past 4,300 digits.
     if len(digits) > _SAFE_DIGITS:
-        raise integer_out_of_range()
+        raise integer_range_error()
     return _safe_integer(int(digits))
 
 
 def _safe_integer(value: int) -> int:
     if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
-        raise integer_out_of_range()
+        raise integer_range_error()
     return value
 
 
@@ -331,7 +331,7 @@ def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON
         return [_admit(item, depth + 1, limits, budget) for item in value]  # type: ignore[attr-defined]
     if kind is dict:
         return _admit_object(value, depth, limits, budget)  # type: ignore[arg-type]
-    raise not_json(value)
+    raise not_json_error(value)
 
 
 def _admit_object(
@@ -340,7 +340,7 @@ def _admit_object(
     admitted: dict[str, JSON] = {}
     for key, item in members.items():
         if type(key) is not str:
-            raise not_a_key(key)
+            raise key_not_text_error(key)
         admitted[_require_text(key)] = _admit(item, depth + 1, limits, budget)
     if not RESERVED_KEYS.isdisjoint(admitted):
         raise _reserved(admitted)

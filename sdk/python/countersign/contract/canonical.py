@@ -84,7 +84,7 @@ def _require_plain(value: object, depth: int) -> None:
         return
     if kind is int:
         if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:  # type: ignore[operator]
-            raise integer_out_of_range()
+            raise integer_range_error()
     elif kind is float:
         if not math.isfinite(value):  # type: ignore[arg-type]
             raise AdmissionError("not_finite", f"{value!r} is not a JSON number; leave it out or send text")
@@ -95,20 +95,20 @@ def _require_plain(value: object, depth: int) -> None:
             )
         _require_children(value, depth + 1)
     else:
-        raise not_json(value)
+        raise not_json_error(value)
 
 
 def _require_children(value: object, depth: int) -> None:
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:
-                raise not_a_key(key)
+                raise key_not_text_error(key)
         value = value.values()
     for item in value:  # type: ignore[attr-defined]
         _require_plain(item, depth)
 
 
-def integer_out_of_range() -> AdmissionError:
+def integer_range_error() -> AdmissionError:
     """The refusal of an integer that some JSON readers would round (never quoted: it may have thousands of
     digits)."""
     return AdmissionError(
@@ -116,14 +116,14 @@ def integer_out_of_range() -> AdmissionError:
     )
 
 
-def not_a_key(key: object) -> AdmissionError:
+def key_not_text_error(key: object) -> AdmissionError:
     """The refusal of an object key that is not text (never quoted: it may be a secret, or have no text at all)."""
     return AdmissionError(
         "not_a_json_value", f"an object has a {type(key).__name__} for a key; use text keys"
     )
 
 
-def not_json(value: object) -> AdmissionError:
+def not_json_error(value: object) -> AdmissionError:
     """The refusal of a Python value that has no place in JSON."""
     return AdmissionError(
         "not_a_json_value",

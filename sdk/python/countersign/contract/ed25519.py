@@ -76,7 +76,7 @@ def libsodium() -> Primitive | None:
 
         return verify
 
-    return primitive if judges_as_openssl(primitive) else None
+    return primitive if agrees_with_openssl(primitive) else None
 
 
 # A key, and signatures of it over one text: an honest one; one whose R has a part of order 8; one with S + L for S.
@@ -96,7 +96,7 @@ _UNREDUCED: Final = bytes.fromhex(
 )
 
 
-def judges_as_openssl(primitive: Primitive) -> bool:
+def agrees_with_openssl(primitive: Primitive) -> bool:
     """Whether this primitive takes the honest probe and refuses the two that implementations differ about."""
     verify = primitive(_KEY)
     return verify(_HONEST, _TEXT) and not verify(_MIXED, _TEXT) and not verify(_UNREDUCED, _TEXT)

@@ -39,7 +39,7 @@ class BadKeyError(ContractError):
     """Key material that is not exactly one sound Ed25519 key, or a key set that is ambiguous."""
 
 
-class IllegalMoveError(ContractError):
+class IllegalTransitionError(ContractError):
     """A state was asked to move where the table does not lead."""
 
 

@@ -41,7 +41,7 @@ KeyFor = Callable[[str], PublicKey | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Presented:
+class TokenState:
     """A token on its way through the gate; each step leaves what it has established."""
 
     unverified_token: str
@@ -55,7 +55,7 @@ class Presented:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class AuthenticatedToken:
     """A token that passed the gate: its signature is good, its claims are not yet checked."""
 
     header: Mapping[str, JSON]
@@ -75,25 +75,27 @@ def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
     payload = canonicalize(admit(dict(claims), _CLAIMS_LIMITS))
     signing_input = f"{header}.{encode_base64url(payload)}"
     token = f"{signing_input}.{encode_base64url(key.sign(signing_input.encode('ascii')))}"
-    if len(token) > (most := most_bytes(typ)):
+    if len(token) > (most := max_token_bytes(typ)):
         raise ContractError("token_too_large", f"a token of {len(token)} bytes; at most {most} are read")
     return token
 
 
-def most_bytes(typ: str) -> int:
+def max_token_bytes(typ: str) -> int:
     """The longest token of this `typ` that is signed or read."""
     return MAX_RECEIPT_BYTES if typ == TYP_RECEIPT else MAX_TOKEN_BYTES
 
 
-def open_token(token: str, *, typ: str, key_for: KeyFor) -> Opened:
+def open_token(token: str, *, typ: str, key_for: KeyFor) -> AuthenticatedToken:
     """Pass a token through the gate. Its claims still need checking: use `verify_release` and its like.
 
     Raises:
         VerificationError: steps 1 to 9 (RFC 7515 section 5.2, RFC 8725 section 3).
     """
-    state = Presented(unverified_token=token, typ=typ, key_for=key_for)
-    run_steps(GATE, state)
-    return Opened(MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"]))
+    state = TokenState(unverified_token=token, typ=typ, key_for=key_for)
+    run_steps(JWS_STEPS, state)
+    return AuthenticatedToken(
+        MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"])
+    )
 
 
 # A key signs thousands of tokens under one and the same header. What a text or bytes read as is remembered for the
@@ -110,13 +112,13 @@ def _loaded_header(raw: bytes) -> JSON:
     return load(raw, _TOKEN_LIMITS)
 
 
-def _size(state: Presented) -> str | None:
+def _size(state: TokenState) -> str | None:
     if type(state.unverified_token) is not str:
         return "not_text"
-    return "too_large" if len(state.unverified_token) > most_bytes(state.typ) else None
+    return "too_large" if len(state.unverified_token) > max_token_bytes(state.typ) else None
 
 
-def _form(state: Presented) -> str | None:
+def _form(state: TokenState) -> str | None:
     token = state.unverified_token
     header, _, rest = token.partition(".")
     payload, _, signature = rest.partition(".")
@@ -127,7 +129,7 @@ def _form(state: Presented) -> str | None:
     return None
 
 
-def _encoding(state: Presented) -> str | None:
+def _encoding(state: TokenState) -> str | None:
     try:
         header, payload, signature = state.segments
         state.decoded = (_decoded_header(header), decode_base64url(payload), decode_base64url(signature))
@@ -136,7 +138,7 @@ def _encoding(state: Presented) -> str | None:
     return None
 
 
-def _json(state: Presented) -> str | None:
+def _json(state: TokenState) -> str | None:
     header, payload = _loaded_header(state.decoded[0]), load(state.decoded[1], _TOKEN_LIMITS)
     if not isinstance(header, dict) or not isinstance(payload, dict):
         return "not_an_object"
@@ -144,7 +146,7 @@ def _json(state: Presented) -> str | None:
     return None
 
 
-def _header(state: Presented) -> str | None:
+def _header(state: TokenState) -> str | None:
     # jku, jwk, x5u, x5c would name a key, crit, b64, zip would change the meaning: none is ever looked at
     if state.header.keys() != _HEADER_MEMBERS:
         return "header_members"
@@ -152,26 +154,26 @@ def _header(state: Presented) -> str | None:
     return None if isinstance(kid, str) and 0 < len(kid) <= _MAX_KID else "bad_kid"
 
 
-def _alg(state: Presented) -> str | None:
+def _alg(state: TokenState) -> str | None:
     return None if state.header["alg"] == ALG else "wrong_alg"
 
 
-def _typ(state: Presented) -> str | None:
+def _typ(state: TokenState) -> str | None:
     return None if state.header["typ"] == state.typ else "wrong_typ"
 
 
-def _key(state: Presented) -> str | None:
+def _key(state: TokenState) -> str | None:
     state.key = state.key_for(str(state.header["kid"]))
     return "unknown_kid" if state.key is None else None
 
 
-def _signature(state: Presented) -> str | None:
+def _signature(state: TokenState) -> str | None:
     signing_input = f"{state.segments[0]}.{state.segments[1]}".encode("ascii")
     good = state.key is not None and state.key.verify(state.decoded[2], signing_input)
     return None if good else "bad_signature"
 
 
-GATE: Final[tuple[Step[Presented], ...]] = (
+JWS_STEPS: Final[tuple[Step[TokenState], ...]] = (
     Step(1, "size", "nothing large is parsed for a stranger", _size),
     Step(
         2, "form", "exactly three base64url parts: no padding, whitespace, JSON serialisation or JWE", _form

@@ -32,7 +32,7 @@ from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError
 from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
-from .schemas import require_closed_schema
+from .schema_rules import require_closed_schema
 from .sentence import SentencePart, split_sentence
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it
@@ -55,7 +55,7 @@ PEOPLE_ACTIONS: Final = frozenset(
 """The actions of people in policies: no tool and no group of tools may take one of these names."""
 
 
-def require_free_action(name: str) -> str:
+def require_unreserved_action(name: str) -> str:
     """The name of a tool or a group, which is a Cedar action beside those of people.
 
     Raises:
@@ -69,7 +69,7 @@ def require_free_action(name: str) -> str:
     )
 
 
-def require_free_tool(name: str) -> str:
+def require_unreserved_tool(name: str) -> str:
     """The same for a tool alone. Cedar's `in` holds for an action itself, so each rule about reads would mean a tool
     called `read`.
 
@@ -77,7 +77,7 @@ def require_free_tool(name: str) -> str:
         ManifestError: `invalid_manifest`, for an action of people and for the group of reads.
     """
     if name != READ_GROUP:
-        return require_free_action(name)
+        return require_unreserved_action(name)
     raise ManifestError(
         "invalid_manifest",
         f"{name!r} is the action group of tools that change nothing; call the tool something else",
@@ -179,18 +179,18 @@ class Risk(StrEnum):
     HIGH = "high"
 
 
-class _Part(BaseModel):
+class _ManifestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class ResourceRule(_Part):
+class ResourceRule(_ManifestModel):
     """How the resource follows from the args."""
 
     type: TypeName = Field(description="Cedar entity type of the resource.")
     id: PointerOrConst = Field(description="Pointer to a text or whole number in the args, or `const:TEXT`.")
 
 
-class CompensationRule(_Part):
+class CompensationRule(_ManifestModel):
     """How a fired call is taken back."""
 
     tool: Name = Field(description="The compensating tool; its own manifest is in the same bundle.")
@@ -199,14 +199,14 @@ class CompensationRule(_Part):
     )
 
 
-class MoneyField(_Part):
+class MoneyField(_ManifestModel):
     """A field that is money, in minor units."""
 
     amount: Pointer = Field(description="Pointer to a whole number of minor units.")
     currency: PointerOrConst = Field(description="Pointer to an ISO 4217 code, or `const:USD`.")
 
 
-class ToolManifest(_Part):
+class ToolManifest(_ManifestModel):
     """One tool as people reviewed it (design section 3).
 
     Build it from a file with `load_manifest`; the constructor takes the same members.
@@ -272,9 +272,9 @@ class ToolManifest(_Part):
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:
-        require_free_tool(self.tool)
+        require_unreserved_tool(self.tool)
         for group in self.groups:
-            require_free_action(group)
+            require_unreserved_action(group)
         return self
 
     @model_validator(mode="after")
@@ -285,7 +285,7 @@ class ToolManifest(_Part):
                 f"{self.tool!r} is a live tool, which raises in the agent's own code: catch it there, and leave out "
                 "on_exhausted",
             )
-        if self.asks_live and self.lane is not Lane.LIVE:
+        if self.evaluates_live and self.lane is not Lane.LIVE:
             raise ManifestError(
                 "invalid_manifest",
                 f"{self.tool!r} is a staged tool, about which the policy is asked at the commit: leave out ask, or "
@@ -320,7 +320,7 @@ class ToolManifest(_Part):
         return READ_GROUP in self.groups
 
     @property
-    def asks_live(self) -> bool:
+    def evaluates_live(self) -> bool:
         """Whether the policy is asked about each live effect before it runs."""
         return self.ask == "live"
 
@@ -364,7 +364,7 @@ class ToolManifest(_Part):
         return Resource(rule.type, str(value))
 
 
-def _said(kind: str, place: tuple[int | str, ...], words: str) -> str:
+def _validation_message(kind: str, place: tuple[int | str, ...], words: str) -> str:
     """What pydantic says, in an author's words where its own are about models."""
     if kind == "missing":
         return "is required"
@@ -386,6 +386,9 @@ def load_manifest(raw: bytes) -> ToolManifest:
     try:
         return ToolManifest.model_validate_json(admitted)
     except ValidationError as error:
-        problems = [(item["loc"], _said(item["type"], item["loc"], item["msg"])) for item in error.errors()]
+        problems = [
+            (item["loc"], _validation_message(item["type"], item["loc"], item["msg"]))
+            for item in error.errors()
+        ]
         told = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
         raise ManifestError("invalid_manifest", f"not a tool manifest: {told}") from error

@@ -16,14 +16,14 @@ from typing import Any, Final
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from .errors import ContractError
-from .schemas import schema_nodes
+from .schema_rules import schema_nodes
 
 _KEPT: Final = 128  # compiled patterns of one process; the engine bounds each to 10 MiB
-_MAX_TOLD: Final = 100  # characters of a pattern, and of the engine's words
+_MAX_QUOTED: Final = 100  # characters of a pattern, and of the engine's words
 
 
 @lru_cache(maxsize=_KEPT)
-def found_by(pattern: str) -> Callable[[str], bool]:
+def pattern_searcher(pattern: str) -> Callable[[str], bool]:
     """A function that tells whether the pattern is found anywhere in a text, as JSON Schema means it.
 
     Raises:
@@ -37,7 +37,7 @@ def found_by(pattern: str) -> Callable[[str], bool]:
         why = " ".join(str(error).split()).rpartition(": ")[2]
         raise ContractError(
             "bad_pattern",
-            f"{ascii(pattern)[:_MAX_TOLD]} cannot be run in bounded time ({why[:_MAX_TOLD]}); write it without "
+            f"{ascii(pattern)[:_MAX_QUOTED]} cannot be run in bounded time ({why[:_MAX_QUOTED]}); write it without "
             "lookaround and references to groups, and with smaller repetitions",
         ) from None
 
@@ -53,7 +53,7 @@ def require_patterns(schema: Mapping[str, Any], place: str = "args") -> None:
         for keyword, patterns in (("pattern", [node.get("pattern")]), ("patternProperties", named)):
             for pattern in patterns if isinstance(patterns, list | dict) else ():
                 try:
-                    found_by(pattern) if isinstance(pattern, str) else None
+                    pattern_searcher(pattern) if isinstance(pattern, str) else None
                 except ContractError as error:
                     raise ContractError(error.code, f"{where}/{keyword}: {error}") from None
 
@@ -64,20 +64,20 @@ def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:
     """
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[Exception]:
-        if validator.is_type(instance, "string") and not found_by(wanted)(instance):
+        if validator.is_type(instance, "string") and not pattern_searcher(wanted)(instance):
             yield refused(f"{instance!r} does not match {wanted!r}")
 
     def properties(
         validator: Any, named: Mapping[str, Any], instance: Any, schema: Any
     ) -> Iterator[Exception]:
         for one, part in named.items() if validator.is_type(instance, "object") else ():
-            for name in filter(found_by(one), instance):
+            for name in filter(pattern_searcher(one), instance):
                 yield from validator.descend(instance[name], part, path=name, schema_path=one)
 
     def additional(validator: Any, more: Any, instance: Any, schema: Any) -> Iterator[Exception]:
         if not validator.is_type(instance, "object"):
             return
-        for name in _not_named(instance, schema):
+        for name in _unnamed_properties(instance, schema):
             if validator.is_type(more, "object"):
                 yield from validator.descend(instance[name], more, path=name)
             elif more is False:
@@ -96,10 +96,10 @@ def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:
     }
 
 
-def _not_named(instance: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+def _unnamed_properties(instance: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     """The properties that a schema names neither whole nor by a pattern."""
     named, tests = (
         schema.get("properties", {}),
-        [found_by(one) for one in schema.get("patternProperties", {})],
+        [pattern_searcher(one) for one in schema.get("patternProperties", {})],
     )
     return [name for name in instance if name not in named and not any(test(name) for test in tests)]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from . import shape
-from .jws import GATE, TYP_PROOF, KeyFor, Presented, sign
+from . import claim_rules
+from .jws import JWS_STEPS, TYP_PROOF, KeyFor, TokenState, sign
 from .keys import PrivateKey
 from .names import body_digest
 from .steps import Step, run_steps
@@ -45,22 +45,22 @@ class ProofClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the proof", required=_CLAIMS)
+        claims = claim_rules.require_members(value, "the proof", required=_CLAIMS)
         return cls(
-            agent=shape.text(claims, "sub"),
+            agent=claim_rules.require_text(claims, "sub"),
             kid=kid,
-            method=shape.text(claims, "htm"),
-            path=shape.long_text(claims, "path"),
-            query=shape.long_text(claims, "query"),
-            body_digest=shape.text(claims, "bd"),
-            iat=shape.whole(claims, "iat"),
-            jti=shape.token_id(claims, "jti"),
-            nonce=shape.long_text(claims, "nonce"),
+            method=claim_rules.require_text(claims, "htm"),
+            path=claim_rules.require_long_text(claims, "path"),
+            query=claim_rules.require_long_text(claims, "query"),
+            body_digest=claim_rules.require_text(claims, "bd"),
+            iat=claim_rules.require_integer(claims, "iat"),
+            jti=claim_rules.require_token_id(claims, "jti"),
+            nonce=claim_rules.require_long_text(claims, "nonce"),
         )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Proof(Presented):
+class _Proof(TokenState):
     """A proof on its way through the steps, beside the request it came with."""
 
     method: str
@@ -214,7 +214,7 @@ def _nonce(state: _Proof) -> str | None:
 
 
 PROOF_STEPS: Final[tuple[Step[_Proof], ...]] = (
-    *GATE,
+    *JWS_STEPS,
     Step(10, "shape", "every claim known, present and of its type", _shape),
     Step(11, "method", "made for this method (RFC 9449 section 4.3)", _method),
     Step(12, "path", "made for this path", _path),

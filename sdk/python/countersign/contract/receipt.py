@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
-from . import shape
-from .jws import GATE, TYP_RECEIPT, Presented
+from . import claim_rules
+from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
 from .keys import KeySet
 from .release import Kind
 from .steps import Step, run_steps
@@ -41,13 +41,13 @@ class ReceiptEffect:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
-        claims = shape.members(
+        claims = claim_rules.require_members(
             value, "effects", required=frozenset({"effect_id", "effect_digest"}), optional=frozenset({"jti"})
         )
         return cls(
-            effect_id=shape.digest(claims, "effect_id"),
-            effect_digest=shape.digest(claims, "effect_digest"),
-            jti=shape.token_id(claims, "jti") if "jti" in claims else None,
+            effect_id=claim_rules.require_digest_claim(claims, "effect_id"),
+            effect_digest=claim_rules.require_digest_claim(claims, "effect_digest"),
+            jti=claim_rules.require_token_id(claims, "jti") if "jti" in claims else None,
         )
 
 
@@ -81,7 +81,7 @@ class ReceiptClaims:
             "txn_digest": self.txn_digest,
             "attempt": self.attempt,
             "kind": self.kind,
-            "cnf": shape.holder_claim(self.cnf_jkt),
+            "cnf": claim_rules.confirmation_claim(self.cnf_jkt),
             "effects": [effect.to_json() for effect in self.effects],
         }
 
@@ -92,21 +92,22 @@ class ReceiptClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the receipt", required=_RECEIPT)
+        claims = claim_rules.require_members(value, "the receipt", required=_RECEIPT)
         return cls(
-            iss=shape.text(claims, "iss"),
-            aud=shape.text(claims, "aud"),
-            sub=shape.text(claims, "sub"),
-            iat=shape.whole(claims, "iat"),
-            fire_by=shape.whole(claims, "fire_by"),
-            epoch=shape.whole(claims, "epoch"),
-            txn=shape.digest(claims, "txn"),
-            txn_digest=shape.digest(claims, "txn_digest"),
-            attempt=shape.text(claims, "attempt"),
-            kind=cast(Kind, shape.one_of(claims, "kind", _KINDS)),
-            cnf_jkt=shape.holder(claims),
+            iss=claim_rules.require_text(claims, "iss"),
+            aud=claim_rules.require_text(claims, "aud"),
+            sub=claim_rules.require_text(claims, "sub"),
+            iat=claim_rules.require_integer(claims, "iat"),
+            fire_by=claim_rules.require_integer(claims, "fire_by"),
+            epoch=claim_rules.require_integer(claims, "epoch"),
+            txn=claim_rules.require_digest_claim(claims, "txn"),
+            txn_digest=claim_rules.require_digest_claim(claims, "txn_digest"),
+            attempt=claim_rules.require_text(claims, "attempt"),
+            kind=cast(Kind, claim_rules.require_one_of(claims, "kind", _KINDS)),
+            cnf_jkt=claim_rules.confirmation_key(claims),
             effects=tuple(
-                ReceiptEffect.from_json(item) for item in shape.objects(claims, "effects", most=MAX_EFFECTS)
+                ReceiptEffect.from_json(item)
+                for item in claim_rules.require_objects(claims, "effects", most=MAX_EFFECTS)
             ),
         )
 
@@ -131,7 +132,7 @@ class ReceiptExpectation:
 
 
 @dataclass(slots=True, kw_only=True)
-class ReceiptState(Presented):
+class ReceiptState(TokenState):
     """A receipt on its way through the steps."""
 
     expectation: ReceiptExpectation
@@ -270,7 +271,7 @@ def _holder(state: ReceiptState) -> str | None:
 
 
 RECEIPT_STEPS: Final[tuple[Step[ReceiptState], ...]] = (
-    *GATE,
+    *JWS_STEPS,
     Step(10, "shape", "every claim known, present and of its type", _shape),
     Step(11, "iss", "from the deployment I trust", _issuer),
     Step(12, "aud", "for me, one exact string", _audience),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Self, cast
 
-from . import shape
+from . import claim_rules
 from .effect import Effect, Resource
 from .states import Mode
 
@@ -70,17 +70,17 @@ class EffectDetail:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
-        claims = shape.members(value, "authorization_details", required=_DETAIL)
-        shape.one_of(claims, "type", _DETAIL_TYPES)
+        claims = claim_rules.require_members(value, "authorization_details", required=_DETAIL)
+        claim_rules.require_one_of(claims, "type", _DETAIL_TYPES)
         return cls(
-            effect_id=shape.digest(claims, "effect_id"),
-            seq=shape.whole(claims, "seq", least=1),
-            tool=shape.text(claims, "tool"),
-            tool_digest=shape.digest(claims, "tool_digest"),
-            args_digest=shape.digest(claims, "args_digest"),
-            effect_digest=shape.digest(claims, "effect_digest"),
-            resource=shape.resource(claims, "resource"),
-            call_key=shape.digest(claims, "call_key"),
+            effect_id=claim_rules.require_digest_claim(claims, "effect_id"),
+            seq=claim_rules.require_integer(claims, "seq", least=1),
+            tool=claim_rules.require_text(claims, "tool"),
+            tool_digest=claim_rules.require_digest_claim(claims, "tool_digest"),
+            args_digest=claim_rules.require_digest_claim(claims, "args_digest"),
+            effect_digest=claim_rules.require_digest_claim(claims, "effect_digest"),
+            resource=claim_rules.require_resource(claims, "resource"),
+            call_key=claim_rules.require_digest_claim(claims, "call_key"),
         )
 
 
@@ -125,18 +125,18 @@ class DecisionClaims:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
-        claims = shape.members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
+        claims = claim_rules.require_members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
         return cls(
-            id=shape.text(claims, "id"),
-            mode=Mode(shape.one_of(claims, "mode", _MODES)),
-            commit=shape.text(claims, "commit"),
-            bundle=shape.text(claims, "bundle"),
-            policies=shape.texts(claims, "policies", most=MAX_POLICIES),
-            votes=shape.texts(claims, "votes", most=MAX_VOTES),
-            rev=shape.whole(claims, "rev", least=1),
-            assurance=cast(Assurance, shape.one_of(claims, "assurance", _ASSURANCES)),
-            more=shape.whole(claims, "more", least=1) if "more" in claims else 0,
-            grant=shape.text(claims, "grant") if "grant" in claims else None,
+            id=claim_rules.require_text(claims, "id"),
+            mode=Mode(claim_rules.require_one_of(claims, "mode", _MODES)),
+            commit=claim_rules.require_text(claims, "commit"),
+            bundle=claim_rules.require_text(claims, "bundle"),
+            policies=claim_rules.require_texts(claims, "policies", most=MAX_POLICIES),
+            votes=claim_rules.require_texts(claims, "votes", most=MAX_VOTES),
+            rev=claim_rules.require_integer(claims, "rev", least=1),
+            assurance=cast(Assurance, claim_rules.require_one_of(claims, "assurance", _ASSURANCES)),
+            more=claim_rules.require_integer(claims, "more", least=1) if "more" in claims else 0,
+            grant=claim_rules.require_text(claims, "grant") if "grant" in claims else None,
         )
 
 
@@ -173,7 +173,7 @@ class ReleaseClaims:
             "txn": self.txn,
             "txn_digest": self.txn_digest,
             "epoch": self.epoch,
-            "cnf": shape.holder_claim(self.cnf_jkt),
+            "cnf": claim_rules.confirmation_claim(self.cnf_jkt),
             "kind": self.kind,
             "authorization_details": [self.detail.to_json()],
             "decision": self.decision.to_json(),
@@ -189,22 +189,26 @@ class ReleaseClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the token", required=_RELEASE, optional=_RELEASE_MAY)
+        claims = claim_rules.require_members(value, "the token", required=_RELEASE, optional=_RELEASE_MAY)
         return cls(
-            iss=shape.text(claims, "iss"),
-            aud=shape.text(claims, "aud"),
-            sub=shape.text(claims, "sub"),
-            iat=shape.whole(claims, "iat"),
-            nbf=shape.whole(claims, "nbf"),
-            exp=shape.whole(claims, "exp"),
-            jti=shape.token_id(claims, "jti"),
-            txn=shape.digest(claims, "txn"),
-            txn_digest=shape.digest(claims, "txn_digest"),
-            epoch=shape.whole(claims, "epoch"),
-            cnf_jkt=shape.holder(claims),
-            kind=cast(Kind, shape.one_of(claims, "kind", _KINDS)),
-            compensates=shape.digest(claims, "compensates") if "compensates" in claims else None,
-            detail=EffectDetail.from_json(shape.objects(claims, "authorization_details", most=1)[0]),
+            iss=claim_rules.require_text(claims, "iss"),
+            aud=claim_rules.require_text(claims, "aud"),
+            sub=claim_rules.require_text(claims, "sub"),
+            iat=claim_rules.require_integer(claims, "iat"),
+            nbf=claim_rules.require_integer(claims, "nbf"),
+            exp=claim_rules.require_integer(claims, "exp"),
+            jti=claim_rules.require_token_id(claims, "jti"),
+            txn=claim_rules.require_digest_claim(claims, "txn"),
+            txn_digest=claim_rules.require_digest_claim(claims, "txn_digest"),
+            epoch=claim_rules.require_integer(claims, "epoch"),
+            cnf_jkt=claim_rules.confirmation_key(claims),
+            kind=cast(Kind, claim_rules.require_one_of(claims, "kind", _KINDS)),
+            compensates=claim_rules.require_digest_claim(claims, "compensates")
+            if "compensates" in claims
+            else None,
+            detail=EffectDetail.from_json(
+                claim_rules.require_objects(claims, "authorization_details", most=1)[0]
+            ),
             decision=DecisionClaims.from_json(claims["decision"]),
         )
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from .errors import IllegalMoveError
+from .errors import IllegalTransitionError
 
 
 class EffectState(StrEnum):
@@ -31,7 +31,7 @@ class EffectState(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
 
 
-ENDED_UNSPENT: Final = frozenset(
+ENDED_UNREDEEMED: Final = frozenset(
     {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
 )
 """It ended, and was never redeemed: nothing of it can have fired."""
@@ -107,7 +107,7 @@ class TaskAnswer(StrEnum):
 _E = EffectState
 _T = TxnState
 
-EFFECT_MOVES: Final[Mapping[EffectState, frozenset[EffectState]]] = MappingProxyType(
+EFFECT_TRANSITIONS: Final[Mapping[EffectState, frozenset[EffectState]]] = MappingProxyType(
     {
         # unknown is reached from here only by `policy-service restored`
         _E.REVIEW: frozenset({_E.RELEASED, _E.DENIED, _E.EXPIRED, _E.WITHDRAWN, _E.REVOKED, _E.UNKNOWN}),
@@ -132,7 +132,7 @@ EFFECT_MOVES: Final[Mapping[EffectState, frozenset[EffectState]]] = MappingProxy
     }
 )
 
-TXN_MOVES: Final[Mapping[TxnState, frozenset[TxnState]]] = MappingProxyType(
+TXN_TRANSITIONS: Final[Mapping[TxnState, frozenset[TxnState]]] = MappingProxyType(
     {
         # unsettled from here and from ready only by `policy-service restored`
         _T.REVIEW: frozenset({_T.READY, _T.ENDED, _T.UNSETTLED}),
@@ -147,25 +147,25 @@ TXN_MOVES: Final[Mapping[TxnState, frozenset[TxnState]]] = MappingProxyType(
 )
 
 TERMINAL: Final[frozenset[EffectState]] = frozenset(
-    state for state, moves in EFFECT_MOVES.items() if not moves
+    state for state, moves in EFFECT_TRANSITIONS.items() if not moves
 )
 """Effect states that absorb (I-6)."""
 
 
-def can_move(frm: EffectState | TxnState, to: EffectState | TxnState) -> bool:
+def can_transition(frm: EffectState | TxnState, to: EffectState | TxnState) -> bool:
     """Whether the table leads from one state to the other; states of different kinds never."""
     if isinstance(frm, EffectState):
-        return isinstance(to, EffectState) and to in EFFECT_MOVES[frm]
-    return isinstance(to, TxnState) and to in TXN_MOVES[frm]
+        return isinstance(to, EffectState) and to in EFFECT_TRANSITIONS[frm]
+    return isinstance(to, TxnState) and to in TXN_TRANSITIONS[frm]
 
 
-def require_move(frm: EffectState | TxnState, to: EffectState | TxnState) -> None:
+def require_transition(frm: EffectState | TxnState, to: EffectState | TxnState) -> None:
     """Refuse a move the table does not hold.
 
     Raises:
         IllegalMoveError: `illegal_state`.
     """
-    if not can_move(frm, to):
-        raise IllegalMoveError(
+    if not can_transition(frm, to):
+        raise IllegalTransitionError(
             "illegal_state", f"{frm.value!r} does not move to {to.value!r}; reload and look again"
         )

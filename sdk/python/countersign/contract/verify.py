@@ -15,14 +15,14 @@ from typing import Final
 from . import names
 from .effect import Effect
 from .errors import ContractError, VerificationError
-from .jws import GATE, TYP_RELEASE, Presented
+from .jws import JWS_STEPS, TYP_RELEASE, TokenState
 from .keys import KeySet
 from .release import MAX_LIFETIME_SECONDS, Kind, ReleaseClaims
 from .steps import Step, run_steps
 
 LEEWAY_SECONDS: Final = 5  # for iat and nbf: clocks of honest hosts differ by less
 MAX_LEEWAY_SECONDS: Final = 30  # more than this is a clock to repair, not to allow for
-_ASKED_PEOPLE: Final = frozenset({"review", "break_glass"})
+_PEOPLE_MODES: Final = frozenset({"review", "break_glass"})
 
 _SEAL: Final = object()
 
@@ -79,7 +79,7 @@ class VerifiedRelease:
 
 
 @dataclass(slots=True, kw_only=True)
-class ReleaseState(Presented):
+class ReleaseState(TokenState):
     """A release on its way through the steps, beside what is expected of it."""
 
     expectation: Expectation
@@ -272,13 +272,13 @@ def _assurance(state: ReleaseState) -> str | None:
 def _people(state: ReleaseState) -> str | None:
     decision = state.claims.decision
     nobody = not decision.votes or decision.assurance == "none"
-    return "nobody_voted" if decision.mode in _ASKED_PEOPLE and nobody else None
+    return "nobody_voted" if decision.mode in _PEOPLE_MODES and nobody else None
 
 
 STEP_TXN_DIGEST: Final = 20
 
 STEPS: Final[tuple[Step[ReleaseState], ...]] = (
-    *GATE,
+    *JWS_STEPS,
     Step(10, "shape", "every claim known, present and of its type; one effect (RFC 9396 section 2)", _shape),
     Step(11, "iss", "from the deployment I trust, not another with the same words", _issuer),
     Step(12, "aud", "for me, one exact string (RFC 8707)", _audience),

@@ -19,7 +19,7 @@
         AlreadyRedeemed          this run key has been spent
         ReleaseRefused           a release or receipt failed a numbered verification step
         ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands, or it may fire yet
-        Moved                    what live effects read was changed by somebody else
+        IsolationConflict        what live effects read was changed by somebody else
         BudgetExceeded           a budget has no room for a call to a model; it was not made
         SavepointLost            an inner block could not be taken back alone; nothing of the outer stands
         SessionLost              something else ended the database transaction of live work; nothing of it is kept
@@ -54,8 +54,8 @@
     IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
 
 An agent reads these messages. They quote nothing that is secret. What a call was about is named by `NotStageable`,
-`Moved` and `ReplayDiverged`; a tool's or a service's own words by `NotDone`, `RestUnknown` and `EffectFailed`; the
-others have names, ids and reasons.
+`IsolationConflict` and `ReplayDiverged`; a tool's or a service's own words by `NotDone`, `RestUnknown` and
+`EffectFailed`; the others have names, ids and reasons.
 """
 
 from countersign.errors.base import (
@@ -80,7 +80,7 @@ from countersign.errors.base import (
     WorkerStopping,
     WorldError,
 )
-from countersign.errors.fired import (
+from countersign.errors.execution import (
     EffectFailed,
     FireError,
     IndependentFailures,
@@ -95,7 +95,7 @@ from countersign.errors.stopped import (
     AlreadyRedeemed,
     Denied,
     Edited,
-    Moved,
+    IsolationConflict,
     ReleaseLapsed,
     ReleaseRefused,
     ReviewPending,
@@ -114,12 +114,12 @@ __all__ = [
     "EffectFailed",
     "FireError",
     "IndependentFailures",
+    "IsolationConflict",
     "JournalError",
     "JournalSealed",
     "LeaseLost",
     "LiveCommitFailed",
     "MisuseError",
-    "Moved",
     "NotDone",
     "NotStageable",
     "OutcomeUnknown",

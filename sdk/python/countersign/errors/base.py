@@ -106,7 +106,7 @@ class ServiceRefused(WorldError):
         )
 
     @property
-    def is_not_there(self) -> bool:
+    def is_not_found(self) -> bool:
         """Whether the service has no such thing: it never arrived, or nobody made it."""
         return self.status == _NOT_FOUND
 
@@ -130,7 +130,7 @@ class OverQuota(ServiceRefused):
         return seconds if type(seconds) is int else None
 
 
-def owner_told(holder: str) -> str:
+def describe_lease_owner(holder: str) -> str:
     """Who that is, for people: of the name of a lease the process and its machine."""
     host, *rest = holder.split("/")
     return f"process {rest[1]} on {host}" if len(rest) == _PARTS else holder
@@ -146,8 +146,8 @@ class TransactionBusy(WorldError):
     def __init__(self, key: str, holder: str, waited: float) -> None:
         self.key, self.holder, self.waited = key, holder, waited
         super().__init__(
-            f"transaction {key!r} is being run by {owner_told(holder)}; waited {waited:.0f} s. Try again when it has "
-            "ended: a second run finds its results."
+            f"transaction {key!r} is being run by {describe_lease_owner(holder)}; waited {waited:.0f} s. Try again "
+            "when it has ended: a second run finds its results."
         )
 
 

@@ -59,7 +59,7 @@ class DenyReason:
         )
 
     @property
-    def is_a_no(self) -> bool:
+    def is_refusal(self) -> bool:
         """Whether policy or a person said no; after any other end the same call opens a new review."""
         return self.code not in _ENDED_OTHERWISE
 
@@ -70,7 +70,7 @@ class DenyReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class ApprovalRequirement:
     """Whom one merged gate asks: so many people of any of these groups, with a passkey where it wants one."""
 
     groups: tuple[str, ...]
@@ -78,7 +78,7 @@ class Asks:
     step_up: str | None = None
 
     @classmethod
-    def of(cls, need: Need) -> Asks:
+    def of(cls, need: Need) -> ApprovalRequirement:
         """As the service says it."""
         return cls(need.groups, need.quorum, need.step_up)
 
@@ -96,7 +96,7 @@ class PendingReview:
     review_id: str | None
     url: str | None
     answer_by: str | None
-    asks: tuple[Asks, ...] = ()
+    asks: tuple[ApprovalRequirement, ...] = ()
 
     def __str__(self) -> str:
         asked = " and ".join(map(str, self.asks)) or "people"
@@ -215,7 +215,7 @@ def open_questions(view: TransactionView) -> tuple[Question, ...]:
     )
 
 
-def stopped_because(view: TransactionView) -> list[DenyReason]:
+def stop_reasons(view: TransactionView) -> list[DenyReason]:
     """Why each effect of an ended transaction did not go on: the service's own reasons, and where it gives none
     what its state and that of the others say.
     """

@@ -8,24 +8,24 @@ from typing import Final
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import TransactionView
 from countersign.errors.base import Stopped
-from countersign.errors.fired import (
+from countersign.errors.execution import (
     NOTHING_DONE,
-    NOTHING_STANDS,
+    NOTHING_IN_EFFECT,
     USE_ANOTHER_KEY,
-    moved_text,
-    spent_elsewhere,
-    what_stands,
-    what_to_repeat,
+    describe_outcomes,
+    describe_retry,
+    isolation_conflict_text,
+    redeemed_by_other_journal,
     without_reads,
 )
 from countersign.errors.reasons import (
-    Asks,
+    ApprovalRequirement,
     DenyReason,
     PendingReview,
     Proposal,
     Question,
     pending_text,
-    stopped_because,
+    stop_reasons,
 )
 
 UNNAMED: Final = "unnamed-"
@@ -40,7 +40,7 @@ class Denied(Stopped):
     def __init__(self, key: str, txn: str, reasons: Sequence[DenyReason]) -> None:
         self.key, self.txn, self.reasons = key, txn, tuple(reasons)
         lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
-        if self.reasons and not any(reason.is_a_no for reason in self.reasons):
+        if self.reasons and not any(reason.is_refusal for reason in self.reasons):
             super().__init__(f"stopped, {NOTHING_DONE} {lines}.")  # each says how to ask anew
             return
         super().__init__(
@@ -51,7 +51,7 @@ class Denied(Stopped):
     @classmethod
     def of(cls, view: TransactionView, key: str) -> Denied:
         """Why a transaction ended, as the service holds it; of what was withdrawn with another, only why that was."""
-        reasons = stopped_because(view)
+        reasons = stop_reasons(view)
         return cls(key, view.txn, [one for one in reasons if one.code != DenyCode.SIBLING.value] or reasons)
 
 
@@ -96,7 +96,9 @@ class ReviewRequired(Stopped):
 
     code = "review_required"
 
-    def __init__(self, key: str, txn: str, tool: str, effect_id: str, asks: Sequence[Asks]) -> None:
+    def __init__(
+        self, key: str, txn: str, tool: str, effect_id: str, asks: Sequence[ApprovalRequirement]
+    ) -> None:
         self.key, self.txn, self.tool, self.effect_id, self.asks = key, txn, tool, effect_id, tuple(asks)
         asked = " and ".join(map(str, self.asks)) or "people"
         super().__init__(
@@ -140,14 +142,14 @@ class AlreadyRedeemed(Stopped):
         """
         outcome = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) or state
         writes = without_reads(outcomes, reads)
-        advice = "" if well else f"{what_stands(writes, kept=kept)} {what_to_repeat(writes, kept=kept)}"
+        advice = "" if well else f"{describe_outcomes(writes, kept=kept)} {describe_retry(writes, kept=kept)}"
         return cls(key, txn, outcome, advice=advice)
 
     @classmethod
     def elsewhere(cls, key: str, txn: str, states: Collection[str], detail: str = "") -> AlreadyRedeemed:
         """By a run that the journal here knows nothing of; `states` are those of its effects, at the service."""
         outcome = ", ".join(sorted(set(states))) or "not told"
-        finished, advice = spent_elsewhere(states)
+        finished, advice = redeemed_by_other_journal(states)
         return cls(key, txn, outcome, detail, finished=finished, advice=advice)
 
 
@@ -197,12 +199,12 @@ class ReleaseLapsed(Stopped):
             f"calls under this key ({key!r}) may still fire it, once. Ask for none of it under another key: it might "
             "happen twice."
             if may_fire
-            else f"{NOTHING_STANDS} {USE_ANOTHER_KEY}"
+            else f"{NOTHING_IN_EFFECT} {USE_ANOTHER_KEY}"
         )
         super().__init__(f"permission to act ran out before everything was done: {detail}. {stands}")
 
 
-class Moved(Stopped):
+class IsolationConflict(Stopped):
     """What live effects saw was changed by somebody else before the commit; run the transaction again.
 
     `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
@@ -226,19 +228,21 @@ class Moved(Stopped):
         self.adapter, self.key, self.read, self.expected, self.now = adapter, key, read, expected, now
         self.attempts = 1
         super().__init__(
-            moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder, said)
+            isolation_conflict_text(
+                adapter, key, "read" if read else "overwritten", expected, now, holder, said
+            )
         )
 
-    def tell_earlier(self, state: str) -> None:
+    def add_earlier_run(self, state: str) -> None:
         """Say that an earlier run has redeemed the same key, so that nobody asks for it again elsewhere."""
         self.args = (
             f"{self} An earlier run of its key was redeemed and is {state}: the same calls under that key find what "
             "became of it, so ask for none of it under another.",
         )
 
-    def after(self, attempts: int) -> Moved:
+    def after(self, attempts: int) -> IsolationConflict:
         """The same of the last of so many runs."""
-        last = Moved(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
+        last = IsolationConflict(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
         last.attempts = attempts
         last.args = (f"{self} Somebody came in between in each of {attempts} runs, all that Retry allows.",)
         return last

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
-    from countersign.integrations.conversation import Answer, Conversation, ModelCall, TakenStep
-    from countersign.integrations.definitions import anthropic_tools, openai_tools
+    from countersign.integrations.conversation import Conversation, ExecutedStep, ModelCall, ToolAnswer
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_chat import run_openai
+    from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
 
 _HOMES = {
     "anthropic_messages": ("run_anthropic",),
-    "conversation": ("Answer", "Conversation", "ModelCall", "TakenStep"),
-    "definitions": ("anthropic_tools", "openai_tools"),
+    "conversation": ("ToolAnswer", "Conversation", "ModelCall", "ExecutedStep"),
+    "tool_definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_chat": ("run_openai",),
@@ -27,14 +27,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Answer",
     "Conversation",
+    "ExecutedStep",
     "GatedSession",
     "McpToolError",
     "ModelCall",
     "ModelStopped",
     "PackageMissing",
-    "TakenStep",
+    "ToolAnswer",
     "TurnLimit",
     "anthropic_tools",
     "gate_mcp",

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any, Final, cast, overload
 from countersign.commit.review import OnQuestion
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
-    Answer,
     Conversation,
     Message,
     ModelCall,
     ModelTurn,
-    Numbering,
+    ToolAnswer,
+    TurnNumbering,
 )
-from countersign.integrations.definitions import OfferedTools, anthropic_definitions
 from countersign.integrations.errors import require_package
-from countersign.integrations.loop import (
+from countersign.integrations.model_loop import (
     MAX_TURNS,
     InputTokens,
     Loop,
     ModelClient,
     OnMessage,
     as_json,
-    chosen,
     require_key,
+    runtime_or_default,
 )
-from countersign.integrations.taking import StepTaker
+from countersign.integrations.tool_definitions import OfferedTools, anthropic_definitions
+from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from anthropic import Anthropic, AsyncAnthropic
@@ -83,7 +83,7 @@ class AnthropicMessages:
         """Its text, without its thoughts."""
         return "\n".join(str(block["text"]) for block in _blocks(message) if block["type"] == "text")
 
-    def answered(self, answers: Sequence[Answer]) -> list[Message]:
+    def answered(self, answers: Sequence[ToolAnswer]) -> list[Message]:
         """One message of the user with a result for each call."""
         content = [
             {"type": "tool_result", "tool_use_id": one.call_id, "content": one.text, "is_error": not one.done}
@@ -95,7 +95,7 @@ class AnthropicMessages:
         """Each `tool_result` block answers one call."""
         return tuple((str(block["tool_use_id"]), block.get("content")) for block in _results(message))
 
-    def in_place(self, after: Sequence[Message]) -> list[Message]:
+    def answers_first(self, after: Sequence[Message]) -> list[Message]:
         """All results at the beginning of one message of the user, the next one, as the vendor asks for them."""
         results = [block for message in after for block in _results(message)]
         if not results or _blocks(after[0])[: len(results)] == results:
@@ -194,7 +194,7 @@ def run_anthropic(
     """
     vendor = require_package("anthropic")
     _require_client(vendor, client)
-    dialect, runtime = AnthropicMessages(), chosen(runtime)
+    dialect, runtime = AnthropicMessages(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncAnthropic)
     loop = Loop(
@@ -210,14 +210,14 @@ def run_anthropic(
             input_tokens=input_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
-        StepTaker(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
+        StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
         as_json(dialect, messages),
-        Numbering(runtime.journal.conversations, key, dialect),
+        TurnNumbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,
     )
-    return loop.run() if awaits else run(loop.run())
+    return loop.run() if awaits else run_sync(loop.run())
 
 
 def _require_client(vendor: Any, client: Any) -> None:

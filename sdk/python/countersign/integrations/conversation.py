@@ -40,7 +40,7 @@ class ModelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolAnswer:
     """What the model is told about one call. `done`: it happened, and `text` is its result."""
 
     call_id: str
@@ -62,12 +62,12 @@ class ModelTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenStep:
+class ExecutedStep:
     """The calls of one message of the model, carried out as one transaction of this key, with what they were told."""
 
     key: str
     calls: tuple[ModelCall, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[ToolAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class Conversation:
 
     text: str
     messages: list[Message]
-    steps: tuple[TakenStep, ...]
+    steps: tuple[ExecutedStep, ...]
     pending: ReviewPending | None = None
 
 
-class Dialect(Protocol):
+class MessageFormat(Protocol):
     """How a vendor writes a conversation."""
 
     def plain(self, message: Any) -> Message:
@@ -102,7 +102,7 @@ class Dialect(Protocol):
         """The text of a message of the model."""
         ...
 
-    def answered(self, answers: Sequence[Answer]) -> list[Message]:
+    def answered(self, answers: Sequence[ToolAnswer]) -> list[Message]:
         """The messages that tell the model what became of its calls."""
         ...
 
@@ -110,7 +110,7 @@ class Dialect(Protocol):
         """The ids of the calls that a message answers, each with its answer; none for most."""
         ...
 
-    def in_place(self, after: Sequence[Message]) -> list[Message]:
+    def answers_first(self, after: Sequence[Message]) -> list[Message]:
         """What follows a message that calls, its answers first."""
         ...
 
@@ -118,10 +118,10 @@ class Dialect(Protocol):
 _EVERY: Final = "every turn"
 
 
-class Numbering:
+class TurnNumbering:
     """The turns of one conversation."""
 
-    def __init__(self, kept: Conversations, run: str, dialect: Dialect) -> None:
+    def __init__(self, kept: Conversations, run: str, dialect: MessageFormat) -> None:
         self._kept = kept
         self._run = run
         self._dialect = dialect
@@ -147,7 +147,7 @@ class Numbering:
         """Remember what a turn was answered, before anybody hears it."""
         answers = self._answers(message, after)
         if answers is not None:
-            self._kept.keep(self._run, [answers, _told(turn)], turn)
+            self._kept.keep(self._run, [answers, _answered_mark(turn)], turn)
 
     def _next(self, before: Sequence[Message], message: Message) -> int:
         turn, asked = 1 + self._last(before), self._asked(before)
@@ -161,7 +161,7 @@ class Numbering:
         """The last turn in a list."""
         turns = functools.cache(self._turns)  # equal messages ask for the same marks, again and again
         may_be = [self._may_be(caller, after, turns) for caller, after in self._spans(before)]
-        return _following(may_be) or _later(may_be)
+        return _consecutive_turn(may_be) or _ascending_turn(may_be)
 
     def _may_be(
         self, caller: Message, after: Sequence[Message], turns: Callable[[str], frozenset[int]]
@@ -172,15 +172,15 @@ class Numbering:
             return None
         answers = self._answers(caller, after)
         told = frozenset() if answers is None else named & turns(answers)
-        untold = {turn for turn in named if not turns(_told(turn))}
-        return told | untold if told else named
+        without_health = {turn for turn in named if not turns(_answered_mark(turn))}
+        return told | without_health if told else named
 
     def _turns(self, mark: str) -> frozenset[int]:
         return self._kept.turns(self._run, mark)
 
     def _spans(self, before: Sequence[Message]) -> Iterator[tuple[Message, Sequence[Message]]]:
         """Each message that calls, with what stands between it and the next one of the model."""
-        for start, end in _stretches(before):
+        for start, end in _split_by_turn(before):
             if self._dialect.calls_of(before[start]):
                 yield before[start], before[start + 1 : end]
 
@@ -208,7 +208,7 @@ class Numbering:
         return [_mark(["whole", said])] if said else []
 
 
-def _following(may_be: Sequence[frozenset[int] | None]) -> int:
+def _consecutive_turn(may_be: Sequence[frozenset[int] | None]) -> int:
     """The least last of turns that follow one another, each of which may be what it is; 0 where there are none."""
     firsts = {turn - at for at, turns in enumerate(may_be) for turn in turns or ()} or {1}
     fits = (
@@ -219,7 +219,7 @@ def _following(may_be: Sequence[frozenset[int] | None]) -> int:
     return next(fits, 1 - len(may_be)) + len(may_be) - 1
 
 
-def _later(may_be: Sequence[frozenset[int] | None]) -> int:
+def _ascending_turn(may_be: Sequence[frozenset[int] | None]) -> int:
     """The same of turns that only come one after the other, as where a list lacks one in the middle."""
     last = 0
     for turns in may_be:
@@ -227,7 +227,7 @@ def _later(may_be: Sequence[frozenset[int] | None]) -> int:
     return last
 
 
-def _told(turn: int) -> str:
+def _answered_mark(turn: int) -> str:
     """The mark of a turn that was answered with this journal."""
     return _mark(["answered", turn])
 
@@ -260,9 +260,9 @@ class OpenTurn:
         return len(self.missing) < len(self.calls)
 
 
-def open_turn(dialect: Dialect, messages: Sequence[Message]) -> OpenTurn | None:
+def open_turn(dialect: MessageFormat, messages: Sequence[Message]) -> OpenTurn | None:
     """The last message whose calls are not all answered."""
-    for start, end in reversed([*_stretches(messages)]):
+    for start, end in reversed([*_split_by_turn(messages)]):
         calls = dialect.calls_of(messages[start])
         missing = _missing(dialect, calls, messages[start + 1 : end])
         if missing:
@@ -275,24 +275,24 @@ def new_turn(calls: tuple[ModelCall, ...], end: int) -> OpenTurn:
     return OpenTurn(end - 1, calls, tuple(range(len(calls))), end, is_new=True)
 
 
-def in_order(dialect: Dialect, messages: Sequence[Message]) -> list[Message]:
+def reorder_answers(dialect: MessageFormat, messages: Sequence[Message]) -> list[Message]:
     """The same conversation with each answer where it belongs: messages that were kept one by one may have got others
     between them.
     """
     ordered = list(messages)
-    for start, end in reversed([*_stretches(messages)]):
+    for start, end in reversed([*_split_by_turn(messages)]):
         if dialect.calls_of(messages[start]):
-            ordered[start + 1 : end] = dialect.in_place(messages[start + 1 : end])
+            ordered[start + 1 : end] = dialect.answers_first(messages[start + 1 : end])
     return ordered
 
 
-def _stretches(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+def _split_by_turn(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     """From each message of the model to the next one."""
     starts = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     yield from pairwise([*starts, len(messages)])
 
 
-def _missing(dialect: Dialect, calls: Sequence[ModelCall], after: Sequence[Message]) -> tuple[int, ...]:
+def _missing(dialect: MessageFormat, calls: Sequence[ModelCall], after: Sequence[Message]) -> tuple[int, ...]:
     """Counted, for not every vendor's ids differ."""
     answered = Counter(call_id for message in after for call_id, _ in dialect.answers_in(message))
     missing = []

@@ -25,8 +25,8 @@ from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.errors import require_package
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.texts import storable
-from countersign.tools.current import current_effect, open_transaction
-from countersign.tools.declaring import FailureMeans
+from countersign.tools.context import current_effect, open_transaction
+from countersign.tools.declaration import FailureMeans
 from countersign.tools.definition import GIVEN_MANIFEST
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.results import pointer_step
@@ -227,12 +227,12 @@ def _annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Each argument as JSON that its part of the schema describes."""
     definitions = schema.get("$defs", {})
     return {
-        one: Annotated[JsonValue, AfterValidator(_fits({"$defs": definitions, "allOf": [part]}))]
+        one: Annotated[JsonValue, AfterValidator(_schema_check({"$defs": definitions, "allOf": [part]}))]
         for one, part in schema["properties"].items()
     }
 
 
-def _fits(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _schema_check(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Holds a value against its schema. What is wrong is told without the value, which may be a secret; the server's
     patterns run in bounded time, for a hostile one would stop the agent.
     """

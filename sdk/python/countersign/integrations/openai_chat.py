@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any, Final, cast, overload
 from countersign.commit.review import OnQuestion
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
-    Answer,
     Conversation,
     Message,
     ModelCall,
     ModelTurn,
-    Numbering,
+    ToolAnswer,
+    TurnNumbering,
 )
-from countersign.integrations.definitions import OfferedTools, openai_definitions
 from countersign.integrations.errors import require_package
-from countersign.integrations.loop import (
+from countersign.integrations.model_loop import (
     MAX_TURNS,
     InputTokens,
     Loop,
     ModelClient,
     OnMessage,
     as_json,
-    chosen,
     require_key,
+    runtime_or_default,
 )
-from countersign.integrations.taking import StepTaker
+from countersign.integrations.tool_definitions import OfferedTools, openai_definitions
+from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -89,7 +89,7 @@ class OpenAIChat:
             return "".join(str(part.get("text", "")) for part in content)
         return content or ""
 
-    def answered(self, answers: Sequence[Answer]) -> list[Message]:
+    def answered(self, answers: Sequence[ToolAnswer]) -> list[Message]:
         """A message of the role `tool` for each call."""
         return [{"role": "tool", "tool_call_id": one.call_id, "content": one.text} for one in answers]
 
@@ -99,7 +99,7 @@ class OpenAIChat:
             return ()
         return ((str(message.get("tool_call_id")), message.get("content")),)
 
-    def in_place(self, after: Sequence[Message]) -> list[Message]:
+    def answers_first(self, after: Sequence[Message]) -> list[Message]:
         """Messages of the role `tool` before all others."""
         return sorted(after, key=lambda message: message.get("role") != "tool")
 
@@ -191,7 +191,7 @@ def run_openai(
     """
     vendor = require_package("openai")
     _require_client(vendor, client)
-    dialect, runtime = OpenAIChat(), chosen(runtime)
+    dialect, runtime = OpenAIChat(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncOpenAI)
     loop = Loop(
@@ -207,14 +207,14 @@ def run_openai(
             input_tokens=input_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
-        StepTaker(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
+        StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
         as_json(dialect, messages),
-        Numbering(runtime.journal.conversations, key, dialect),
+        TurnNumbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,
     )
-    return loop.run() if awaits else run(loop.run())
+    return loop.run() if awaits else run_sync(loop.run())
 
 
 def _require_client(vendor: Any, client: Any) -> None:

@@ -10,45 +10,45 @@ from pathlib import Path
 
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
-from countersign.journal.claims import Claim, Claims
 from countersign.journal.database import Database
-from countersign.journal.firing import Done, Firing, News
-from countersign.journal.freezing import Staged
+from countersign.journal.effect_rows import StagedRow
+from countersign.journal.execution import EffectOutcome, ExecutionLog, RemoteOutcome
 from countersign.journal.leases import Lease, Leases
+from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
+    AcceptedEdits,
     Conversations,
     Epochs,
-    KeptManifests,
     Receipts,
-    SentRequests,
-    TakenEdits,
+    RequestLog,
+    StoredManifests,
     Traces,
 )
-from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.outbox import Outbox
-from countersign.journal.place import JournalPlace, JournalUrl, default_key_path, journal_place
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
-from countersign.journal.rerunning import Reruns, Stops
+from countersign.journal.reruns import Reruns, Stops
+from countersign.journal.resource_locks import ResourceLock, ResourceLocks
 from countersign.journal.sealing import Seals
-from countersign.journal.sealing_keys import KeptKey, KeyFile
+from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.spending import Spending
 from countersign.journal.sqlite import SQLiteDatabase
+from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.transactions import Transactions
 
 __all__ = [
-    "Claim",
-    "Done",
+    "EffectOutcome",
     "EffectRecord",
     "Journal",
     "Lease",
     "LocalState",
     "LocalTxn",
-    "News",
+    "RemoteOutcome",
     "Report",
-    "Staged",
+    "ResourceLock",
+    "StagedRow",
     "TransactionRecord",
-    "database_at",
+    "open_database",
     "require_journal",
 ]
 
@@ -60,27 +60,27 @@ class Journal:
 
     def __init__(
         self,
-        place: JournalPlace | str,
+        place: JournalLocation | str,
         *,
         clock: Clock | None = None,
         lease_seconds: float = 60.0,
         key_path: Path | None = None,
     ) -> None:
         when = clock or SystemClock()
-        self.database = database_at(place)
-        self.seals = Seals(when, _keys_of(place, key_path))
+        self.database = open_database(place)
+        self.seals = Seals(when, _keys_for(place, key_path))
         self.leases = Leases(self.database, when, lease_seconds)
-        self.claims = Claims(self.database, self.leases, when)
+        self.claims = ResourceLocks(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
-        self.firing = Firing(self.leases, self.seals)
-        self.sent = SentRequests(self.database, when, self.leases)
+        self.firing = ExecutionLog(self.leases, self.seals)
+        self.sent = RequestLog(self.database, when, self.leases)
         self.stops = Stops(self.leases)
         self.reruns = Reruns(self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
-        self.manifests = KeptManifests(self.database, when)
+        self.manifests = StoredManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
         self.epochs = Epochs(self.database, when)
-        self.edits = TakenEdits(self.database, when)
+        self.edits = AcceptedEdits(self.database, when)
         self.traces = Traces(self.database, when)
         self.conversations = Conversations(self.database, when)
         self.spending = Spending(self.database, when, self.seals)
@@ -91,25 +91,25 @@ class Journal:
         self.database.close()
 
 
-def database_at(place: JournalPlace | str) -> Database:
+def open_database(place: JournalLocation | str) -> Database:
     """The database at this place; nothing is opened before it is used. `:memory:` is one that nothing survives.
 
     Raises:
         SettingsError: it is an address of something that keeps no journal, or its driver is not installed.
     """
     if isinstance(place, str) and place != ":memory:":
-        place = journal_place(place)
+        place = parse_location(place)
     return PostgresDatabase(place) if isinstance(place, JournalUrl) else SQLiteDatabase(place)
 
 
-def require_journal(place: JournalPlace) -> None:
+def require_journal(place: JournalLocation) -> None:
     """Look whether there is a journal, and make none.
 
     Raises:
         MisuseError: there is none.
         JournalError: nobody can tell.
     """
-    database = database_at(place)
+    database = open_database(place)
     try:
         if not database.is_there():
             raise MisuseError(f"there is no journal at {str(place)!r}; name one with --journal")
@@ -117,10 +117,10 @@ def require_journal(place: JournalPlace) -> None:
         database.close()
 
 
-def _keys_of(place: JournalPlace | str, key_path: Path | None) -> KeptKey | KeyFile:
+def _keys_for(place: JournalLocation | str, key_path: Path | None) -> InMemoryKey | KeyFile:
     """The keys of the journal at this place."""
     if place == ":memory:":
-        return KeptKey()
+        return InMemoryKey()
     if key_path is not None:
         return KeyFile(key_path, named=True)
-    return KeyFile(default_key_path(journal_place(place) if isinstance(place, str) else place), named=False)
+    return KeyFile(default_key_path(parse_location(place) if isinstance(place, str) else place), named=False)

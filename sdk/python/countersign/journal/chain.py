@@ -99,7 +99,7 @@ class Change:
         the columns it sets; none are all. A column that no line ever states is NULL.
         """
         rows = self.unit.execute(_returning(table, sql, changes), parameters).fetchall()
-        self._rows += [[table, *stated(table, row)] for row in rows]
+        self._rows += [[table, *row_statement(table, row)] for row in rows]
         return len(rows)
 
     def update(self, table: str, where: str, parameters: tuple[Any, ...], /, **columns: Any) -> int:
@@ -151,7 +151,7 @@ class Change:
 
 
 @contextmanager
-def changing(unit: Unit, txn: str, kind: str, at: float) -> Iterator[Change]:
+def record_changes(unit: Unit, txn: str, kind: str, at: float) -> Iterator[Change]:
     """Inside a unit: what is changed here becomes one line of the transaction's chain."""
     change = Change(unit, txn, kind, at)
     yield change
@@ -163,16 +163,16 @@ def line_hash(body: bytes) -> str:
     return hashlib.sha256(_DOMAIN + body).hexdigest()
 
 
-def stated(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
+def row_statement(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
     """A row as a line states it: its key, and the bound columns that are there."""
     key = KEYS[table]
     without = UNBOUND.get(table, frozenset())
     columns = [name for name in row.keys() if name not in key and name not in without]  # noqa: SIM118
-    parts = [_stated(name, row[name]) if name == _RUN_KEY else row[name] for name in key]
-    return parts, {name: _stated(name, row[name]) for name in columns}
+    parts = [_value_statement(name, row[name]) if name == _RUN_KEY else row[name] for name in key]
+    return parts, {name: _value_statement(name, row[name]) for name in columns}
 
 
-def _stated(column: str, value: Any) -> Any:
+def _value_statement(column: str, value: Any) -> Any:
     """One value: numbers and our own words as they are, all other text as a digest of its type and bytes."""
     if value is None or isinstance(value, int):
         return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, overload
 
-_BESIDE: Final = frozenset({"trigger", "function"})  # rows are legible without them
+_SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are legible without them
 _STRANGE: Final = frozenset({"trigger", "view", "rule"})  # what may change rows or show others
 
 
@@ -73,7 +73,7 @@ class Verified:
 
 
 @dataclass(slots=True)
-class Look:
+class Scan:
     """One pass over a journal, and what it finds."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -82,25 +82,25 @@ class Look:
 
     def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
         """Note one thing that is wrong."""
-        self.findings.append(Finding(damage, written_out(what), written_out(txn) or None, line))
+        self.findings.append(Finding(damage, printable(what), printable(txn) or None, line))
 
 
 @overload
-def written_out(raw: str) -> str: ...
+def printable(raw: str) -> str: ...
 @overload
-def written_out(raw: str | None) -> str | None: ...
-def written_out(raw: str | None) -> str | None:
+def printable(raw: str | None) -> str | None: ...
+def printable(raw: str | None) -> str | None:
     """Bytes that are no text any more, written out."""
     return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
 
 
 def compare_schemas(
-    look: Look, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
+    look: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
 ) -> None:
     """Step 2 of verifying.py: what is there, by name as kind and definition, and what this SDK makes."""
     for name, made in ours.items():
         if theirs.get(name) != made:
-            look.legible = look.legible and made[0] in _BESIDE
+            look.legible = look.legible and made[0] in _SIDE_ROWS
             look.found(
                 Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
             )

@@ -22,7 +22,7 @@ from weakref import WeakSet
 from countersign.errors import JournalError, MisuseError
 
 
-class Forks(Protocol):
+class ForkAware(Protocol):
     """Something with a lock and with what must not be shared with a child."""
 
     fork_order: int
@@ -41,13 +41,13 @@ class Forks(Protocol):
         ...
 
 
-class _Forking:
+class _ForkHandlers:
     """All of them, at one fork after another."""
 
     def __init__(self) -> None:
-        self.known: WeakSet[Forks] = WeakSet()
+        self.known: WeakSet[ForkAware] = WeakSet()
         self._one_at_a_time = threading.Lock()
-        self._held: list[Forks] = []
+        self._held: list[ForkAware] = []
 
     def before(self) -> None:
         self._one_at_a_time.acquire()
@@ -69,15 +69,17 @@ class _Forking:
             one.begin_anew()
 
 
-_forking = _Forking()
+_fork_handlers = _ForkHandlers()
 os.register_at_fork(
-    before=_forking.before, after_in_parent=_forking.in_parent, after_in_child=_forking.in_child
+    before=_fork_handlers.before,
+    after_in_parent=_fork_handlers.in_parent,
+    after_in_child=_fork_handlers.in_child,
 )
 
 
-def mind_forks(one: Forks) -> None:
+def register_fork_aware(one: ForkAware) -> None:
     """Hold it at every fork from now on, as long as it lives."""
-    _forking.known.add(one)
+    _fork_handlers.known.add(one)
 
 
 _LEFT_TO_PARENTS: Final[
@@ -103,7 +105,7 @@ class Row(Protocol):
         ...
 
 
-class Found(Protocol):
+class Cursor(Protocol):
     """What a statement found or changed."""
 
     @property
@@ -127,7 +129,7 @@ class Found(Protocol):
 class Unit(Protocol):
     """An open connection, inside a unit."""
 
-    def execute(self, sql: str, parameters: Parameters = (), /) -> Found:
+    def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
         """Run one statement."""
         ...
 
@@ -144,7 +146,7 @@ class Database(ABC):
         self._open_unit: bool | None = None  # whether the unit that is open is durable, if one is
         self._part_failed = False
         self._at_end: list[tuple[Callable[[], object], Callable[[], object]]] = []  # if kept, and if not
-        mind_forks(self)
+        register_fork_aware(self)
 
     @contextmanager
     def unit(self, *, durable: bool) -> Iterator[Unit]:

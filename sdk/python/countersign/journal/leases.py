@@ -25,8 +25,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
-from countersign.journal.chain import Change, changing
-from countersign.journal.database import Database, Unit, mind_forks
+from countersign.journal.chain import Change, record_changes
+from countersign.journal.database import Database, Unit, register_fork_aware
 
 log: Final = logging.getLogger("countersign")
 
@@ -48,7 +48,7 @@ class Lease:
     generation: int
 
 
-_OURS: Final[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
+_OWN_HOLDERS: Final[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
 """The leases that somebody in this process has."""
 
 
@@ -72,7 +72,7 @@ class Heartbeat:
         self._told = threading.Condition(self._lock)
         self._held: WeakSet[Lease] = WeakSet()
         self._thread: threading.Thread | None = None
-        mind_forks(self)
+        register_fork_aware(self)
 
     def begin(self, lease: Lease) -> None:
         """Renew this one, too."""
@@ -157,7 +157,7 @@ class Leases:
         self._database = database
         self._clock = clock
         self._heart = Heartbeat(self._keep, seconds * _BEAT)
-        self._given_up: set[Lease] = set()  # and the journal does not know it yet
+        self._give_up_retrying: set[Lease] = set()  # and the journal does not know it yet
         self._closed = False
         self.seconds = seconds
 
@@ -171,8 +171,10 @@ class Leases:
                 return str(row["holder"])
             lease = Lease(txn, new_holder(), row["generation"] + 1)
             # Before it is written: another thread of this process may read the row as soon as it is.
-            _OURS[lease.holder] = lease
-            self._database.at_end(lambda: self._heart.begin(lease), lambda: _OURS.pop(lease.holder, None))
+            _OWN_HOLDERS[lease.holder] = lease
+            self._database.at_end(
+                lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
+            )
             unit.execute(
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
                 (lease.holder, lease.generation, self._clock.wall() + self.seconds, txn),
@@ -184,8 +186,8 @@ class Leases:
         does this process one that nothing in it has: it was dropped, or the answer to taking it was lost.
         """
         if is_of_this_process(holder):
-            return holder in _OURS
-        fate = fate_of(holder)
+            return holder in _OWN_HOLDERS
+        fate = is_alive(holder)
         return fate == "alive" or (fate == "unknown" and until > self._clock.wall())
 
     def release(self, lease: Lease) -> None:
@@ -196,7 +198,7 @@ class Leases:
             again, and the others may once the heartbeat could write it.
         """
         self._heart.end(lease)
-        _OURS.pop(lease.holder, None)
+        _OWN_HOLDERS.pop(lease.holder, None)
         try:
             with self._database.unit(durable=False) as unit:
                 unit.execute(
@@ -205,10 +207,10 @@ class Leases:
                 )
         except JournalError:
             if not self._closed:
-                self._given_up.add(lease)
+                self._give_up_retrying.add(lease)
                 self._heart.begin(lease)
             raise
-        self._given_up.discard(lease)
+        self._give_up_retrying.discard(lease)
 
     def close(self) -> None:
         """Renew nothing more in the background."""
@@ -217,7 +219,7 @@ class Leases:
 
     def _keep(self, lease: Lease) -> None:
         """One beat."""
-        if lease in self._given_up:
+        if lease in self._give_up_retrying:
             self.release(lease)
         else:
             self.renew(lease)
@@ -261,42 +263,42 @@ class Leases:
         """
         with self._database.unit(durable=durable) as unit:
             self.require(unit, lease, at_least=at_least)
-            with changing(unit, lease.txn, kind, self._clock.wall()) as change:
+            with record_changes(unit, lease.txn, kind, self._clock.wall()) as change:
                 yield change
 
 
 def new_holder() -> str:
     """A name for this owner that tells others whether it still lives."""
-    return f"{_process(os.getpid())}/{secrets.token_hex(4)}"
+    return f"{_process_id(os.getpid())}/{secrets.token_hex(4)}"
 
 
 def is_of_this_process(holder: str) -> bool:
     """Whether this very process took that name."""
-    return holder.rpartition("/")[0] == _process(os.getpid())
+    return holder.rpartition("/")[0] == _process_id(os.getpid())
 
 
 @cache
-def _process(pid: int) -> str:
+def _process_id(pid: int) -> str:
     """This process, as it stays as long as it lives."""
-    return "/".join((socket.gethostname(), _boot(), str(pid), _started(pid)))
+    return "/".join((socket.gethostname(), _boot_id(), str(pid), _start_ticks(pid)))
 
 
 # A number may come back: a child must not take an ancestor's start for its own.
-os.register_at_fork(after_in_child=_process.cache_clear)
+os.register_at_fork(after_in_child=_process_id.cache_clear)
 
 
-def fate_of(holder: str) -> Literal["alive", "dead", "unknown"]:
+def is_alive(holder: str) -> Literal["alive", "dead", "unknown"]:
     """Whether that owner lives. Unknown is an owner on another machine or boot: its lease runs its time."""
     host, _, rest = holder.rpartition("/")[0].partition("/")
     boot, _, process = rest.partition("/")
     pid, _, started = process.partition("/")
-    if host != socket.gethostname() or not boot or boot != _boot() or not started or not pid.isdigit():
+    if host != socket.gethostname() or not boot or boot != _boot_id() or not started or not pid.isdigit():
         return "unknown"
-    return "alive" if _started(int(pid)) == started else "dead"
+    return "alive" if _start_ticks(int(pid)) == started else "dead"
 
 
 @cache
-def _boot() -> str:
+def _boot_id() -> str:
     """This boot of this machine, and this namespace of process numbers; empty where the system does not tell."""
     try:
         return f"{_BOOT.read_text('ascii').strip()}:{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -304,7 +306,7 @@ def _boot() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """When that process started, in ticks; a number that is used again later belongs to another start."""
     try:
         after_command = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()

@@ -18,23 +18,23 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import JournalError
-from countersign.journal.chain import OWN, Change, changing
+from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Unit
 from countersign.journal.leases import Lease, Leases
 
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
 _EDITED: Final = "edited"
-_SENT: Final = "sent"
+_REQUESTS: Final = "sent"
 _EPOCH: Final = "epoch"
-_TOLD: Final = "told"
+_REPORTED_EPOCH: Final = "told"
 _TURN: Final = "turn"
 
 
 def txn_of(name: str) -> str:
     """The transaction whose chain binds a row of `meta`."""
     kind, _, of = name.partition(":")
-    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, _SENT} else OWN
+    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, _REQUESTS} else OWN
 
 
 def set_meta(change: Change, name: str, value: str) -> None:
@@ -46,7 +46,7 @@ def set_meta(change: Change, name: str, value: str) -> None:
     )
 
 
-class Facts:
+class MetaRecords:
     """Facts of one kind."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class Facts:
         return None if row is None else str(row["value"])
 
 
-class TakenEdits(Facts):
+class AcceptedEdits(MetaRecords):
     """Whether whoever goes on with a transaction takes every change of its arguments that a reviewer proposes. A
     program that looks at each takes none beforehand: where it is not there, nobody looks for it.
     """
@@ -69,13 +69,16 @@ class TakenEdits(Facts):
         if self.of(txn) == every:
             return  # most programs say nothing of it, and one commit less is noticed
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, txn, "takes_edits", now) as change:
+        with (
+            self._database.unit(durable=False) as unit,
+            record_changes(unit, txn, "takes_edits", now) as change,
+        ):
             set_meta(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
         """Which changes made the arguments in force: what was proposed, by whom, and who accepted."""
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, txn, "edits", now) as change:
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "edits", now) as change:
             set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
@@ -97,7 +100,7 @@ class TakenEdits(Facts):
         return self._value(f"{_EDITS}:{txn}") == "1"
 
 
-class Traces(Facts):
+class Traces(MetaRecords):
     """Where each transaction's commit was traced, so that what another process does later goes on there."""
 
     def keep(self, txn: str, traceparent: str | None) -> None:
@@ -105,7 +108,7 @@ class Traces(Facts):
         if traceparent is None:
             return
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, txn, "traced", now) as change:
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "traced", now) as change:
             set_meta(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
@@ -113,13 +116,13 @@ class Traces(Facts):
         return self._value(f"{_TRACE}:{txn}")
 
 
-class KeptManifests(Facts):
+class StoredManifests(MetaRecords):
     """Every manifest a transaction was submitted with, so that recovery knows what a tool promised then."""
 
     def keep(self, manifest: ToolManifest) -> None:
         """Keep a manifest by its digest."""
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, OWN, "manifest", now) as change:
+        with self._database.unit(durable=False) as unit, record_changes(unit, OWN, "manifest", now) as change:
             change.insert(
                 "manifests",
                 or_ignore=True,
@@ -150,14 +153,14 @@ class KeptManifests(Facts):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class StoredReceipt:
     """A receipt, and the transaction it was given for."""
 
     txn: str
     token: str
 
 
-class Receipts(Facts):
+class Receipts(MetaRecords):
     """What the service has signed of each attempt: proof of the redemption, should its database forget it."""
 
     def keep(self, attempt_id: str, txn: str, token: str) -> None:
@@ -165,17 +168,17 @@ class Receipts(Facts):
         if self.of(attempt_id) is not None:
             return
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, txn, "receipt", now) as change:
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "receipt", now) as change:
             change.insert(
                 "receipts", or_ignore=True, attempt_id=attempt_id, txn=txn, token=token, kept_at=now
             )
 
-    def of(self, attempt_id: str) -> Receipt | None:
+    def of(self, attempt_id: str) -> StoredReceipt | None:
         """The receipt of an attempt, if one was ever seen."""
         row = self._database.row("SELECT txn, token FROM receipts WHERE attempt_id = ?", (attempt_id,))
-        return None if row is None else Receipt(str(row["txn"]), str(row["token"]))
+        return None if row is None else StoredReceipt(str(row["txn"]), str(row["token"]))
 
-    def untold(self, since: float) -> list[str]:
+    def without_health(self, since: float) -> list[str]:
         """Attempts whose receipt was kept since then and of which no outcome is written yet: what is firing now, or
         was when its process ended.
         """
@@ -187,7 +190,7 @@ class Receipts(Facts):
         return [str(row["attempt_id"]) for row in rows]
 
 
-class Epochs(Facts):
+class Epochs(MetaRecords):
     """The highest epoch of each issuer: a release from before a restore is refused (design section 6). And the epoch
     whose service was told everything this journal knows: a later one is told again, before anything is submitted.
     """
@@ -199,7 +202,7 @@ class Epochs(Facts):
 
     def told(self, iss: str) -> int:
         """The epoch that was told everything; 0 before there was anything to tell."""
-        value = self._value(f"{_TOLD}:{iss}")
+        value = self._value(f"{_REPORTED_EPOCH}:{iss}")
         return 0 if value is None else int(value)
 
     def meet(self, iss: str, epoch: int) -> None:
@@ -207,18 +210,18 @@ class Epochs(Facts):
         if epoch <= self.highest(iss):
             return
         now = self._clock.wall()
-        with self._database.unit(durable=True) as unit, changing(unit, OWN, "epoch", now) as change:
-            _raise(change, f"{_EPOCH}:{iss}", epoch)
-            change.insert("meta", or_ignore=True, name=f"{_TOLD}:{iss}", value=str(epoch))
+        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "epoch", now) as change:
+            _raise_epoch(change, f"{_EPOCH}:{iss}", epoch)
+            change.insert("meta", or_ignore=True, name=f"{_REPORTED_EPOCH}:{iss}", value=str(epoch))
 
     def tell(self, iss: str, epoch: int) -> None:
         """The service of this epoch has been told everything."""
         now = self._clock.wall()
-        with self._database.unit(durable=True) as unit, changing(unit, OWN, "told", now) as change:
-            _raise(change, f"{_TOLD}:{iss}", epoch)
+        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "told", now) as change:
+            _raise_epoch(change, f"{_REPORTED_EPOCH}:{iss}", epoch)
 
 
-def _raise(change: Change, name: str, epoch: int) -> None:
+def _raise_epoch(change: Change, name: str, epoch: int) -> None:
     change.run(
         "meta",
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
@@ -228,7 +231,7 @@ def _raise(change: Change, name: str, epoch: int) -> None:
     )
 
 
-class SentRequests(Facts):
+class RequestLog(MetaRecords):
     """Which requests each call of an idempotent tool has sent, in the order of their places (tools/sending.py): by
     digests, so that a try of another process gives each the key that it had.
 
@@ -247,14 +250,14 @@ class SentRequests(Facts):
             JournalError: it could not be written.
         """
         with self._leases.unit(lease, "sending", durable=True) as change:
-            set_meta(change, f"{_SENT}:{lease.txn}:{effect_id}", " ".join(digests))
+            set_meta(change, f"{_REQUESTS}:{lease.txn}:{effect_id}", " ".join(digests))
 
     def of(self, txn: str, effect_id: str) -> tuple[str, ...]:
         """What earlier tries have sent."""
-        return tuple((self._value(f"{_SENT}:{txn}:{effect_id}") or "").split())
+        return tuple((self._value(f"{_REQUESTS}:{txn}:{effect_id}") or "").split())
 
 
-class Conversations(Facts):
+class Conversations(MetaRecords):
     """Which turns of a conversation a mark stands for: a model's calls, its answers, or what stood before.
 
     A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. A turn
@@ -273,7 +276,7 @@ class Conversations(Facts):
     def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
         """Remember that each of these stands for this turn."""
         now = self._clock.wall()
-        with self.deciding() as unit, changing(unit, OWN, "turn", now) as change:
+        with self.deciding() as unit, record_changes(unit, OWN, "turn", now) as change:
             for mark in marks:
                 known = self.turns(run, mark)
                 if turn not in known:

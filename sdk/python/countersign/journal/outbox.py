@@ -8,10 +8,10 @@ from typing import Final
 
 from countersign.clock import Clock
 from countersign.errors import JournalError
-from countersign.journal.chain import changing
+from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Unit
 from countersign.journal.records import Report
-from countersign.journal.sealing import About, Seals
+from countersign.journal.sealing import SealContext, Seals
 
 REPORTED: Final = "outbox.result"
 """Where the seal of a reported result is bound to."""
@@ -52,7 +52,7 @@ class Outbox:
         if report.result is None:
             return report
         try:
-            result = self._seals.open(About(report.txn, report.effect_id, REPORTED), report.result)
+            result = self._seals.open(SealContext(report.txn, report.effect_id, REPORTED), report.result)
         except ValueError as error:
             raise JournalError(
                 f"the journal's report of effect {report.effect_id[:12]} is damaged: {error}. It is not sent"
@@ -65,12 +65,12 @@ class Outbox:
         with self._database.unit(durable=False) as unit:
             self._mark(unit, "reported", "UPDATE outbox SET reported_at = ? WHERE id = ?", now, reports)
 
-    def tell_again(self, since: float) -> None:
+    def requeue(self, since: float) -> None:
         """What the service has taken since then it may have forgotten: it is pending again."""
         with self._database.unit(durable=True) as unit:
             rows = unit.execute("SELECT DISTINCT txn FROM outbox WHERE reported_at >= ?", (since,)).fetchall()
             for row in rows:
-                with changing(unit, row["txn"], "to_report_again", self._clock.wall()) as change:
+                with record_changes(unit, row["txn"], "to_report_again", self._clock.wall()) as change:
                     change.run(
                         "outbox",
                         "UPDATE outbox SET reported_at = NULL WHERE reported_at >= ? AND txn = ?",
@@ -88,7 +88,7 @@ class Outbox:
     def _mark(self, unit: Unit, kind: str, sql: str, mark: float | str, reports: Sequence[Report]) -> None:
         """One line for each transaction the reports are of."""
         for txn in dict.fromkeys(one.txn for one in reports):
-            with changing(unit, txn, kind, self._clock.wall()) as change:
+            with record_changes(unit, txn, kind, self._clock.wall()) as change:
                 for one in reports:
                     if one.txn == txn:
                         change.run("outbox", sql, (mark, one.id), "reported_at", "refused")

@@ -17,15 +17,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.errors import JournalError, SettingsError
-from countersign.journal.database import Database, Found, Parameters, Row
-from countersign.journal.place import HOW_TO_WRITE, JournalUrl
-from countersign.journal.postgres_schema import is_made, lock_key, prepare, schema_of
+from countersign.journal.database import Cursor, Database, Parameters, Row
+from countersign.journal.location import LOCATION_HELP, JournalUrl
+from countersign.journal.postgres_schema import lock_key, prepare, schema_exists, schema_of
 
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|\?|:([a-z_]+)|%")
 
 
 @cache
-def translated(sql: str) -> bytes:
+def translate_sql(sql: str) -> bytes:
     """One statement. Text in quotes stays as it is; statements are ours, never a caller's."""
 
     def mark(found: re.Match[str]) -> str:
@@ -46,20 +46,20 @@ _IDLE_MS: Final = (
     30_000  # a unit computes for milliseconds; who is silent so long hangs, and the others go on
 )
 _SILENCE_SECONDS: Final = 10  # before a server that says nothing is asked, and between two questions
-_QUESTIONS: Final = 2  # without an answer: then it is gone
+_PLACEHOLDERS: Final = 2  # without an answer: then it is gone
 _FOR_STANDBYS: Final = "remote_apply"  # the one level above `on`
 _SOCKET: Final = {
     "connect_timeout": _SILENCE_SECONDS,
     "keepalives": 1,
     "keepalives_idle": _SILENCE_SECONDS,
     "keepalives_interval": _SILENCE_SECONDS,
-    "keepalives_count": _QUESTIONS,
-    "tcp_user_timeout": (1 + _QUESTIONS) * _SILENCE_SECONDS * 1_000,
+    "keepalives_count": _PLACEHOLDERS,
+    "tcp_user_timeout": (1 + _PLACEHOLDERS) * _SILENCE_SECONDS * 1_000,
     "application_name": "countersign-journal",
 }
 
 
-class Record:
+class PostgresRow:
     """One row: by name or by position, as SQLite's."""
 
     __slots__ = ("_at", "_values")
@@ -78,10 +78,10 @@ class Record:
         return list(self._at)
 
 
-class Session:
+class PostgresConnection:
     """An open connection that reads the journal's statements."""
 
-    def __init__(self, connection: psycopg.Connection[Record], durable: str) -> None:
+    def __init__(self, connection: psycopg.Connection[PostgresRow], durable: str) -> None:
         self.connection = connection
         self.durable = durable  # the level of a durable commit
         self.lock = lock_key(connection)
@@ -101,13 +101,13 @@ class Session:
             f"SELECT pg_advisory_xact_lock({self.lock})".encode()
         )
 
-    def execute(self, sql: str, parameters: Parameters = (), /) -> Found:
+    def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
         """Run one statement."""
         if isinstance(parameters, Mapping):
             values: Any = {name: _storable(value) for name, value in parameters.items()}
         else:
             values = [_storable(value) for value in parameters]
-        return self.connection.execute(translated(sql), values)
+        return self.connection.execute(translate_sql(sql), values)
 
 
 class PostgresDatabase(Database):
@@ -115,16 +115,16 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: JournalUrl) -> None:
         super().__init__(str(url))
-        self._driver = driver()
+        self._driver = load_driver()
         self._url = url
-        self._session: Session | None = None
+        self._session: PostgresConnection | None = None
 
     def is_there(self) -> bool:
         """Whether the schema is."""
         with self.told(), self.connect() as connection:
-            return is_made(connection, self.enter(connection))
+            return schema_exists(connection, self.enter(connection))
 
-    def connect(self) -> psycopg.Connection[Record]:
+    def connect(self) -> psycopg.Connection[PostgresRow]:
         """A new connection, with nothing done on it yet.
 
         Raises:
@@ -134,14 +134,14 @@ class PostgresDatabase(Database):
             given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
         except self._driver.ProgrammingError:
             raise JournalError(
-                f"the journal's address {self.name!r} cannot be read; {HOW_TO_WRITE}"
+                f"the journal's address {self.name!r} cannot be read; {LOCATION_HELP}"
             ) from None
-        connection: psycopg.Connection[Record] = self._driver.connect(
+        connection: psycopg.Connection[PostgresRow] = self._driver.connect(
             autocommit=True, row_factory=_record_factory, client_encoding="UTF8", **(_SOCKET | given)
         )
         return connection
 
-    def enter(self, connection: psycopg.Connection[Record]) -> str:
+    def enter(self, connection: psycopg.Connection[PostgresRow]) -> str:
         """Have the connection speak of the journal's schema and of no other, and answer its name."""
         given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
         schema = schema_of(connection, str(given.get("options") or ""))
@@ -156,7 +156,7 @@ class PostgresDatabase(Database):
             self._session.connection.close()
         self._leave()
 
-    def _connected(self) -> Session:
+    def _connected(self) -> PostgresConnection:
         if self._session is None or self._session.is_lost:
             if self._open_unit is not None:
                 raise JournalError(
@@ -171,13 +171,13 @@ class PostgresDatabase(Database):
         left, self._session = self._session, None
         return left
 
-    def _open(self) -> Session:
+    def _open(self) -> PostgresConnection:
         connection = self.connect()
         try:
             prepare(connection, self.enter(connection))
             found = connection.execute("SHOW synchronous_commit").fetchone()
             default = "" if found is None else found[0]
-            return Session(connection, default if default == _FOR_STANDBYS else "on")
+            return PostgresConnection(connection, default if default == _FOR_STANDBYS else "on")
         except BaseException:
             connection.close()
             raise
@@ -186,12 +186,12 @@ class PostgresDatabase(Database):
         self._once_more(lambda session: session.begin(durable=durable))
 
     def _read(self, sql: str, parameters: Parameters) -> list[Row]:
-        def ask(session: Session) -> list[Row]:
+        def ask(session: PostgresConnection) -> list[Row]:
             return session.execute(sql, parameters).fetchall()
 
         return ask(self._connected()) if self._open_unit is not None else self._once_more(ask)
 
-    def _once_more(self, do: Callable[[Session], T]) -> T:
+    def _once_more(self, do: Callable[[PostgresConnection], T]) -> T:
         """What nothing depends on yet. A connection may have been lost long ago, while nobody used it."""
         used = self._session is not None
         try:
@@ -237,7 +237,7 @@ class PostgresDatabase(Database):
             ) from error
 
 
-def driver() -> Any:
+def load_driver() -> Any:
     """psycopg.
 
     Raises:
@@ -253,9 +253,9 @@ def driver() -> Any:
     return psycopg
 
 
-def _record_factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Record]:
+def _record_factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], PostgresRow]:
     at = {column.name: n for n, column in enumerate(cursor.description or ())}
-    return lambda values: Record(at, values)
+    return lambda values: PostgresRow(at, values)
 
 
 def _storable(value: Any) -> Any:

@@ -16,8 +16,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
 from countersign.journal.database import Row
-from countersign.journal.moves import LocalState, LocalTxn
-from countersign.journal.sealing import HIDDEN, About, Seals, is_sealed, shown
+from countersign.journal.sealing import HIDDEN, SealContext, Seals, is_sealed, redacted
+from countersign.journal.states import LocalState, LocalTxn
 
 SEALED: Final = ("args", "staged_args", "result", "settlements")
 """The columns of bytes in which values may be sealed."""
@@ -55,7 +55,7 @@ class TransactionRecord:
         return self.stagings if self.staging is None else self.staging
 
     @property
-    def stands_as(self) -> str:
+    def display_state(self) -> str:
         """Where it stands, for people: what is parked is told as that."""
         return "parked" if self.parked else self.state.value
 
@@ -92,7 +92,7 @@ class EffectRecord:
     @property
     def said(self) -> tuple[Mapping[str, JSON], ...]:
         """What people said of it, oldest first."""
-        return () if self.settlements is None else settlements_in(self.settlements)
+        return () if self.settlements is None else parse_settlements(self.settlements)
 
     @property
     def left_standing(self) -> bool:
@@ -149,7 +149,7 @@ class ShownEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableEffect:
     """One call whose row nobody can read, by its place in the list; `why` names it too."""
 
     lane: str
@@ -188,7 +188,7 @@ def effect_record(row: Row, agent: str, seals: Seals) -> EffectRecord:
     skipped = {"state", "effect"}
     values: dict[str, Any] = {n: row[n] for n in EffectRecord.__dataclass_fields__ if n not in skipped}
     try:
-        values |= {name: _opened(row, name, seals) for name in SEALED}
+        values |= {name: _open_column(row, name, seals) for name in SEALED}
         effect = _effect(row, agent, values["args"], seals)
         return EffectRecord(**values, state=LocalState(row["state"]), effect=effect)
     except (ContractError, ValueError, KeyError, TypeError) as error:
@@ -209,15 +209,15 @@ def shown_effect(row: Row) -> ShownEffect:
             tool=row["tool"],
             tool_digest=row["tool_digest"],
             call_key=row["call_key"],
-            args=shown(row["args"]) if row["args"] else HIDDEN,
-            staged=None if row["staged_args"] is None else shown(row["staged_args"]),
+            args=redacted(row["args"]) if row["args"] else HIDDEN,
+            staged=None if row["staged_args"] is None else redacted(row["staged_args"]),
             state=LocalState(row["state"]),
             result=None if is_sealed(row["result"]) else _text(row["result"]),
             result_sealed=is_sealed(row["result"]),
             has_secrets=is_sealed(row["args"]),
             error=row["error"],
             compensates=row["compensates"],
-            said=said_in([] if row["settlements"] is None else shown(row["settlements"])),
+            said=settlement_texts([] if row["settlements"] is None else redacted(row["settlements"])),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged("effect", row["effect_id"], str(error)) from error
@@ -230,12 +230,12 @@ def _text(raw: bytes | None) -> bytes | None:
     return raw
 
 
-def settlements_in(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
+def parse_settlements(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
     """What people said of an effect, from its column. The limits of args are of one result, not of all together."""
-    return said_in(orjson.loads(raw))
+    return settlement_texts(orjson.loads(raw))
 
 
-def said_in(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
+def settlement_texts(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
     """What people said of an effect, oldest first."""
     return tuple(one for one in settlements if isinstance(one, dict)) if isinstance(settlements, list) else ()
 
@@ -245,15 +245,15 @@ def compensation_bytes(compensation: Compensation | None) -> bytes | None:
     return None if compensation is None else canonicalize(compensation.to_json())
 
 
-def _opened(row: Row, column: str, seals: Seals) -> bytes | None:
+def _open_column(row: Row, column: str, seals: Seals) -> bytes | None:
     stored: bytes | None = row[column]
-    return None if stored is None else seals.open(About(row["txn"], row["effect_id"], column), stored)
+    return None if stored is None else seals.open(SealContext(row["txn"], row["effect_id"], column), stored)
 
 
 def _effect(row: Row, agent: str, args: bytes, seals: Seals) -> Effect | None:
     if row["effect_digest"] is None:
         return None
-    resource = seals.open_text(About(row["txn"], row["effect_id"], "resource_id"), row["resource_id"])
+    resource = seals.open_text(SealContext(row["txn"], row["effect_id"], "resource_id"), row["resource_id"])
     effect = Effect(
         agent=agent,
         txn=row["txn"],

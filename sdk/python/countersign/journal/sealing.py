@@ -27,7 +27,7 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import decode_base64url, encode_base64url
 from countersign.contract.pointers import pointer_to, pointer_tokens
 from countersign.errors import JournalSealed
-from countersign.journal.chain import OWN, changing
+from countersign.journal.chain import OWN, record_changes
 from countersign.journal.database import Unit
 from countersign.journal.sealing_keys import SealingKey, SealingKeys
 
@@ -46,7 +46,7 @@ _BLOCK: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class SealContext:
     """Where a sealed column stands; it opens nowhere else."""
 
     txn: str
@@ -61,7 +61,7 @@ class Seals:
         self._clock = clock
         self._keys = keys
 
-    def seal(self, unit: Unit, about: About, raw: bytes, pointers: Collection[str]) -> bytes:
+    def seal(self, unit: Unit, about: SealContext, raw: bytes, pointers: Collection[str]) -> bytes:
         """Canonical bytes with what these pointers name sealed; as they are where nothing is there to seal.
 
         Raises:
@@ -70,17 +70,17 @@ class Seals:
         if not pointers:
             return raw
         value = orjson.loads(raw)
-        places = list(_places(value, pointers))
+        places = list(_existing_pointers(value, pointers))
         if not places:
             return raw
         key = self._sealing_key(unit)
         sealed: list[list[str]] = []
         for pointer in places:
-            value, taken = _swapped(value, pointer, None)
+            value, taken = _replace_value(value, pointer, None)
             sealed.append([pointer, key.id, _encrypted(key, about, pointer, taken)])
         return MARK + canonicalize({"open": value, "sealed": sealed})
 
-    def open(self, about: About, stored: bytes) -> bytes:
+    def open(self, about: SealContext, stored: bytes) -> bytes:
         """The canonical bytes that were written.
 
         Raises:
@@ -92,17 +92,17 @@ class Seals:
         value, sealed = _parts(stored)
         for pointer, key_id, text in sealed:
             hidden = _decrypted(self._keys.find(key_id), about, pointer, text)
-            value, _ = _swapped(value, pointer, hidden)
+            value, _ = _replace_value(value, pointer, hidden)
         return canonicalize(value)
 
-    def seal_text(self, unit: Unit, about: About, text: str, *, secret: bool) -> str:
+    def seal_text(self, unit: Unit, about: SealContext, text: str, *, secret: bool) -> str:
         """Text, sealed where it is secret, or where it would be taken for a seal."""
         if not secret and not text.startswith(_TEXT_MARK):
             return text
         key = self._sealing_key(unit)
         return f"{_TEXT_MARK}{key.id} {_encrypted(key, about, '', text)}"
 
-    def open_text(self, about: About, stored: str | None) -> str | None:
+    def open_text(self, about: SealContext, stored: str | None) -> str | None:
         """The text that was written.
 
         Raises:
@@ -143,7 +143,7 @@ class Seals:
             )
         key = key or self._keys.make()
         now = self._clock.wall()
-        with changing(unit, OWN, "sealed_under", now) as change:
+        with record_changes(unit, OWN, "sealed_under", now) as change:
             change.insert("meta", or_ignore=True, name=_UNDER + key.id, value=f"{now:020.3f}")
         return key
 
@@ -158,17 +158,17 @@ def sealed_pointers(stored: bytes | None) -> tuple[str, ...]:
     return tuple(pointer for pointer, _, _ in _parts(stored)[1]) if stored and is_sealed(stored) else ()
 
 
-def shown(stored: bytes) -> JSON:
+def redacted(stored: bytes) -> JSON:
     """A column as people may see it, without any key: what is sealed is hidden."""
     if not is_sealed(stored):
         return cast(JSON, orjson.loads(stored))
     value, sealed = _parts(stored)
     for pointer, _, _ in sealed:
-        value, _ = _swapped(value, pointer, HIDDEN)
+        value, _ = _replace_value(value, pointer, HIDDEN)
     return cast(JSON, value)
 
 
-def inherited(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str, ...]:
+def inherited_pointers(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str, ...]:
     """Of a compensation's arguments those that repeat what is sealed of the forward call, or come from its result,
     which may: a tool that was given a secret may have answered with it.
     """
@@ -177,10 +177,13 @@ def inherited(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str,
     return tuple(pointer_to(name) for name, source in mapping.items() if _repeats(source, sealed))
 
 
-def is_told_by(raw: bytes, pointers: Collection[str], text: str) -> bool:
+def is_secret_value(raw: bytes, pointers: Collection[str], text: str) -> bool:
     """Whether a text is one of the values that these pointers name: a resource may be named by a secret."""
     value = orjson.loads(raw)
-    return any(text in _leaves(_swapped(value, pointer, None)[1]) for pointer in _places(value, pointers))
+    return any(
+        text in _leaves(_replace_value(value, pointer, None)[1])
+        for pointer in _existing_pointers(value, pointers)
+    )
 
 
 def _repeats(source: str, sealed: Collection[str]) -> bool:
@@ -192,7 +195,7 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def _places(value: Any, pointers: Collection[str]) -> Iterator[str]:
+def _existing_pointers(value: Any, pointers: Collection[str]) -> Iterator[str]:
     """Those that name something here; none inside another."""
     outermost: list[str] = []
     for pointer in sorted(set(pointers), key=len):
@@ -217,7 +220,7 @@ def _index(token: str) -> int | None:
     return int(token) if token.isdecimal() and token.isascii() and token == str(int(token)) else None
 
 
-def _swapped(value: Any, pointer: str, other: Any) -> tuple[Any, Any]:
+def _replace_value(value: Any, pointer: str, other: Any) -> tuple[Any, Any]:
     """The value with another one at that place, changed in place; and what was there.
 
     Raises:
@@ -259,18 +262,18 @@ def _parts(stored: bytes) -> tuple[Any, list[tuple[str, str, str]]]:
         raise ValueError("its seals cannot be read") from error
 
 
-def _associated(about: About, pointer: str) -> bytes:
+def _associated(about: SealContext, pointer: str) -> bytes:
     return canonicalize([_VERSION, about.txn, about.effect_id, about.column, pointer])
 
 
-def _encrypted(key: SealingKey, about: About, pointer: str, value: Any) -> str:
+def _encrypted(key: SealingKey, about: SealContext, pointer: str, value: Any) -> str:
     plain = canonicalize(value)
     plain += b" " * (-len(plain) % _BLOCK)  # JSON does not see them
     nonce = os.urandom(_NONCE_BYTES)
     return encode_base64url(nonce + AESGCM(key.raw).encrypt(nonce, plain, _associated(about, pointer)))
 
 
-def _decrypted(key: SealingKey, about: About, pointer: str, text: str) -> Any:
+def _decrypted(key: SealingKey, about: SealContext, pointer: str, text: str) -> Any:
     raw = decode_base64url(text)
     try:
         plain = AESGCM(key.raw).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _associated(about, pointer))

@@ -68,7 +68,7 @@ class SealingKeys(Protocol):
         ...
 
 
-class KeptKey:
+class InMemoryKey:
     """The key of a journal that nothing survives: it is in no file either."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class KeyFile:
         if self._path is None or self._named:
             raise AssertionError("newest() has refused")
         try:
-            _make(self._path, _HEAD + _line(SealingKey.generate()))
+            _create_file(self._path, _HEAD + _line(SealingKey.generate()))
         except OSError as error:
             raise JournalSealed(
                 f"the key file {str(self._path)!r} cannot be made ({error.strerror})"
@@ -204,9 +204,9 @@ def add_key(path: Path) -> SealingKey:
     key = SealingKey.generate()
     try:
         if before:
-            _replace(path, _HEAD + b"".join(map(_line, (*before, key))))
+            _replace_file(path, _HEAD + b"".join(map(_line, (*before, key))))
         else:
-            _make(path, _HEAD + _line(key))
+            _create_file(path, _HEAD + _line(key))
     except OSError as error:
         raise MisuseError(f"the key file {str(path)!r} cannot be written ({error.strerror})") from error
     if read_keys(path)[-1] != key:
@@ -234,9 +234,9 @@ def _key(line: bytes, number: int, path: Path) -> SealingKey:
     return SealingKey(raw)
 
 
-def _make(path: Path, content: bytes) -> None:
+def _create_file(path: Path, content: bytes) -> None:
     """A new file, whole or not at all. Where another process made it first, that one stays."""
-    beside = _written(path, content)
+    beside = _write_temporary(path, content)
     try:
         os.link(beside, path)
     except FileExistsError:
@@ -246,12 +246,12 @@ def _make(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    _written(path, content).replace(path)
+def _replace_file(path: Path, content: bytes) -> None:
+    _write_temporary(path, content).replace(path)
     _sync_folder(path.parent)
 
 
-def _written(path: Path, content: bytes) -> Path:
+def _write_temporary(path: Path, content: bytes) -> Path:
     """The content on the disk, under another name of the same folder."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)

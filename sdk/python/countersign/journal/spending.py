@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.chain import OWN, Change, changing
+from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.sealing import About, Seals
+from countersign.journal.sealing import SealContext, Seals
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BudgetHold:
     """What one call asks of one budget."""
 
     budget: str
@@ -43,7 +43,7 @@ class Hold:
 class Shortage:
     """The first budget that had no room, as it stood at that moment."""
 
-    hold: Hold
+    hold: BudgetHold
     spent: int
     reserved: int
 
@@ -68,7 +68,7 @@ class Spending:
         call_id: str,
         run: str | None,
         model: str,
-        holds: Sequence[Hold],
+        holds: Sequence[BudgetHold],
         *,
         keeps_reasoning: bool = False,
     ) -> Shortage | None:
@@ -103,13 +103,13 @@ class Spending:
             ended |= {"state": "done", "ended_at": change.at}
             if (reasoning := ended[_REASONING]) is not None:
                 # a model's reasoning may repeat any secret it was given, so all of it is sealed
-                about = _about(call_id)
+                about = _seal_context(call_id)
                 ended[_REASONING] = self._seals.seal_text(change.unit, about, reasoning, secret=True)
             _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
             for hold in _open_holds(change.unit, call_id):
                 known = charges.get(hold["budget"])
                 _charge(change, call_id, hold, hold["held"] if known is None else known)
-            return _over(change.unit, call_id)
+            return _exceeded_budgets(change.unit, call_id)
 
     def record(
         self,
@@ -117,7 +117,7 @@ class Spending:
         run: str | None,
         model: str,
         outcome: Mapping[str, Any],
-        holds: Sequence[Hold],
+        holds: Sequence[BudgetHold],
     ) -> tuple[str, ...]:
         """A call that was made without a reservation: spent, whether there is room or not. Answers the budgets that
         are now over their limit.
@@ -127,7 +127,7 @@ class Spending:
                 _begin(change, call_id, run, model)
                 for hold in holds:
                     _declare(change, hold)
-                    _hold_anyway(change, call_id, hold)
+                    _take_over_limit(change, call_id, hold)
             return self.settle(call_id, outcome, {hold.budget: hold.amount for hold in holds})
 
     def release(self, call_id: str, note: str) -> None:
@@ -163,7 +163,10 @@ class Spending:
     @contextmanager
     def _changing(self, kind: str) -> Iterator[Change]:
         at = self._clock.wall()
-        with self._database.unit(durable=True) as unit, changing(unit, OWN, f"llm_{kind}", at) as change:
+        with (
+            self._database.unit(durable=True) as unit,
+            record_changes(unit, OWN, f"llm_{kind}", at) as change,
+        ):
             yield change
 
     def reasoning(self, call_id: str) -> str | None:
@@ -175,7 +178,7 @@ class Spending:
         """
         row = self.call(call_id)
         try:
-            return None if row is None else self._seals.open_text(_about(call_id), row[_REASONING])
+            return None if row is None else self._seals.open_text(_seal_context(call_id), row[_REASONING])
         except ValueError as error:
             raise JournalError(
                 f"the reasoning of call {call_id[:12]} in the journal is damaged: {error}"
@@ -210,9 +213,9 @@ class Spending:
         )
 
 
-def _about(call_id: str) -> About:
+def _seal_context(call_id: str) -> SealContext:
     """Where the seal of a call's reasoning is bound to: a call belongs to no transaction."""
-    return About("", call_id, _REASONING)
+    return SealContext("", call_id, _REASONING)
 
 
 def _begin(change: Change, call_id: str, run: str | None, model: str) -> None:
@@ -232,7 +235,7 @@ def _require_moved(moved: int, call_id: str) -> None:
         )
 
 
-def shortage(change: Change, hold: Hold) -> Shortage | None:
+def shortage(change: Change, hold: BudgetHold) -> Shortage | None:
     """Under the write lock, so what is read here still holds where it is taken."""
     _declare(change, hold)
     row = change.unit.execute(
@@ -242,7 +245,7 @@ def shortage(change: Change, hold: Hold) -> Shortage | None:
     return None if fits else Shortage(hold, row["spent"], row["reserved"])
 
 
-def _declare(change: Change, hold: Hold) -> None:
+def _declare(change: Change, hold: BudgetHold) -> None:
     declared = change.run(
         "budgets",
         "INSERT INTO budgets (name, measure, per, currency, most, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -259,7 +262,7 @@ def _declare(change: Change, hold: Hold) -> None:
     change.insert("spent", or_ignore=True, budget=hold.budget, period=hold.period, changed_at=change.at)
 
 
-def _take(change: Change, call_id: str, hold: Hold) -> None:
+def _take(change: Change, call_id: str, hold: BudgetHold) -> None:
     """INVARIANT: spent and reserved together never pass the limit by a reservation."""
     taken = change.run(
         "spent",
@@ -273,7 +276,7 @@ def _take(change: Change, call_id: str, hold: Hold) -> None:
     _write_hold(change, call_id, hold)
 
 
-def _hold_anyway(change: Change, call_id: str, hold: Hold) -> None:
+def _take_over_limit(change: Change, call_id: str, hold: BudgetHold) -> None:
     """What has happened is held whatever the limit."""
     change.run(
         "spent",
@@ -284,7 +287,7 @@ def _hold_anyway(change: Change, call_id: str, hold: Hold) -> None:
     _write_hold(change, call_id, hold)
 
 
-def _write_hold(change: Change, call_id: str, hold: Hold) -> None:
+def _write_hold(change: Change, call_id: str, hold: BudgetHold) -> None:
     change.insert("llm_holds", call_id=call_id, budget=hold.budget, period=hold.period, held=hold.amount)
 
 
@@ -305,7 +308,7 @@ def _charge(change: Change, call_id: str, hold: Row, amount: int) -> None:
     change.update("llm_holds", "call_id = ? AND budget = ?", (call_id, hold["budget"]), charged=amount)
 
 
-def _over(unit: Unit, call_id: str) -> tuple[str, ...]:
+def _exceeded_budgets(unit: Unit, call_id: str) -> tuple[str, ...]:
     rows = unit.execute(
         "SELECT name FROM llm_holds JOIN spent USING (budget, period) JOIN budgets ON name = llm_holds.budget "
         "WHERE call_id = ? AND spent.spent + spent.reserved > most ORDER BY name",

@@ -15,19 +15,26 @@ from typing import Final
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
-from countersign.journal.chain import changing
+from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.freezing import Staged, keep_readable, leave, supersede, write_effect, write_returned
+from countersign.journal.effect_rows import (
+    StagedRow,
+    complete_unsubmitted,
+    end_unfrozen,
+    supersede,
+    write_effect,
+    write_returned,
+)
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.moves import LocalState, LocalTxn, move
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
-from countersign.journal.sealing import About, Seals
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
+from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.states import LocalState, LocalTxn, transition
 
 _ATTEMPT_BYTES: Final = 16
 _NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
-class Transactions(Reading):
+class Transactions(TransactionQueries):
     """The tables `transactions` and `effects`, but for firing."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
@@ -38,7 +45,7 @@ class Transactions(Reading):
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
         """Make the row of a run key, if it is new."""
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, txn, "opened", now) as change:
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "opened", now) as change:
             change.insert(
                 "transactions",
                 or_ignore=True,
@@ -62,13 +69,13 @@ class Transactions(Reading):
             )
             return int(_row(change.unit, lease.txn)["stagings"])
 
-    def stage(self, lease: Lease, staging: int, call: Staged) -> None:
+    def stage(self, lease: Lease, staging: int, call: StagedRow) -> None:
         """Write one call down before its placeholder is handed out, or before it runs live.
 
         Raises:
             JournalSealed: something of it is secret, and there is no key to seal it with.
         """
-        about = About(lease.txn, call.effect_id, "args")
+        about = SealContext(lease.txn, call.effect_id, "args")
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
         with self._leases.unit(lease, "staged", durable=False) as change:
             sealed = (
@@ -93,9 +100,9 @@ class Transactions(Reading):
         self,
         lease: Lease,
         staging: int,
-        calls: Sequence[Staged],
+        calls: Sequence[StagedRow],
         *,
-        dropped: Sequence[Staged] = (),
+        dropped: Sequence[StagedRow] = (),
         why: str | None = None,
     ) -> int:
         """Begin another list of the same run with these of its calls, in this order, and answer its number. The
@@ -104,9 +111,9 @@ class Transactions(Reading):
         with self._database.unit(durable=False):
             with self._leases.unit(lease, "relisted", durable=False) as change:
                 for call in calls:
-                    move(change, staging, call.effect_id, LocalState.RELISTED)
-                leave(change, staging)
-                keep_readable(change, self._seals, staging, dropped, why)
+                    transition(change, staging, call.effect_id, LocalState.RELISTED)
+                end_unfrozen(change, staging)
+                complete_unsubmitted(change, self._seals, staging, dropped, why)
             again = self.begin_staging(lease)
             for call in calls:
                 self.stage(lease, again, call)
@@ -188,7 +195,7 @@ class Transactions(Reading):
         with self._leases.unit(lease, "seen", durable=False) as change:
             was = _row(change.unit, lease.txn)
             for effect_id, to in effects.items():
-                move(change, was["staging"], effect_id, to, missing_ok=True)
+                transition(change, was["staging"], effect_id, to, missing_ok=True)
             seen = {"state": state.value, "rev": rev, "parked": was["parked"] | int(parked)}
             if any(was[name] != value for name, value in seen.items()):
                 change.update("transactions", "txn = ?", (lease.txn,), **seen)
@@ -217,13 +224,13 @@ class Transactions(Reading):
                     f"transaction {lease.txn[:12]} is not unsettled, and is not closed by hand"
                 )
 
-    def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[Staged] = ()) -> None:
+    def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[StagedRow] = ()) -> None:
         """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force is left
         as it is; it takes the note where it has none.
         """
         with self._leases.unit(lease, "aborted", durable=False) as change:
-            leave(change, staging)
-            keep_readable(change, self._seals, staging, calls)
+            end_unfrozen(change, staging)
+            complete_unsubmitted(change, self._seals, staging, calls)
             never_frozen = ("txn = ? AND staging IS NULL", (lease.txn,))
             change.update("transactions", *never_frozen, state=LocalTxn.ENDED.value, note=note)
             change.update(
@@ -252,7 +259,7 @@ class Transactions(Reading):
         """Leave word for people on a transaction that could not be finished; None takes it back."""
         with (
             self._database.unit(durable=False) as unit,
-            changing(unit, lease.txn, "noted", self._clock.wall()) as change,
+            record_changes(unit, lease.txn, "noted", self._clock.wall()) as change,
         ):
             owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
             change.update("transactions", *owned, note=note)
@@ -263,7 +270,7 @@ class Transactions(Reading):
         """
         with self._leases.unit(lease, "raised", durable=False) as change:
             for effect_id in effect_ids:
-                move(change, staging, effect_id, LocalState.UNDONE, error=why)
+                transition(change, staging, effect_id, LocalState.UNDONE, error=why)
 
     def note_returned(self, lease: Lease, staging: int, returned: Mapping[str, bytes]) -> None:
         """Note what the live tools of a rerun returned, whose list is never frozen."""

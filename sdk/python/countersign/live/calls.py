@@ -25,31 +25,31 @@ from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
-from countersign.errors.reasons import Asks, DenyReason
-from countersign.journal import Staged
+from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.journal import StagedRow
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool
 
-Undone = Callable[[Sequence[Staged], BaseException], None]
-Returned = Callable[[Any], None]
+OnUndone = Callable[[Sequence[StagedRow], BaseException], None]
+OnReturned = Callable[[Any], None]
 
-_running: ContextVar[Running | None] = ContextVar("countersign_running_live_effect", default=None)
+_running: ContextVar[LiveEffectRun | None] = ContextVar("countersign_running_live_effect", default=None)
 
 ALL_LOST: Final = (SavepointLost, SessionLost)
 """Nobody knows what stands, so nothing is noted before all of it is undone."""
 
 
-class Running:
+class LiveEffectRun:
     """One live effect, from where it is written down; `adapter` is the name of its adapter."""
 
-    def __init__(self, row: Staged, adapter: str) -> None:
+    def __init__(self, row: StagedRow, adapter: str) -> None:
         self.row, self.adapter = row, adapter
-        self._inside: list[Running] = []
+        self._inside: list[LiveEffectRun] = []
         outer = _running.get()
         if outer is not None:
             outer._inside.append(self)
 
-    def run(self, act: Callable[[], Any], undone: Undone, returned: Returned, *, awaited: bool) -> Any:
+    def run(self, act: Callable[[], Any], undone: OnUndone, returned: OnReturned, *, awaited: bool) -> Any:
         """Run it; `returned` hears what it answers. If it raises, `undone` hears which effects nothing stands of, and
         why.
         """
@@ -60,7 +60,7 @@ class Running:
         returned(answer)
         return answer
 
-    async def _run_awaited(self, act: Callable[[], Any], undone: Undone, returned: Returned) -> Any:
+    async def _run_awaited(self, act: Callable[[], Any], undone: OnUndone, returned: OnReturned) -> Any:
         with self._noted(undone):
             answer = act()
             if inspect.isawaitable(answer):  # a replay answers without the world
@@ -69,7 +69,7 @@ class Running:
         return answer
 
     @contextmanager
-    def _noted(self, undone: Undone) -> Iterator[None]:
+    def _noted(self, undone: OnUndone) -> Iterator[None]:
         token = _running.set(self)
         try:
             yield
@@ -81,7 +81,7 @@ class Running:
         finally:
             _running.reset(token)
 
-    def _on(self, adapter: str) -> Iterator[Staged]:
+    def _on(self, adapter: str) -> Iterator[StagedRow]:
         """Itself and what it has called, as far as that is on one adapter."""
         if self.adapter == adapter:
             yield self.row
@@ -90,7 +90,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveCallAsked:
+class LiveCallRequest:
     """One live call that is about to run."""
 
     tool: Tool
@@ -100,7 +100,7 @@ class LiveCallAsked:
 
 
 async def require_released(
-    engine: Engine, call: LiveCallAsked, *, run_key: str, txn: str, claimed: Claimed | None, noted: bool
+    engine: Engine, call: LiveCallRequest, *, run_key: str, txn: str, claimed: Claimed | None, noted: bool
 ) -> None:
     """Ask about one live call, if it is one that is asked about, and come back only where it may run.
 
@@ -113,7 +113,7 @@ async def require_released(
         NotStageable: it has no adapter, and its reviewed manifest does not say that it only reads.
     """
     tool = call.tool
-    manifest = await engine.manifests.asked_about(tool, engine.service, engine.clock)
+    manifest = await engine.manifests.live_policy_manifest(tool, engine.service, engine.clock)
     if tool.adapter is READS:
         _require_read(tool, engine)
     if manifest is None:
@@ -127,13 +127,15 @@ async def require_released(
     engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
     effect_id = names.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
-        raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(Asks.of, decided.needs)))
+        raise ReviewRequired(
+            run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs))
+        )
     raise Denied(run_key, txn, DenyReason.of(tool.name, effect_id, decided.decision))
 
 
 def _require_read(tool: Tool, engine: Engine) -> None:
     """Nothing undoes it, so people must have agreed that it changes nothing; its code may say so of anything."""
-    reviewed = engine.manifests.reviewed_live(tool)
+    reviewed = engine.manifests.reviewed_live_manifest(tool)
     if reviewed is None or not reviewed.reads:
         found = "no reviewed manifest" if reviewed is None else "a reviewed manifest without the group 'read'"
         raise NotStageable(
@@ -142,7 +144,7 @@ def _require_read(tool: Tool, engine: Engine) -> None:
         )
 
 
-def _submitted(call: LiveCallAsked, manifest: ToolManifest) -> SubmittedEffect:
+def _submitted(call: LiveCallRequest, manifest: ToolManifest) -> SubmittedEffect:
     args = load(call.args)
     if not isinstance(args, dict):
         raise AssertionError("a signature freezes arguments to one object")

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from countersign.adapters.reads import READS
 from countersign.clock import backoff
-from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction, ResourceBusy
-from countersign.tools.current import Place, here
+from countersign.errors import IsolationConflict, MisuseError, NotStageable, OutsideTransaction, ResourceBusy
+from countersign.tools.context import ExecutionContext, execution_context
 
 if TYPE_CHECKING:
     from countersign.adapters.protocol import LiveAdapter
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 _TURN_POLL_SECONDS: Final = 0.002  # a task waits for a thread: no event of one loop reaches both
 
 
-class _Turn:
+class _Holder:
     """One live effect that runs; whoever it starts has it too, and keeps it when it is over."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: SessionLock) -> None:
         self.turns, self.over = turns, False
 
 
-_inside: ContextVar[_Turn | None] = ContextVar("countersign_inside_live_effect", default=None)
+_inside: ContextVar[_Holder | None] = ContextVar("countersign_inside_live_effect", default=None)
 
 
-class Turns:
+class SessionLock:
     """Who may run a live effect now."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder: Place | None = None
+        self._holder: ExecutionContext | None = None
         self._block = 0  # which block may run effects now
 
     @property
-    def taken_here(self) -> bool:
+    def is_held_here(self) -> bool:
         """Whether the code that asks is part of a live effect."""
         turn = _inside.get()
         return turn is not None and turn.turns is self
@@ -62,7 +62,7 @@ class Turns:
     def end_block(self) -> bool:
         """The block is over: who still waits for a turn is refused. Answers whether nobody is in the middle of one."""
         self._block += 1
-        return not self._lock.locked() or self._holder == here()
+        return not self._lock.locked() or self._holder == execution_context()
 
     @contextmanager
     def blocking(self, tool: str) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Turns:
         block = self._block
         if not self._lock.acquire(blocking=False):
             holder = self._holder
-            if holder is not None and holder.thread == here().thread:
+            if holder is not None and holder.thread == execution_context().thread:
                 raise NotStageable(
                     f"{tool} would stop the event loop for ever, for another task's live effect runs in it; make it "
                     "async, or call it with asyncio.to_thread"
@@ -121,7 +121,7 @@ class Turns:
                 f"{tool} was called by a thread or task that a live effect has started and that goes on after it; wait "
                 "for it inside that effect, or start it outside"
             )
-        if self._holder != here():
+        if self._holder != execution_context():
             raise NotStageable(
                 f"{tool} was called by a thread or task that another live effect has started, and would wait for it "
                 "for ever; call it after that, or from the effect itself"
@@ -130,8 +130,8 @@ class Turns:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        turn = _Turn(self)
-        self._holder, token = here(), _inside.set(turn)
+        turn = _Holder(self)
+        self._holder, token = execution_context(), _inside.set(turn)
         try:
             yield
         finally:
@@ -225,7 +225,7 @@ def require_isolation(isolation: object, *, reruns: bool) -> None:
         )
 
 
-async def claim(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
+async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
     """Wait for the resources and take all of them; answers their names.
 
     Raises:
@@ -247,18 +247,18 @@ async def claim(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[st
 
 
 @dataclass(slots=True)
-class Attempts:
+class ConflictRetries:
     """The runs of one `run_transaction` that somebody else has spoilt."""
 
     allowed: int
     spoilt: int = 0
 
     @classmethod
-    def of(cls, isolation: Isolation) -> Attempts:
+    def of(cls, isolation: Isolation) -> ConflictRetries:
         """As many as the policy says."""
         return cls(isolation.attempts if isinstance(isolation, Retry) else 1)
 
-    def pause_after(self, moved: Moved) -> float:
+    def pause_after(self, moved: IsolationConflict) -> float:
         """How long to let the others go on before the next run.
 
         Raises:

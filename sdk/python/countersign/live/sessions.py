@@ -25,8 +25,8 @@ from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import (
     CommitUnknown,
     FireError,
+    IsolationConflict,
     MisuseError,
-    Moved,
     NotStageable,
     RegistrationError,
     Stopped,
@@ -41,18 +41,18 @@ from countersign.texts import text_of
 T = TypeVar("T")
 
 _OURS: Final = (MisuseError, Stopped, FireError, WorldError)
-_QUOTING: Final = (NotStageable, Moved)
+_QUOTING: Final = (NotStageable, IsolationConflict)
 """Errors of ours that name what a call was about. What tools and adapters raise themselves (`NotDone`, a bare
 `MisuseError`) may as well; the others hold no argument."""
-_UNTOLD: Final = "over what and at which versions is not told: it was given secret arguments"
+_REDACTED: Final = "over what and at which versions is not told: it was given secret arguments"
 
 
-def holds_no_argument(error: BaseException) -> bool:
+def has_no_arguments(error: BaseException) -> bool:
     """Whether it is an error of ours that says nothing of what a call was about."""
     return isinstance(error, _OURS) and not isinstance(error, _QUOTING) and type(error) is not MisuseError
 
 
-def heard(adapter: str, act: Callable[[], T], *, hidden: bool) -> T:
+def call_adapter(adapter: str, act: Callable[[], T], *, hidden: bool) -> T:
     """What an adapter answers. `hidden`: it was given secrets, so what it raises is not told as it is."""
     try:
         return act()
@@ -64,16 +64,16 @@ def heard(adapter: str, act: Callable[[], T], *, hidden: bool) -> T:
 
 
 def _without_values(adapter: str, error: Exception) -> Exception:
-    if isinstance(error, Moved):
-        return Moved(adapter, HIDDEN, read=error.read, expected=None, now=None, said=_UNTOLD)
-    if holds_no_argument(error):
+    if isinstance(error, IsolationConflict):
+        return IsolationConflict(adapter, HIDDEN, read=error.read, expected=None, now=None, said=_REDACTED)
+    if has_no_arguments(error):
         error.__cause__ = error.__context__ = None
         return error
     return ToolRaised.of(f"live adapter {adapter!r}", error)
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class AdapterRecovery:
     """By adapter: the session it had prepared, or whether the attempt landed; and which of them were given secrets."""
 
     prepared: dict[str, tuple[LiveAdapter, LiveSession]]
@@ -110,7 +110,7 @@ class Recovered:
         return f"its live effects in {', '.join(stand)} stand, and those in {', '.join(lost)} do not"
 
     @property
-    def to_settle(self) -> str:
+    def settlement_advice(self) -> str:
         """The same, with what can be done about it."""
         if None in self.landed.values():
             return f"{self.doubt}; where it never can, whoever has looked says so with `countersign journal close`"
@@ -119,10 +119,10 @@ class Recovered:
     def undo(self) -> None:
         """Leave nothing of what was prepared."""
         for name, (_, session) in self.prepared.items():
-            heard(name, session.undo, hidden=name in self.given_secrets)
+            call_adapter(name, session.undo, hidden=name in self.given_secrets)
 
 
-def recover(engine: Engine, record: TransactionRecord) -> Recovered:
+def recover_sessions(engine: Engine, record: TransactionRecord) -> AdapterRecovery:
     """Ask every adapter of the list in force what it has of that attempt; what other lists left is undone."""
     attempt_id = record.attempt_id or ""
     rows = engine.journal.transactions.live(record)
@@ -136,11 +136,11 @@ def recover(engine: Engine, record: TransactionRecord) -> Recovered:
             landed[name] = adapter.landed(attempt_id)
         else:
             prepared[name] = adapter, session
-    undo_remains(engine, record.txn, but=adapters)
-    return Recovered(prepared, landed, given_secrets)
+    undo_orphaned_sessions(engine, record.txn, but=adapters)
+    return AdapterRecovery(prepared, landed, given_secrets)
 
 
-def undo_remains(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
+def undo_orphaned_sessions(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
     """What stands or is prepared under that key was never redeemed: undo it."""
     tools = engine.journal.transactions.live_tools(txn)
     for name, adapter in _adapters(engine, tools).items():
@@ -151,7 +151,7 @@ def undo_remains(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
 def _recovered(engine: Engine, adapter: LiveAdapter, txn: str, attempt_id: str | None) -> LiveSession | None:
     """What an adapter finishes may be another transaction's, and so may the secret that it quotes."""
     hidden = engine.journal.transactions.unfinished_has_secrets()
-    return heard(adapter.name, functools.partial(adapter.recover, txn, attempt_id), hidden=hidden)
+    return call_adapter(adapter.name, functools.partial(adapter.recover, txn, attempt_id), hidden=hidden)
 
 
 def _adapters(engine: Engine, tools: Iterable[str]) -> dict[str, LiveAdapter]:
@@ -177,11 +177,11 @@ log: Final = logging.getLogger("countersign")
 _INTERRUPTED: Final = "it was interrupted"
 
 
-Heard = Callable[[str, Callable[[], Any]], Any]
+AdapterCall = Callable[[str, Callable[[], Any]], Any]
 """What an adapter of that name answers; what it raises without what is secret."""
 
 
-class CommitFailed(Exception):
+class AdapterCommitError(Exception):
     """An adapter could not commit; `committed` names those that had before it."""
 
     def __init__(self, adapter: str, cause: Exception, committed: tuple[str, ...]) -> None:
@@ -193,11 +193,11 @@ class CommitFailed(Exception):
         self.unknown = text_of(cause) if isinstance(cause, CommitUnknown) else ""
 
 
-class Committing:
+class AdapterCommits:
     """The commits of one attempt."""
 
     def __init__(
-        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], heard: Heard
+        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], heard: AdapterCall
     ) -> None:
         self._attempt_id, self._heard = attempt_id, heard
         self._left = sorted(sessions, key=lambda one: one[0].commits_last)
@@ -222,7 +222,7 @@ class Committing:
             try:
                 self._commit(adapter, session)
             except Exception as error:
-                raise CommitFailed(adapter.name, error, tuple(self._final)) from error
+                raise AdapterCommitError(adapter.name, error, tuple(self._final)) from error
             self._stands(adapter)
 
     def go_on(self) -> None:
@@ -255,7 +255,7 @@ class Committing:
             if (landed := self._asked(adapter)) is None:
                 failed = CommitUnknown(adapter.name, _INTERRUPTED)
             if not landed:
-                raise CommitFailed(adapter.name, failed, tuple(self._final)) from failed
+                raise AdapterCommitError(adapter.name, failed, tuple(self._final)) from failed
         self._stands(adapter)
 
     def _commit(self, adapter: LiveAdapter, session: LiveSession) -> None:

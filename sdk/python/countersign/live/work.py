@@ -21,11 +21,11 @@ from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.reads import READS
 from countersign.errors import JournalError, MisuseError, NotStageable, SavepointLost, SessionLost
-from countersign.live.isolation import Turns
-from countersign.live.sessions import CommitFailed, Committing, Recovered, heard
+from countersign.live.isolation import SessionLock
+from countersign.live.sessions import AdapterCommitError, AdapterCommits, AdapterRecovery, call_adapter
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
-from countersign.tools.results import is_awaitable, unfinished
+from countersign.tools.results import is_awaitable, unfinished_error
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class LiveWork:
         self._txn = txn
         self._sessions: dict[str, tuple[LiveAdapter, LiveSession]] = {}
         self._blocks: list[Block] = []  # that are open, the outermost first
-        self._turns = Turns()
+        self._turns = SessionLock()
         self._given_secrets: set[str] = set()  # adapters, by name
         self._lost: SavepointLost | SessionLost | None = None
         self._not_undone: BaseException | None = None  # why; the journal says so until recovery has done it
@@ -59,7 +59,7 @@ class LiveWork:
             return self._run_async(tool, call)
         with self._turns.blocking(tool.name), self._traced(call), self._session(tool.adapter).effect(call):
             answer = tool.fn(**dict(call.args))
-            if is_awaitable(answer) and (error := unfinished(answer)) is not None:
+            if is_awaitable(answer) and (error := unfinished_error(answer)) is not None:
                 raise error  # in here: what it had done is taken back
             return answer
 
@@ -77,7 +77,7 @@ class LiveWork:
         Raises:
             NotStageable: an adapter has no savepoints, or a live effect is running.
         """
-        if self._turns.taken_here:
+        if self._turns.is_held_here:
             raise NotStageable("a live tool is part of a block and cannot open one inside itself")
         return Block(self)
 
@@ -101,10 +101,10 @@ class LiveWork:
         if self._lost is not None:
             raise self._lost
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Design section 7, step 2."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, session.verify_unmoved)
+            self.heard(name, session.verify_isolation)
 
     def changes(self) -> dict[str, tuple[Change, ...] | None]:
         """What each adapter would change by its name; None of one that cannot tell."""
@@ -123,12 +123,12 @@ class LiveWork:
             CommitFailed: one could not; of the others only those whose commit is final stand. Where it is not `unknown`
             whether it could, nothing is undone that `recover` might have to finish.
         """
-        commits = Committing(attempt_id, self._sessions.values(), self.heard)
+        commits = AdapterCommits(attempt_id, self._sessions.values(), self.heard)
         self.may_stand = not self._adopted
         try:
             commits.run()
             self._close()
-        except CommitFailed as failed:
+        except AdapterCommitError as failed:
             self._leave(failed)
             raise
         except BaseException:
@@ -136,13 +136,13 @@ class LiveWork:
             raise
         kept()
 
-    def _end_interrupted(self, commits: Committing, kept: Callable[[], object]) -> None:
+    def _end_interrupted(self, commits: AdapterCommits, kept: Callable[[], object]) -> None:
         """Only another interrupt takes the place of the one that came; what failed besides, recovery finds out."""
         try:
             commits.go_on()
             self._close()
             kept()
-        except CommitFailed as failed:
+        except AdapterCommitError as failed:
             log.warning("live adapter %s could not commit after an interrupt: %s", failed.adapter, failed)
             self._leave(failed)
         except JournalError as error:
@@ -151,7 +151,7 @@ class LiveWork:
             self._let_go(but=commits.done)
             raise
 
-    def _leave(self, failed: CommitFailed) -> None:
+    def _leave(self, failed: AdapterCommitError) -> None:
         if failed.unknown:
             self._let_go(but=(*failed.committed, failed.adapter))
             return
@@ -160,7 +160,7 @@ class LiveWork:
         self.undo()
         self.may_stand = self.may_stand and bool(failed.committed)
 
-    def adopt(self, found: Recovered) -> None:
+    def adopt(self, found: AdapterRecovery) -> None:
         """Go on with what dead processes had prepared, in place of what this one has done."""
         self.undo()
         self._adopted, self.rerun = True, None
@@ -185,7 +185,7 @@ class LiveWork:
 
     def heard(self, adapter: str, act: Callable[[], T]) -> T:
         """What an adapter answers; what it raises without what is secret, where it was given that."""
-        return heard(adapter, act, hidden=adapter in self._given_secrets)
+        return call_adapter(adapter, act, hidden=adapter in self._given_secrets)
 
     def _session(self, adapter: LiveAdapter) -> LiveSession:
         known = self._sessions.get(adapter.name)

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from countersign.errors import MisuseError
-from countersign.llm.shapes import MAX_TOKENS
+from countersign.llm.usage import MAX_TOKENS
 
 _MAX_SECONDS: Final = 10**6  # of one call
 _TEMPLATE_TOKENS: Final = 64  # what a vendor's chat template puts around a text

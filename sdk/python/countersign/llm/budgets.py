@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from countersign.errors import SettingsError
-from countersign.llm.prices import PICOS, currency_code, exact, is_name, load_tables, require
+from countersign.llm.prices import PICOS, currency_code, exact_decimal, is_name, load_tables, require
 
 Measure = Literal["money", "tokens", "calls", "seconds"]
 Per = Literal["day", "run"]
@@ -63,7 +63,9 @@ class Budget:
         if not self.models or not all(is_name(one, _MAX_NAME) for one in self.models):
             raise SettingsError(f"{what}: 'models' must be patterns of model names")
         places, most = _PLACES[self.measure], _MOST[self.measure]
-        object.__setattr__(self, "limit", exact(self.limit, f"{what}: limit", places=places, most=most))
+        object.__setattr__(
+            self, "limit", exact_decimal(self.limit, f"{what}: limit", places=places, most=most)
+        )
 
     @property
     def units(self) -> int:
@@ -90,7 +92,7 @@ class Budget:
         return run
 
 
-def shown(measure: str, units: int) -> Decimal:
+def format_amount(measure: str, units: int) -> Decimal:
     """An amount as people read it: currency units, tokens, calls, seconds."""
     return Decimal(units) / _SCALE[measure]
 
@@ -115,10 +117,10 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
         SettingsError: something in it cannot be taken; nothing of it is.
     """
     rows = load_tables(path, "budget", _KNOWN)
-    return named_once(_budget(row, f"{str(path)!r}: [[budget]]") for row in rows)
+    return require_unique_names(_budget(row, f"{str(path)!r}: [[budget]]") for row in rows)
 
 
-def named_once(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
+def require_unique_names(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
     """These budgets, each name once; the same budget twice is one.
 
     Raises:

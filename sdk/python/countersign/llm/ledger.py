@@ -17,12 +17,19 @@ from typing import Any, Final
 from countersign.clock import Clock
 from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
-from countersign.journal.spending import Hold, Shortage
+from countersign.journal.spending import BudgetHold, Shortage
 from countersign.llm.bounds import Bounds
-from countersign.llm.budgets import Budget, day_of, load_budgets, named_once, renews_at, shown
+from countersign.llm.budgets import (
+    Budget,
+    day_of,
+    format_amount,
+    load_budgets,
+    renews_at,
+    require_unique_names,
+)
 from countersign.llm.errors import BudgetExceeded, PriceUnknown
 from countersign.llm.prices import Price, Prices, load_prices
-from countersign.llm.shapes import Usage
+from countersign.llm.usage import Usage
 from countersign.settings import BUDGETS_VARIABLE, PRICES_VARIABLE, Settings
 
 _ID_BYTES: Final = 16
@@ -70,7 +77,7 @@ class Ledger:
         Raises:
             SettingsError: the file cannot be taken, or two budgets differ under one name.
         """
-        return named_once([*self._files()[0], *more])
+        return require_unique_names([*self._files()[0], *more])
 
     def reserve(
         self,
@@ -91,7 +98,7 @@ class Ledger:
         """
         now = self.clock.wall()
         applying = tuple(budget for budget in self.declared(more) if budget.applies_to(model))
-        holds = [_hold(one, self._asked(one, model, bounds, now), run, now) for one in applying]
+        holds = [_budget_hold(one, self._asked(one, model, bounds, now), run, now) for one in applying]
         reservation = Reservation(secrets.token_hex(_ID_BYTES), run, model, now, applying)
         short = self._spending.reserve(
             reservation.call_id, run, model, holds, keeps_reasoning=keeps_reasoning
@@ -107,7 +114,7 @@ class Ledger:
             JournalSealed: its reasoning cannot be kept any more. What it took is written down.
         """
         price, cost = self._cost(reserved.model, usage, reserved.began_at)
-        charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in reserved.budgets}
+        charges = {one.name: _amount_used(one, usage, price, cost, milliseconds) for one in reserved.budgets}
         outcome = _outcome(usage, price, cost, milliseconds)
         over = _written(lambda told: self._spending.settle(reserved.call_id, told, charges), outcome)
         return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
@@ -123,9 +130,9 @@ class Ledger:
         now = self.clock.wall()
         price, cost = self._cost(model, usage, now)
         applying = [one for one in self.declared(more) if one.applies_to(model)]
-        took = {one.name: _took(one, usage, price, cost, milliseconds) for one in applying}
+        took = {one.name: _amount_used(one, usage, price, cost, milliseconds) for one in applying}
         counting = [one for one in applying if took[one.name] is not None and (one.per == "day" or run)]
-        holds = [_hold(one, took[one.name] or 0, run, now) for one in counting]
+        holds = [_budget_hold(one, took[one.name] or 0, run, now) for one in counting]
         call_id = secrets.token_hex(_ID_BYTES)
         outcome = _outcome(usage, price, cost, milliseconds)
         over = _written(lambda told: self._spending.record(call_id, run, model, told, holds), outcome)
@@ -147,15 +154,15 @@ class Ledger:
                 budgets, prices = self._settings.budgets_path, self._settings.prices_path
                 listed = () if budgets is None else load_budgets(budgets)
                 priced = Prices() if prices is None else load_prices(prices)
-                self._read = named_once([*self._settings.budgets, *listed]), priced
+                self._read = require_unique_names([*self._settings.budgets, *listed]), priced
             return self._read
 
     def _asked(self, budget: Budget, model: str, bounds: Bounds, now: float) -> int:
         if budget.measure == "calls":
             return 1
         if budget.measure == "seconds":
-            return _said(budget, {"timeout": bounds.milliseconds})[0]
-        given, output = _said(
+            return _bound_attributes(budget, {"timeout": bounds.milliseconds})[0]
+        given, output = _bound_attributes(
             budget, {"input_tokens (or prompt)": bounds.input_tokens, "max_tokens": bounds.output_tokens}
         )
         if budget.measure == "tokens":
@@ -193,7 +200,7 @@ def _written(write: Callable[[dict[str, Any]], tuple[str, ...]], outcome: dict[s
         raise
 
 
-def _said(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
+def _bound_attributes(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
     """Each of these bounds.
 
     Raises:
@@ -208,8 +215,8 @@ def _said(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
     return [value for value in bounds.values() if value is not None]
 
 
-def _hold(budget: Budget, amount: int, run: str | None, now: float) -> Hold:
-    return Hold(
+def _budget_hold(budget: Budget, amount: int, run: str | None, now: float) -> BudgetHold:
+    return BudgetHold(
         budget=budget.name,
         measure=budget.measure,
         per=budget.per,
@@ -226,15 +233,15 @@ def _exceeded(short: Shortage, now: float) -> BudgetExceeded:
         hold.budget,
         measure=f"{hold.measure} {hold.currency}".strip(),
         per=hold.per,
-        limit=shown(hold.measure, hold.most),
-        spent=shown(hold.measure, short.spent),
-        reserved=shown(hold.measure, short.reserved),
-        asked=shown(hold.measure, hold.amount),
+        limit=format_amount(hold.measure, hold.most),
+        spent=format_amount(hold.measure, short.spent),
+        reserved=format_amount(hold.measure, short.reserved),
+        asked=format_amount(hold.measure, hold.amount),
         renews_at=renews_at(hold.per, now),
     )
 
 
-def _took(
+def _amount_used(
     budget: Budget, usage: Usage, price: Price | None, cost: int | None, milliseconds: int | None
 ) -> int | None:
     """What a call took of a budget; None is unknown."""
@@ -281,9 +288,9 @@ def _record(
         run=run,
         model=model,
         usage=usage,
-        cost=None if cost is None else shown("money", cost),
+        cost=None if cost is None else format_amount("money", cost),
         currency=None if price is None or cost is None else price.currency,
-        seconds=None if milliseconds is None else shown("seconds", milliseconds),
+        seconds=None if milliseconds is None else format_amount("seconds", milliseconds),
         over=over,
         uncounted=uncounted,
     )

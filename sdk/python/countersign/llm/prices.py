@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.errors import SettingsError
-from countersign.llm.shapes import Billed
+from countersign.llm.usage import Billed
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 
@@ -73,7 +73,7 @@ def require(row: Mapping[str, Any], key: str, kind: type, place: str) -> Any:
 _KINDS: Final[dict[type, str]] = {str: "text", list: "a list", dict: "a table"}
 
 
-def exact(value: object, what: str, *, places: int, most: int) -> Decimal:
+def exact_decimal(value: object, what: str, *, places: int, most: int) -> Decimal:
     """A number that is not negative, as a decimal. A float is refused: nobody knows which decimal it was meant to be.
 
     Raises:
@@ -143,7 +143,9 @@ class Price:
         for name in ("input", "output", "cached_input", "cache_write"):
             value = getattr(self, name)
             if value is not None or name in {"input", "output"}:
-                object.__setattr__(self, name, exact(value, f"{what}: {name}", places=_PLACES, most=_MOST))
+                object.__setattr__(
+                    self, name, exact_decimal(value, f"{what}: {name}", places=_PLACES, most=_MOST)
+                )
 
     def cost(self, billed: Billed) -> int | None:
         """In picos; None where tokens were written to a cache and that has no price."""

@@ -19,11 +19,16 @@ from countersign.contract.admission import RESERVED_KEYS, admit, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.json_schema import require_json_schema
-from countersign.contract.manifest import ToolManifest, load_manifest, require_free_tool, require_tool_name
+from countersign.contract.manifest import (
+    ToolManifest,
+    load_manifest,
+    require_tool_name,
+    require_unreserved_tool,
+)
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
-from countersign.manifests.cleaning import cleaned
-from countersign.manifests.mcp_schemas import Findings, closed, is_hidden
+from countersign.manifests.mcp_closed_schemas import Findings, close_schema, is_hidden
+from countersign.manifests.schema_cleanup import clean_schema
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000
@@ -80,13 +85,13 @@ def _load(raw: bytes) -> Any:
             object_pairs_hook=_object,
             parse_int=_scalar,
             parse_float=_scalar,
-            parse_constant=lambda word: _Fault(f"{word} is no JSON"),
+            parse_constant=lambda word: _InvalidValue(f"{word} is no JSON"),
         )
     except (ValueError, RecursionError) as error:
         raise MisuseError(f"this is no tools/list answer: {error}") from error
 
 
-class _Fault:
+class _InvalidValue:
     """A value that strict JSON does not admit."""
 
     def __init__(self, why: object) -> None:
@@ -98,8 +103,10 @@ class _Fault:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     counted = Counter(name for name, _ in pairs)
-    return {name: value if counted[name] == 1 else _Fault("is given twice") for name, value in pairs} | {
-        name: _Fault("is a name that the policy engine takes for itself")
+    return {
+        name: value if counted[name] == 1 else _InvalidValue("is given twice") for name, value in pairs
+    } | {
+        name: _InvalidValue("is a name that the policy engine takes for itself")
         for name in RESERVED_KEYS & counted.keys()
     }
 
@@ -108,7 +115,7 @@ def _scalar(digits: str) -> Any:
     try:
         return load(digits.encode())
     except ContractError as error:
-        return _Fault(f"{digits[:_MAX_DIGITS]}: {error}")
+        return _InvalidValue(f"{digits[:_MAX_DIGITS]}: {error}")
 
 
 def _tools_in(listing: Any) -> tuple[list[Any], tuple[str, ...]]:
@@ -130,7 +137,7 @@ def _tools_in(listing: Any) -> tuple[list[Any], tuple[str, ...]]:
 
 def _name_of(tool: Any) -> str | None:
     name = tool.get("name") if isinstance(tool, dict) else None
-    return name if isinstance(name, str) and not any(_faults(name, "")) else None
+    return name if isinstance(name, str) and not any(_invalid_values(name, "")) else None
 
 
 def _unnamed(index: int) -> McpDraft:
@@ -139,11 +146,11 @@ def _unnamed(index: int) -> McpDraft:
 
 def _draft(tool: Mapping[str, Any], name: str, prefix: str, count: int) -> McpDraft:
     found = Findings()
-    title, description = _words(name, tool, found)
+    title, description = _title_and_description(name, tool, found)
     args = _args(tool, found)
     _claims(tool, found)
     try:
-        require_free_tool(require_tool_name(prefix + name))
+        require_unreserved_tool(require_tool_name(prefix + name))
     except ContractError as error:
         found.problems.insert(
             0, f"{error}; a prefix helps where a name is taken: --prefix, and prefix= of gate_mcp"
@@ -179,14 +186,14 @@ def _manifest(
     return manifest
 
 
-def _words(name: str, tool: Mapping[str, Any], found: Findings) -> tuple[str, str]:
+def _title_and_description(name: str, tool: Mapping[str, Any], found: Findings) -> tuple[str, str]:
     hints = tool.get("annotations")
     given = tool.get("title") or (hints.get("title") if isinstance(hints, dict) else None)
     title = given if isinstance(given, str) and given.strip() else name
     description = tool.get("description")
     description = description if isinstance(description, str) else ""
     for pointer, text in (("/title", title), ("/description", description)):
-        found.problems += _faults(text, pointer)
+        found.problems += _invalid_values(text, pointer)
         hidden = next((char for char in text if is_hidden(char)), None)
         if hidden is not None:
             found.problems.append(
@@ -201,10 +208,10 @@ def _args(tool: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         found.problems.append('/inputSchema: must be an object schema; write {"type": "object", ...}')
         return {}
-    given = {"type": "object", **cleaned(schema)}
+    given = {"type": "object", **clean_schema(schema)}
     if given.pop("$id", None) is not None:
         found.notes.append("/inputSchema/$id: left out; references stay inside the document")
-    found.problems += _faults(given, "/inputSchema")
+    found.problems += _invalid_values(given, "/inputSchema")
     if found.problems:
         return {}
     try:
@@ -212,22 +219,24 @@ def _args(tool: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     except ContractError as error:
         found.problems.append(str(error))
         return {}
-    return closed(given, "/inputSchema", found)
+    return close_schema(given, "/inputSchema", found)
 
 
-def _faults(value: Any, at: str) -> Iterator[str]:
+def _invalid_values(value: Any, at: str) -> Iterator[str]:
     """What strict JSON would refuse, by pointer: the listing is read leniently, so that it keeps one tool out alone."""
-    if isinstance(value, _Fault):
+    if isinstance(value, _InvalidValue):
         yield f"{at}: {value}"
     elif isinstance(value, dict | list) and at.count("/") > _MAX_DEPTH:
         yield f"{at}: nested deeper than {_MAX_DEPTH} levels; write it flatter"
     elif isinstance(value, dict):
         for name, child in value.items():
-            yield from _faults(name, at)
-            yield from _faults(child, at + pointer_to(name).encode("utf-8", "backslashreplace").decode())
+            yield from _invalid_values(name, at)
+            yield from _invalid_values(
+                child, at + pointer_to(name).encode("utf-8", "backslashreplace").decode()
+            )
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _faults(child, f"{at}/{index}")
+            yield from _invalid_values(child, f"{at}/{index}")
     elif isinstance(value, str):
         try:
             admit(value)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest, manifest_file
 from countersign.errors import RegistrationError, ServiceRefused, ServiceUnavailable
-from countersign.manifests.drafting import draft_manifest
+from countersign.manifests.drafts import draft_manifest
 from countersign.service.client import Service
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ _MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's own limit of one admit
 _LIVE_FRESH_SECONDS: Final = 60  # so long nobody asks again whether a live tool is to be asked about
 
 
-def secret_of(tool: Tool, manifest: ToolManifest) -> tuple[str, ...]:
+def secret_pointers(tool: Tool, manifest: ToolManifest) -> tuple[str, ...]:
     """Pointers to what its reviewers call secret, and what its code does, whoever says it."""
     return (*manifest.secret, *tool.secret)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _LiveLookup:
     """What the service said of a live tool, None where nobody has reviewed it, and when (steady)."""
 
     manifest: ToolManifest | None
@@ -52,10 +52,10 @@ class Manifests:
         """`known`: those of the same process, whose looks at live tools these share."""
         self._journal = journal
         self._settled: dict[str, ToolManifest] = {}
-        self._live: dict[str, _Looked] = {} if known is None else known._live
+        self._live: dict[str, _LiveLookup] = {} if known is None else known._live
         self._secret_live: dict[str, tuple[str, ...]] = {} if known is None else known._secret_live
 
-    def at_hand(self, tool: Tool) -> ToolManifest | None:
+    def local_manifest(self, tool: Tool) -> ToolManifest | None:
         """What is known without asking anybody: used for early refusals while staging.
 
         Raises:
@@ -75,13 +75,13 @@ class Manifests:
             RegistrationError: it does not fit the code.
             ServiceUnavailable: nobody could be asked.
         """
-        known = self.at_hand(tool)
+        known = self.local_manifest(tool)
         if known is None:
             known = await self._ask(tool, service, once)
             self._settle(tool, known)
         return known
 
-    async def asked_about(self, tool: Tool, service: Service, clock: Clock) -> ToolManifest | None:
+    async def live_policy_manifest(self, tool: Tool, service: Service, clock: Clock) -> ToolManifest | None:
         """The manifest to ask the policy with about each live effect of a tool; None where it is not to be asked.
 
         A live effect is submitted nowhere, so nothing else would tell that people want to be asked: the service's
@@ -92,46 +92,46 @@ class Manifests:
             RegistrationError: it does not fit the code.
             ServiceUnavailable: nobody could be asked, so nobody knows whether the policy is to be.
         """
-        beside = self.at_hand(tool)
-        if beside is not None and beside.asks_live:
+        beside = self.local_manifest(tool)
+        if beside is not None and beside.evaluates_live:
             return beside
         known = self._live.get(tool.name)
-        if known is None or clock.steady() - known.at >= _LIVE_FRESH_SECONDS:
+        if known is None or clock.monotonic() - known.at >= _LIVE_FRESH_SECONDS:
             try:
                 reviewed = await self._reviewed(tool, service)
             except ServiceUnavailable:
                 if known is None and beside is None:
                     raise
                 reviewed = beside if known is None else known.manifest
-            known = self._live[tool.name] = _Looked(reviewed, clock.steady())
+            known = self._live[tool.name] = _LiveLookup(reviewed, clock.monotonic())
             self._secret_live[tool.name] = () if reviewed is None else reviewed.secret
         found = known.manifest or beside
         if tool.draft.ask == "live":
             return found or draft_manifest(tool)
-        return found if found is not None and found.asks_live else None
+        return found if found is not None and found.evaluates_live else None
 
-    def reviewed_live(self, tool: Tool) -> ToolManifest | None:
+    def reviewed_live_manifest(self, tool: Tool) -> ToolManifest | None:
         """The reviewed manifest of a live tool that was just looked at: the service's, or the file beside the code."""
         looked = self._live.get(tool.name)
-        return (None if looked is None else looked.manifest) or self.at_hand(tool)
+        return (None if looked is None else looked.manifest) or self.local_manifest(tool)
 
-    def secret_of_staged(self, tool: Tool) -> tuple[str, ...] | None:
+    def staged_secret_pointers(self, tool: Tool) -> tuple[str, ...] | None:
         """Pointers to what is secret of a staged call, where its reviewed manifest is at hand; else nobody has said.
 
         Raises:
             RegistrationError: the file beside the code is not a manifest, or is another tool's.
         """
-        known = self.at_hand(tool)
-        return None if known is None else secret_of(tool, known)
+        known = self.local_manifest(tool)
+        return None if known is None else secret_pointers(tool, known)
 
-    def secret_of_live(self, tool: Tool) -> tuple[str, ...]:
+    def live_secret_pointers(self, tool: Tool) -> tuple[str, ...]:
         """Pointers to what anybody calls secret of a live call: its code, the file beside it, or the service when it
         was last looked at, which is just before each call runs.
 
         Raises:
             RegistrationError: the file beside the code is not a manifest, or is another tool's.
         """
-        beside = self.at_hand(tool)
+        beside = self.local_manifest(tool)
         said = (
             *tool.secret,
             *(() if beside is None else beside.secret),
@@ -143,7 +143,7 @@ class Manifests:
         try:
             manifest = await service.manifest(tool.name)
         except ServiceRefused as refused:
-            if not refused.is_not_there:
+            if not refused.is_not_found:
                 raise
             return None
         require_fits(tool, manifest)
@@ -160,7 +160,7 @@ class Manifests:
         try:
             return await service.manifest(tool.name, once=once)
         except ServiceRefused as refused:
-            if not refused.is_not_there:
+            if not refused.is_not_found:
                 raise
             # What nobody has reviewed promises nothing: the service knows of no compensation, and shows people none.
             return draft_manifest(tool).model_copy(update={"compensation": None})

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
-from countersign.commit.commit import states_of
-from countersign.commit.plan import Plan, plan_from_journal, require_to_go_on
-from countersign.commit.reconciliation import look
-from countersign.commit.review import note_where_it_stands, require_writable
+from countersign.commit.commit import effect_states
+from countersign.commit.plan import Plan, plan_from_journal, require_resumable
+from countersign.commit.reconciliation import fetch_transaction
+from countersign.commit.review import record_service_state, require_utf8
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import Outcome, TxnState
@@ -36,11 +36,24 @@ from countersign.errors import (
     ServiceRefused,
     TransactionBusy,
 )
-from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.moves import IN_DOUBT, OPEN_TXN
-from countersign.journal.reading import LIVE_LANE
-from countersign.journal.verifying import damage_of
-from countersign.live.sessions import CommitFailed, Recovered, recover, undo_remains
+from countersign.journal import (
+    EffectOutcome,
+    EffectRecord,
+    Journal,
+    Lease,
+    LocalState,
+    LocalTxn,
+    TransactionRecord,
+)
+from countersign.journal.queries import LIVE_LANE
+from countersign.journal.states import IN_DOUBT, OPEN_TXN
+from countersign.journal.verification import find_damage
+from countersign.live.sessions import (
+    AdapterCommitError,
+    AdapterRecovery,
+    recover_sessions,
+    undo_orphaned_sessions,
+)
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 
@@ -48,7 +61,7 @@ _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierRun:
+class PriorRun:
     """A run that has come to its end: its staged effects, and by call key what its live ones returned, which were
     `kept` or undone; None where that was not kept, or its key is not here. `well`: all of it was done that had to be.
     `reads`: labels of effects of which nothing stands once they fired.
@@ -84,7 +97,7 @@ class EarlierRun:
         )
 
 
-def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:
+def load_prior_run(journal: Journal, record: TransactionRecord) -> PriorRun:
     """A transaction that has come to its end."""
     rows = journal.transactions.effects(record)
     live: dict[str, bytes | None] = {row.call_key: None for row in journal.transactions.live(record)}
@@ -96,7 +109,7 @@ def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:
         }
     well = (record.landed or not live) and all(_lets_go_on(journal, row) for row in rows)
     reads = frozenset(row.label for row in rows if _only_reads(journal, row))
-    return EarlierRun(record, rows, live, well, reads)
+    return PriorRun(record, rows, live, well, reads)
 
 
 def is_spent(record: TransactionRecord) -> bool:
@@ -104,7 +117,7 @@ def is_spent(record: TransactionRecord) -> bool:
     return record.redeemed or record.landed or record.state is LocalTxn.UNSETTLED
 
 
-def is_passed(journal: Journal, agent: str, run_key: str, later: Iterable[str]) -> bool:
+def is_superseded(journal: Journal, agent: str, run_key: str, later: Iterable[str]) -> bool:
     """Whether nothing was done under this key and nothing waits, while something was done or waits under a later one of
     its run.
     """
@@ -142,25 +155,25 @@ def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRe
         JournalError: its record is not as the SDK wrote it.
         RegistrationError: a tool that ran live in it is not here, so that nobody can look at what it left.
     """
-    said = {name: _said(name, text) for name, text in (("by", by), ("why", why))}
+    said = {name: _require_text(name, text) for name, text in (("by", by), ("why", why))}
     journal, txn = engine.journal, _one(engine.journal, beginning)
     lease = journal.leases.acquire(txn)
     if isinstance(lease, str):
         raise TransactionBusy(journal.transactions.key_of(txn), lease, 0)
     try:
-        if damage := damage_of(journal.database, txn):
+        if damage := find_damage(journal.database, txn):
             raise JournalError(damage)
         record = journal.transactions.require(txn)
         _require_unsettled(engine, record)
-        found = recover(engine, record)
+        found = recover_sessions(engine, record)
         if found.can_be_finished is not None:
             raise MisuseError(
                 f"no part of the live effects of {txn[:12]} stands without the others; `countersign resume --tools "
                 "MODULE` finishes it"
             )
         found.undo()
-        _leave_the_rest(engine, lease, record)
-        journal.transactions.close(lease, _told(said, engine.clock.wall(), found.doubt))
+        _mark_remaining_unused(engine, lease, record)
+        journal.transactions.close(lease, _closing_note(said, engine.clock.wall(), found.doubt))
     finally:
         journal.leases.release(lease)
     return journal.transactions.require(txn)
@@ -193,10 +206,10 @@ def _is_open(row: EffectRecord) -> bool:
     return failed or row.state in _DOUBTFUL
 
 
-def _leave_the_rest(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
+def _mark_remaining_unused(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
     """What was never begun stays so; the service is told with the next report."""
     done = [
-        Done(row.effect_id, Outcome.UNUSED, record.attempt_id or "", error=_CLOSED)
+        EffectOutcome(row.effect_id, Outcome.UNUSED, record.attempt_id or "", error=_CLOSED)
         for row in engine.journal.transactions.effects(record)
         if row.state is LocalState.REDEEMED
     ]
@@ -215,24 +228,24 @@ def _one(journal: Journal, beginning: str) -> str:
     return found[0]
 
 
-def _said(name: str, text: str) -> str:
+def _require_text(name: str, text: str) -> str:
     told = " ".join(text.split())
-    require_writable(name, told)
+    require_utf8(name, told)
     if not 0 < len(told) <= _LONGEST[name]:
         raise MisuseError(f"say {name}, in {_LONGEST[name]} characters at most")
     return told
 
 
-def _told(said: dict[str, str], at: float, before: str) -> str:
+def _closing_note(said: dict[str, str], at: float, before: str) -> str:
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return f"closed by {said['by']} at {moment}: {said['why']} (before: {before})"
 
 
 def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
     """Finish what an adapter has begun to commit, undo the rest; in words how it ended."""
-    found = recover(engine, engine.journal.transactions.require(plan.txn))
+    found = recover_sessions(engine, engine.journal.transactions.require(plan.txn))
     if found.has_landed is None:
-        note, state = found.to_settle, LocalTxn.UNSETTLED
+        note, state = found.settlement_advice, LocalTxn.UNSETTLED
     elif found.has_landed:
         note, state = _finish(engine, lease, plan, found)
     else:
@@ -243,7 +256,7 @@ def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
     return note
 
 
-def _finish(engine: Engine, lease: Lease, plan: Plan, found: Recovered) -> tuple[str, LocalTxn]:
+def _finish(engine: Engine, lease: Lease, plan: Plan, found: AdapterRecovery) -> tuple[str, LocalTxn]:
     """One adapter has committed, so the others, which had all prepared, do as well."""
     live = LiveWork(plan.txn)
     live.adopt(found)
@@ -253,7 +266,7 @@ def _finish(engine: Engine, lease: Lease, plan: Plan, found: Recovered) -> tuple
 
     try:
         live.commit(plan.attempt_id, kept)
-    except CommitFailed as failed:
+    except AdapterCommitError as failed:
         told = failed.unknown or f"live adapter {failed.adapter!r} could not commit: {failed}"
         return told, LocalTxn.UNSETTLED
     return "its live effects were kept", LocalTxn.SETTLED
@@ -262,7 +275,7 @@ def _finish(engine: Engine, lease: Lease, plan: Plan, found: Recovered) -> tuple
 _WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
 
 
-async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
+async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
     """What was done under this key. None: nothing of it, and from now on nobody can do it but another run of the key.
 
     Raises:
@@ -279,7 +292,7 @@ async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
     if isinstance(lease, str):
         raise TransactionBusy(run_key, lease, 0.0)
     try:
-        require_to_go_on(engine.journal, txn)
+        require_resumable(engine.journal, txn)
         record = engine.journal.transactions.require(txn)
         if record.staging is None:
             return None
@@ -290,13 +303,13 @@ async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
         engine.journal.leases.release(lease)
 
 
-async def denied_before(engine: Engine, record: TransactionRecord) -> Denied | None:
+async def find_prior_denial(engine: Engine, record: TransactionRecord) -> Denied | None:
     """Why an earlier run was stopped that did nothing, as the service holds it; None where it does not.
 
     Raises:
         ServiceUnavailable, ServiceRefused: it does not say.
     """
-    view = await look(engine, record.txn)
+    view = await fetch_transaction(engine, record.txn)
     denied = None if view is None or view.state is not TxnState.ENDED else Denied.of(view, record.run_key)
     return denied if denied is not None and denied.reasons else None
 
@@ -310,29 +323,29 @@ async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) ->
 
 
 async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
-    undo_remains(engine, record.txn)
+    undo_orphaned_sessions(engine, record.txn)
     try:
         view = await engine.service.withdraw(record.txn, _WHY)
     except ServiceRefused as refused:
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
             await _raise_redeemed(engine, record)
-        if not refused.is_not_there:
+        if not refused.is_not_found:
             raise
     else:
-        note_where_it_stands(engine, lease, view)
+        record_service_state(engine, lease, view)
     engine.journal.transactions.end(lease, LocalTxn.ENDED, _WHY)
 
 
 async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn:
     """By us, with the answer lost, which `resume` goes on with; or by somebody else."""
-    view = await look(engine, record.txn)
-    states = [] if view is None else states_of(view)
+    view = await fetch_transaction(engine, record.txn)
+    states = [] if view is None else effect_states(view)
     if view is not None and view.attempt_id not in {None, record.attempt_id}:
         raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)
     raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
 
 
-def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
+def _finished(engine: Engine, record: TransactionRecord) -> PriorRun:
     rows = engine.journal.transactions.effects(record)
     if doubtful := [row for row in rows if row.state in IN_DOUBT]:
         outcomes = {row.label: row.state.value for row in rows}
@@ -342,4 +355,4 @@ def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
     if record.state in OPEN_TXN:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
-    return earlier_run(engine.journal, record)
+    return load_prior_run(engine.journal, record)

@@ -18,8 +18,14 @@ from countersign import tracing
 from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reconciliation import adopt, flush, is_of_list, look, tell_restored
-from countersign.commit.review import Terms, note_where_it_stands, pending_of
+from countersign.commit.reconciliation import (
+    adopt_redemption,
+    fetch_transaction,
+    flush_outbox,
+    is_same_list,
+    report_to_restored_service,
+)
+from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -37,35 +43,35 @@ from countersign.errors import (
     ToolRaised,
     WorkerStopping,
 )
-from countersign.errors.base import owner_told
-from countersign.errors.fired import raised_at
+from countersign.errors.base import describe_lease_owner
+from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
-from countersign.journal.moves import OPEN_TXN
-from countersign.journal.verifying import damage_of
-from countersign.live.sessions import holds_no_argument, undo_remains
+from countersign.journal.states import OPEN_TXN
+from countersign.journal.verification import find_damage
+from countersign.live.sessions import has_no_arguments, undo_orphaned_sessions
 from countersign.live.work import LiveWork
 from countersign.recovery.prior_run import settle_live_only
-from countersign.recovery.roll_forward import Forward
+from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of
-from countersign.tools.current import require_no_probe
-from countersign.waiting import run
+from countersign.tools.context import require_no_probe
+from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 
 
-def told_of(engine: Engine, error: Exception) -> str:
+def describe_recovery_error(engine: Engine, error: Exception) -> str:
     """The text of an error of ours, without the advice to resume. Of any other, which may quote the values that it
     refuses (a database does), the kind and place, and its text where no unfinished transaction has secrets: what an
     adapter finishes may be another's.
     """
-    if isinstance(error, ToolRaised) or holds_no_argument(error):
+    if isinstance(error, ToolRaised) or has_no_arguments(error):
         return error.briefly if isinstance(error, OutcomeUnknown) else str(error)
-    text = "" if engine.journal.transactions.unfinished_has_secrets() else _text_of(error)
-    return f"{type(error).__name__}{text and f': {text}'} (at {raised_at(error)})"
+    text = "" if engine.journal.transactions.unfinished_has_secrets() else _one_line(error)
+    return f"{type(error).__name__}{text and f': {text}'} (at {error_location(error)})"
 
 
-def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:
+def record_note(engine: Engine, lease: Lease, note: str | None) -> None:
     """Write it to the transaction, where it is not there already. A journal that does not take it keeps nobody else
     up.
     """
@@ -77,7 +83,7 @@ def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:
         log.warning("%s: the journal takes no note of it: %s", lease.txn[:12], error)
 
 
-def _text_of(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """In one line. An OSError without the file's name, which may be of another transaction."""
     text = storable(error.strerror or "") if isinstance(error, OSError) else text_of(error)
     return " ".join(text.split())[:MAX_ERROR]
@@ -93,7 +99,7 @@ _BODY_DIED: Final = "its process ended inside the body"
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class RecoveryResult:
     """What recovery found and did with one transaction. Where its record cannot be read, nobody knows where it stands:
     `before` and `after` are None.
     """
@@ -106,50 +112,50 @@ class Resumed:
     waiting: bool = False  # people are still asked, or somebody else owns it: come back later
 
     @property
-    def is_kept_up(self) -> bool:
+    def needs_attention(self) -> bool:
         """It is not finished, and neither people who are asked nor another owner keep it, but an outcome nobody knows,
         a service that is away, or an error.
         """
         return not self.waiting and (self.after is None or self.after in OPEN_TXN)
 
 
-async def resume_all(engine: Engine) -> list[Resumed]:
+async def resume_all(engine: Engine) -> list[RecoveryResult]:
     """Go through the journal once, oldest first, and report what was left over."""
     return [found async for found in resume_each(engine)]
 
 
-async def resume_each(engine: Engine) -> AsyncIterator[Resumed]:
+async def resume_each(engine: Engine) -> AsyncIterator[RecoveryResult]:
     """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
     await _tell_restored(engine)
     for txn in engine.journal.transactions.unfinished():
         if engine.stopping():
             break
         yield await resume_one(engine, txn)
-    await flush(engine)
+    await flush_outbox(engine)
 
 
 async def _tell_restored(engine: Engine) -> None:
     """A service that was restored hears what it has forgotten, also where nothing is left to finish."""
     try:
-        await tell_restored(engine)
+        await report_to_restored_service(engine)
     except (ServiceUnavailable, ServiceRefused) as error:
         log.warning("the service could not be asked whether it was restored: %s", error)
 
 
-async def resume_one(engine: Engine, txn: str) -> Resumed:
+async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
     """Finish one transaction as far as that goes now."""
     try:
         record = engine.journal.transactions.require(txn)
     except JournalError as damaged:
-        return Resumed(txn, engine.journal.transactions.key_of(txn), None, None, str(damaged))
+        return RecoveryResult(txn, engine.journal.transactions.key_of(txn), None, None, str(damaged))
     lease = engine.journal.leases.acquire(record.txn)
     if isinstance(lease, str):
-        return Resumed(
+        return RecoveryResult(
             record.txn,
             record.run_key,
             record.state,
             record.state,
-            f"owned by {owner_told(lease)}",
+            f"owned by {describe_lease_owner(lease)}",
             waiting=True,
         )
     try:
@@ -157,31 +163,31 @@ async def resume_one(engine: Engine, txn: str) -> Resumed:
         if record.state not in OPEN_TXN:
             note = _BY_ANOTHER
         else:
-            note = damage_of(engine.journal.database, txn) or await _traced(engine, lease, record)
+            note = find_damage(engine.journal.database, txn) or await _traced(engine, lease, record)
         waiting = False
     except ReviewPending as pending:
         note, waiting = str(pending), True
         if record.state is not LocalTxn.STOPPED:
-            leave_word(engine, lease, None)  # what kept it up before is over
+            record_note(engine, lease, None)  # what kept it up before is over
     except WorkerStopping as stopping:
         note, waiting = str(stopping), True
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
-        note = told_of(engine, error)
-        waiting = isinstance(error, FireError) and error.waits_for_people
+        note = describe_recovery_error(engine, error)
+        waiting = isinstance(error, FireError) and error.only_reviews_remain
         if not isinstance(error, CountersignError):
             log.error("%s could not be finished: %s", record.txn[:12], note)
         if not isinstance(error, OutcomeUnknown):  # who found it out has left word of what is not known
-            leave_word(engine, lease, note)
+            record_note(engine, lease, note)
     finally:
         engine.journal.leases.release(lease)
     after = engine.journal.transactions.require(record.txn).state
-    return Resumed(record.txn, record.run_key, record.state, after, note, waiting)
+    return RecoveryResult(record.txn, record.run_key, record.state, after, note, waiting)
 
 
 async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
     """In the trace of the agent that staged it, wherever this process runs and whenever."""
     begun = engine.journal.traces.find(record.txn) if tracing.enabled() else None
-    with tracing.going_on("countersign resume", begun, txn=record.txn, before=record.state.value) as tell:
+    with tracing.resumed_span("countersign resume", begun, txn=record.txn, before=record.state.value) as tell:
         try:
             return await _finish(engine, lease, record)
         finally:
@@ -191,14 +197,14 @@ async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> st
 
 async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
     if record.staging is None:
-        undo_remains(engine, record.txn)
+        undo_orphaned_sessions(engine, record.txn)
         engine.journal.transactions.abort_all(lease, _BODY_DIED)
         return _BODY_DIED
     plan = plan_from_journal(record, engine.journal, engine.registry)
     if not plan.calls:
         return settle_live_only(engine, lease, plan)
     if record.redeemed:
-        await Forward(engine, lease, plan, LiveWork(record.txn)).run()
+        await RollForward(engine, lease, plan, LiveWork(record.txn)).run()
         return "finished"
     return await _before_redemption(engine, lease, record, plan)
 
@@ -207,13 +213,13 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     """Only what was parked is fired from here: the rest is for its own program to run again, and stays open for as long
     as people are asked or have agreed.
     """
-    asked_at = engine.clock.steady()
-    view = await look(engine, plan.txn)
-    if view is not None and await adopt(engine, lease, plan, view):
-        await Forward(engine, lease, plan, LiveWork(plan.txn)).run()
+    asked_at = engine.clock.monotonic()
+    view = await fetch_transaction(engine, plan.txn)
+    if view is not None and await adopt_redemption(engine, lease, plan, view):
+        await RollForward(engine, lease, plan, LiveWork(plan.txn)).run()
         return "finished"
-    undo_remains(engine, plan.txn)
-    if view is None or not is_of_list(view, plan):
+    undo_orphaned_sessions(engine, plan.txn)
+    if view is None or not is_same_list(view, plan):
         note = _NEVER_SENT if view is None else _SUPERSEDED
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
         return note
@@ -223,7 +229,7 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
         await _require_unchanged(engine, plan)
     try:
         takes = engine.journal.edits.of(plan.txn)
-        terms = Terms(accept_edits=takes, keeps_approved=True)
+        terms = CommitOptions(accept_edits=takes, keep_approved=True)
         await Commit(engine, lease, plan, LiveWork(plan.txn), terms).go_on(view, asked_at)
     except (Denied, AlreadyRedeemed) as ended:
         engine.journal.transactions.end(lease, LocalTxn.ENDED, str(ended))
@@ -247,11 +253,11 @@ def _left_to_its_program(
         return note
     stopped = record.state is LocalTxn.STOPPED  # and stays so: its last request may still be on its way
     if not stopped and (record.state.value, record.rev) != (view.state.value, view.rev):
-        note_where_it_stands(engine, lease, view)
+        record_service_state(engine, lease, view)
     if view.state is TxnState.REVIEW:
-        raise pending_of(view, record.run_key, parked=False)
+        raise review_pending_error(view, record.run_key, parked=False)
     note = f"it is approved, and only its own program can fire it: run it again under key {record.run_key!r}"
-    leave_word(engine, lease, note)
+    record_note(engine, lease, note)
     return note
 
 
@@ -267,17 +273,17 @@ async def _require_unchanged(engine: Engine, plan: Plan) -> None:
             )
 
 
-def resume(runtime: Runtime | None = None) -> list[Resumed]:
+def resume(runtime: Runtime | None = None) -> list[RecoveryResult]:
     """Finish what can be finished, on this thread. Import the modules that define the tools first.
 
     Transactions with async tools need `resume_async`.
     """
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()
-    return run(resume_all(chosen.engine(chosen.sync_waits())))
+    return run_sync(resume_all(chosen.engine(chosen.sync_waits())))
 
 
-async def resume_async(runtime: Runtime | None = None) -> list[Resumed]:
+async def resume_async(runtime: Runtime | None = None) -> list[RecoveryResult]:
     """Finish what can be finished, on the event loop; plain and async tools alike."""
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()

@@ -19,27 +19,35 @@ from typing import Final, NoReturn
 import orjson
 
 from countersign.commit.attempt import MAX_ERROR, Authority
-from countersign.commit.firing import FireRun
+from countersign.commit.executor import EffectExecutor
+from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.probing import CRASHED, Doubt, Found, find_out, probe_of
-from countersign.commit.reconciliation import flush
-from countersign.commit.settling import Ending
+from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
+from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.canonical import canonicalize
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView
 from countersign.errors import EffectFailed, LiveCommitFailed, ServiceUnavailable
-from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, News, TransactionRecord
-from countersign.journal.moves import IN_DOUBT
-from countersign.journal.reading import LIVE_LANE
-from countersign.live.sessions import Recovered, recover, undo_remains
+from countersign.journal import (
+    EffectOutcome,
+    EffectRecord,
+    Lease,
+    LocalState,
+    LocalTxn,
+    RemoteOutcome,
+    TransactionRecord,
+)
+from countersign.journal.queries import LIVE_LANE
+from countersign.journal.states import IN_DOUBT
+from countersign.live.sessions import AdapterRecovery, recover_sessions, undo_orphaned_sessions
 from countersign.live.work import LiveWork
-from countersign.recovery.prior_run import earlier_run
+from countersign.recovery.prior_run import load_prior_run
 from countersign.runtime import Engine
 
 log: Final = logging.getLogger("countersign")
 
 _S: Final = LocalState
-_WAYS: Final = {  # what is under way is this journal's own business
+_STATE_PATHS: Final = {  # what is under way is this journal's own business
     EffectState.FIRED: (_S.FIRED,),
     # what never was called is unused here, what was called and did not happen has failed: the same to a person
     EffectState.FAILED: (_S.FAILED, _S.UNUSED),
@@ -49,22 +57,24 @@ _WAYS: Final = {  # what is under way is this journal's own business
 }
 
 
-async def learn(engine: Engine, lease: Lease, plan: Plan) -> None:
+async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
     """Tell what we know and take over what the service knows; while it cannot be asked, nothing changes here."""
-    await flush(engine, plan.txn)
+    await flush_outbox(engine, plan.txn)
     try:
         view = await engine.service.view(plan.txn)
     except ServiceUnavailable as error:
         log.warning("what people settled of transaction %s could not be asked: %s", plan.txn[:12], error)
         return
-    engine.journal.firing.learn(lease, plan.staging, list(_news(view)))
+    engine.journal.firing.learn(lease, plan.staging, list(_remote_outcomes(view)))
 
 
-def _news(view: TransactionView) -> Iterator[News]:
+def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:
     for one in view.effects:
-        yield News(one.effect_id, _WAYS.get(one.state, ()), _kept(one.settlements), _result(one.settlements))
+        yield RemoteOutcome(
+            one.effect_id, _STATE_PATHS.get(one.state, ()), _kept(one.settlements), _result(one.settlements)
+        )
         if (undo := one.compensation) is not None:
-            yield News(undo.effect_id, _WAYS.get(undo.state, ()), _kept(undo.settlements))
+            yield RemoteOutcome(undo.effect_id, _STATE_PATHS.get(undo.state, ()), _kept(undo.settlements))
 
 
 def _kept(settlements: Sequence[Settlement]) -> bytes | None:
@@ -87,7 +97,7 @@ _TAKEN_BACK: Final = frozenset(
 )
 
 
-class Forward:
+class RollForward:
     """Brings one redeemed transaction to its end. `live` holds the sessions of a rerun, or nothing."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
@@ -95,9 +105,11 @@ class Forward:
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._ending = Ending(engine, lease, plan, live)
-        self._found: list[Found] = []  # what probes said and did not settle
-        self._not_there: list[Done] = []  # what did not happen, as their probes said, and may be called again
+        self._ending = Finalizer(engine, lease, plan, live)
+        self._found: list[ProbeFinding] = []  # what probes said and did not settle
+        self._not_there: list[
+            EffectOutcome
+        ] = []  # what did not happen, as their probes said, and may be called again
 
     async def run(self) -> None:
         """Go on from whatever the journal says. What each call returned is in the journal then.
@@ -107,32 +119,32 @@ class Forward:
         """
         self._settle_firing()
         if self._unknown() or self._to_ask() or self._record().state is LocalTxn.UNSETTLED:
-            await learn(self._engine, self._lease, self._plan)
+            await sync_outcomes(self._engine, self._lease, self._plan)
         await self._ask_probes()
         if self._unknown():
             await self._stop_unknown()
         if self._did_not_go_through():
-            await self._go_back("an earlier run did not go through")
+            await self._compensate_all("an earlier run did not go through")
         if self._record().state is LocalTxn.STOPPED:
-            await self._go_back(_STOPPED)
+            await self._compensate_all(_STOPPED)
         found = self._live_landed()
-        if isinstance(found, Recovered):
+        if isinstance(found, AdapterRecovery):
             self._live.undo()  # a rerun's: what the first run left stays as it is
-            await self._ending.unknown(found.to_settle, None)
-        await (self._fire_the_rest() if found else self._go_back(_LOST))
+            await self._ending.unknown(found.settlement_advice, None)
+        await (self._fire_remaining() if found else self._compensate_all(_LOST))
 
-    async def _fire_the_rest(self) -> None:
+    async def _fire_remaining(self) -> None:
         states = self._states()
-        rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
+        rest = [call for call in self._plan.calls if not call.allows_success(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
         if rest:
             await self._ending.around(self._firing(), rest)
         else:
             await self._ending.complete({})
 
-    async def _go_back(self, why: str) -> NoReturn:
+    async def _compensate_all(self, why: str) -> NoReturn:
         """The failure path: nothing more is begun, and what fired is taken back."""
-        self._leave_the_rest(why)
+        self._mark_remaining_unused(why)
         found = self._undo_live()
         self._write(self._not_there)
         await self._find_out_by_calling()
@@ -176,20 +188,20 @@ class Forward:
 
     async def _stop_unknown(self) -> NoReturn:
         """Nothing is begun or taken back before somebody knows."""
-        self._leave_the_rest()
+        self._mark_remaining_unused()
         self._undo_live()
-        again = [found.again_at for found in self._found if found.again_at is not None]
-        await self._ending.unknown(self._why_unknown(), None, min(again, default=None))
+        again = [found.conclusive_at for found in self._found if found.conclusive_at is not None]
+        await self._ending.unknown(self._describe_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
         states = self._states()  # each reading checks every row
         done = [
-            Done(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
+            EffectOutcome(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
             for call in self._plan.calls
             if states[call.effect.effect_id] is LocalState.FIRING
             and not call.manifest.idempotent
-            and probe_of(self._engine, call) is None
+            and find_probe(self._engine, call) is None
         ]
         self._write(done)
 
@@ -199,23 +211,23 @@ class Forward:
         return [
             (call, rows[call.effect.effect_id])
             for call in self._plan.calls
-            if rows[call.effect.effect_id].state in IN_DOUBT and probe_of(self._engine, call) is not None
+            if rows[call.effect.effect_id].state in IN_DOUBT and find_probe(self._engine, call) is not None
         ]
 
     async def _ask_probes(self) -> None:
         for call, row in self._to_ask():
-            self._engine.require_going_on()
-            doubt = Doubt.of(row, call, self._engine.clock.wall())
-            found = await find_out(self._engine, call, doubt, self._plan.attempt_id)
+            self._engine.require_not_stopping()
+            doubt = UncertainCall.of(row, call, self._engine.clock.wall())
+            found = await run_probe(self._engine, call, doubt, self._plan.attempt_id)
             if found is not None:
                 self._take(call, row, found)
 
-    def _take(self, call: PlannedCall, row: EffectRecord, found: Found) -> None:
+    def _take(self, call: PlannedCall, row: EffectRecord, found: ProbeFinding) -> None:
         """What did not happen and may be called again is called again; what is still unknown is said once."""
         firing = row.state is LocalState.FIRING
         again = firing and call.manifest.idempotent
         told = row.error or CRASHED
-        done = Done(
+        done = EffectOutcome(
             call.effect.effect_id,
             found.outcome,
             self._plan.attempt_id,
@@ -232,7 +244,7 @@ class Forward:
         else:
             self._write([done])
 
-    def _write(self, done: Sequence[Done]) -> None:
+    def _write(self, done: Sequence[EffectOutcome]) -> None:
         if done:
             self._engine.journal.firing.write(self._lease, self._plan.staging, done)
 
@@ -240,47 +252,47 @@ class Forward:
         """Nothing is called again for a list that did not go through, so of what was firing nobody knows."""
         self._write(
             [
-                Done(effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
+                EffectOutcome(effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
                 for effect_id, state in self._states().items()
                 if state is LocalState.FIRING
             ]
         )
 
-    def _leave_the_rest(self, why: str | None = None) -> None:
+    def _mark_remaining_unused(self, why: str | None = None) -> None:
         """What was never started stays so."""
         done = [
-            Done(effect_id, Outcome.UNUSED, self._plan.attempt_id, error=why)
+            EffectOutcome(effect_id, Outcome.UNUSED, self._plan.attempt_id, error=why)
             for effect_id, state in self._states().items()
             if state is LocalState.REDEEMED
         ]
         self._write(done)
 
-    def _firing(self) -> FireRun:
-        return FireRun(self._engine, self._lease, Authority.of(self._plan), None)
+    def _firing(self) -> EffectExecutor:
+        return EffectExecutor(self._engine, self._lease, Authority.of(self._plan), None)
 
-    def _undo_live(self) -> Recovered:
+    def _undo_live(self) -> AdapterRecovery:
         """Undo what is left of live effects; what was found of them."""
         self._live.undo()  # a rerun's, of whose end the list in force says nothing
         record = self._record()
-        found = recover(self._engine, record)
+        found = recover_sessions(self._engine, record)
         found.undo()
         rows = self._engine.journal.transactions.shown(record, LIVE_LANE)
         if found.has_landed is False and any(row.state is LocalState.LIVE for row in rows):
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
         return found
 
-    def _live_landed(self) -> bool | Recovered:
+    def _live_landed(self) -> bool | AdapterRecovery:
         """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back; what
         was found where that is in doubt.
         """
         record = self._record()
         if self._plan.live == 0:
-            undo_remains(self._engine, self._plan.txn)
+            undo_orphaned_sessions(self._engine, self._plan.txn)
             return True
         if record.landed:
             self._live.undo()  # a rerun's: the first run's are permanent
             return True
-        found = recover(self._engine, record)
+        found = recover_sessions(self._engine, record)
         if found.can_be_finished is None:
             return found
         if not found.can_be_finished:
@@ -300,14 +312,14 @@ class Forward:
         states = self._states()
         for call in self._plan.calls:
             state = states[call.effect.effect_id]
-            if state in _NOT_DONE and not call.lets_go_on(state):
+            if state in _NOT_DONE and not call.allows_success(state):
                 return call
         return None
 
     def _unknown(self) -> set[str]:
         return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}
 
-    def _why_unknown(self) -> str:
+    def _describe_unknown(self) -> str:
         """In the words of whoever found it out: the tool that raised, or the crash; and of the probe, as of now."""
         unknown = [row for row in self._rows() if row.state is LocalState.UNKNOWN]
         told = next((row.error for row in unknown if row.error), CRASHED)
@@ -323,7 +335,7 @@ class Forward:
         return self._engine.journal.transactions.require(self._plan.txn)
 
 
-def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
+def journaled_results(engine: Engine, plan: Plan) -> dict[str, object]:
     """The results of a transaction that ended well, typed as the tools return them; of what may fail and did, none.
 
     Raises:
@@ -332,9 +344,9 @@ def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
     record = engine.journal.transactions.require(plan.txn)
     rows = {row.effect_id: row for row in engine.journal.transactions.effects(record)}
     if record.state not in _ENDED_WELL or not all(
-        call.lets_go_on(rows[call.effect.effect_id].state) for call in plan.calls
+        call.allows_success(rows[call.effect.effect_id].state) for call in plan.calls
     ):
-        raise earlier_run(engine.journal, record).spent()
+        raise load_prior_run(engine.journal, record).spent()
     return {
         call.effect.effect_id: _typed(call, row.result)
         for call in plan.calls

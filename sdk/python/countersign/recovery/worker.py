@@ -18,22 +18,24 @@ from types import FrameType
 from typing import Final
 
 from countersign.errors import JournalError
-from countersign.recovery.recovery import Resumed, resume_each
+from countersign.recovery.recovery import RecoveryResult, resume_each
 from countersign.runtime import Runtime
 
 log: Final = logging.getLogger("countersign")
-_HEARD: Final = b"finishing the effect that is being fired; a second signal ends at once\n"
+_STOPPING: Final = b"finishing the effect that is being fired; a second signal ends at once\n"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-async def work(runtime: Runtime, tell: Callable[[Resumed], None], *, every_seconds: float | None) -> None:
+async def run_worker(
+    runtime: Runtime, tell: Callable[[RecoveryResult], None], *, every_seconds: float | None
+) -> None:
     """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
     thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
 
     Raises:
         JournalError: in the first round; later ones are told to the log and followed by another.
     """
-    stop, told = _Stop(asyncio.get_running_loop()), Told()
+    stop, told = _Stop(asyncio.get_running_loop()), ReportedResults()
     waits, seen_through = runtime.async_waits(), False
     with stop.on_signals():
         async with waits.opened():
@@ -54,7 +56,7 @@ async def work(runtime: Runtime, tell: Callable[[Resumed], None], *, every_secon
                 await stop.wait(every_seconds)
 
 
-class Told:
+class ReportedResults:
     """What was said of each transaction at the last round; one that is finished is forgotten."""
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ class Told:
     def __len__(self) -> int:
         return len(self._before) + len(self._now)
 
-    def is_new(self, found: Resumed) -> bool:
+    def is_new(self, found: RecoveryResult) -> bool:
         """Whether something about it is another than a round ago."""
         self._now[found.txn] = found.after, found.note
         return self._before.get(found.txn) != self._now[found.txn]
@@ -93,9 +95,9 @@ class _Stop:
             self.asked = True
             for one in _SIGNALS:
                 signal.signal(one, before[one])
-            os.write(2, _HEARD)  # a buffered stream may be the very thing the signal interrupted
+            os.write(2, _STOPPING)  # a buffered stream may be the very thing the signal interrupted
 
-        with _held_back():
+        with _signals_blocked():
             for one in _SIGNALS:
                 # For its wake-up alone: `heard` takes its place.
                 self._loop.add_signal_handler(one, self._wake.set)
@@ -103,7 +105,7 @@ class _Stop:
         try:
             yield
         finally:
-            with _held_back():
+            with _signals_blocked():
                 for one in _SIGNALS:
                     self._loop.remove_signal_handler(one)
                     signal.signal(one, before[one])
@@ -121,7 +123,7 @@ class _Stop:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """A signal that comes between two handlers waits for the second."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:

@@ -41,8 +41,8 @@ from countersign.contract.wire import (
     dump,
 )
 from countersign.errors import ServiceUnavailable
-from countersign.service.transport import Call, Transport
-from countersign.waiting import AsyncWaits, run
+from countersign.service.transport import ApiCall, Transport
+from countersign.waiting import AsyncExecutor, run_sync
 
 M = TypeVar("M", bound=WireModel)
 
@@ -71,7 +71,7 @@ class Service:
         `asked_after`: the last question that was seen, empty for none: a newer one is told at once.
         """
         query = "" if asked_after is None else f"?{urlencode({'asked_after': asked_after})}"
-        call = Call("GET", f"/v1/transactions/{_part(txn)}{query}", wait=wait)
+        call = ApiCall("GET", f"/v1/transactions/{_path_segment(txn)}{query}", wait=wait)
         return await self._transport.ask(call, TransactionView)
 
     async def transactions(
@@ -81,38 +81,38 @@ class Service:
         wanted = {"state": None if state is None else state.value, "cursor": cursor}
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
         return await self._transport.ask(
-            Call("GET", f"/v1/transactions{'?' if query else ''}{query}"), TransactionPage
+            ApiCall("GET", f"/v1/transactions{'?' if query else ''}{query}"), TransactionPage
         )
 
     async def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
         """Take a submission back: nobody needs to answer any more."""
-        path = f"/v1/transactions/{_part(txn)}/withdraw"
+        path = f"/v1/transactions/{_path_segment(txn)}/withdraw"
         return await self._post(path, WithdrawRequest(reason=reason), TransactionView)
 
     async def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
         """Say something to what a person asks about one of our effects; the first answer stands."""
         body = AnswerRequest(question_id=question_id, text=text)
-        return await self._post(f"/v1/reviews/{_part(review_id)}/answers", body, TransactionView)
+        return await self._post(f"/v1/reviews/{_path_segment(review_id)}/answers", body, TransactionView)
 
     async def release(self, txn: str, rev: int) -> TransactionView:
         """Ask for the release tokens of a ready transaction, bound to our key."""
         return await self._post(
-            f"/v1/transactions/{_part(txn)}/release", ReleaseRequest(rev=rev), TransactionView
+            f"/v1/transactions/{_path_segment(txn)}/release", ReleaseRequest(rev=rev), TransactionView
         )
 
     async def compensate(self, txn: str, effect_id: str) -> CompensationView:
         """Ask to take one fired effect back."""
-        path = f"/v1/transactions/{_part(txn)}/compensate"
+        path = f"/v1/transactions/{_path_segment(txn)}/compensate"
         return await self._post(path, CompensateRequest(effect_id=effect_id), CompensationView)
 
     async def accept_proposal(self, proposal_id: str) -> TransactionView:
         """Take other arguments that a reviewer proposes: the transaction as a new revision, decided from the start."""
-        path = f"/v1/proposals/{_part(proposal_id)}/accept"
+        path = f"/v1/proposals/{_path_segment(proposal_id)}/accept"
         return await self._post(path, AcceptRequest(), TransactionView)
 
     async def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
         """Keep the arguments as they are, with a word for whoever proposed others."""
-        path = f"/v1/proposals/{_part(proposal_id)}/decline"
+        path = f"/v1/proposals/{_path_segment(proposal_id)}/decline"
         return await self._post(path, DeclineRequest(reason=reason), TransactionView)
 
     async def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
@@ -122,7 +122,7 @@ class Service:
 
     async def renew(self, attempt_id: str, effect_ids: Sequence[str]) -> RedemptionView:
         """Ask for more time to fire these effects of an attempt."""
-        path = f"/v1/redemptions/{_part(attempt_id)}/renew"
+        path = f"/v1/redemptions/{_path_segment(attempt_id)}/renew"
         return await self._post(path, RenewRequest(effect_ids=tuple(effect_ids)), RedemptionView)
 
     async def report(
@@ -136,7 +136,7 @@ class Service:
 
     async def epoch(self) -> EpochView:
         """The incarnation of the service's database."""
-        return await self._transport.ask(Call("GET", "/v1/epoch"), EpochView)
+        return await self._transport.ask(ApiCall("GET", "/v1/epoch"), EpochView)
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationView:
         """What would be decided, without recording anything.
@@ -153,7 +153,7 @@ class Service:
 
     async def manifest(self, tool: str, *, once: bool = False) -> ToolManifest:
         """The reviewed manifest of a tool in the active bundle. `once`: a service that is away is not tried again."""
-        call = Call("GET", f"/v1/tools/{_part(tool)}", once=once)
+        call = ApiCall("GET", f"/v1/tools/{_path_segment(tool)}", once=once)
         answer = await self._transport.raw(call)
         try:
             return load_manifest(answer.body)
@@ -162,7 +162,7 @@ class Service:
 
     async def jwks(self) -> KeySet:
         """The service's signing keys. Read within a size limit, as JSON only, without following redirects."""
-        call = Call("GET", _JWKS, signed=False, max_bytes=self._max_jwks_bytes)
+        call = ApiCall("GET", _JWKS, signed=False, max_bytes=self._max_jwks_bytes)
         answer = await self._transport.raw(call)
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind not in _JSON_TYPES:
@@ -182,13 +182,13 @@ class Service:
         wait: int = 0,
         headers: dict[str, str] | None = None,
     ) -> M:
-        return await self._transport.ask(Call("POST", path, dump(body), headers or {}, wait), answer)
+        return await self._transport.ask(ApiCall("POST", path, dump(body), headers or {}, wait), answer)
 
 
 class AsyncClient(Service):
     """The API for async programs; use it as `async with runtime.async_client() as client`."""
 
-    def __init__(self, transport: Transport, waits: AsyncWaits, *, max_jwks_bytes: int) -> None:
+    def __init__(self, transport: Transport, waits: AsyncExecutor, *, max_jwks_bytes: int) -> None:
         super().__init__(transport, max_jwks_bytes=max_jwks_bytes)
         self._opened = waits.opened()
 
@@ -210,71 +210,71 @@ class Client:
         self, request: SubmitRequest, *, wait: int = 0, idempotency_key: str | None = None
     ) -> TransactionView:
         """See `Service.submit`."""
-        return run(self._service.submit(request, wait=wait, idempotency_key=idempotency_key))
+        return run_sync(self._service.submit(request, wait=wait, idempotency_key=idempotency_key))
 
     def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
         """See `Service.view`."""
-        return run(self._service.view(txn, wait=wait, asked_after=asked_after))
+        return run_sync(self._service.view(txn, wait=wait, asked_after=asked_after))
 
     def transactions(self, *, state: TxnState | None = None, cursor: str | None = None) -> TransactionPage:
         """See `Service.transactions`."""
-        return run(self._service.transactions(state=state, cursor=cursor))
+        return run_sync(self._service.transactions(state=state, cursor=cursor))
 
     def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
         """See `Service.withdraw`."""
-        return run(self._service.withdraw(txn, reason))
+        return run_sync(self._service.withdraw(txn, reason))
 
     def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
         """See `Service.answer`."""
-        return run(self._service.answer(review_id, question_id, text))
+        return run_sync(self._service.answer(review_id, question_id, text))
 
     def release(self, txn: str, rev: int) -> TransactionView:
         """See `Service.release`."""
-        return run(self._service.release(txn, rev))
+        return run_sync(self._service.release(txn, rev))
 
     def compensate(self, txn: str, effect_id: str) -> CompensationView:
         """See `Service.compensate`."""
-        return run(self._service.compensate(txn, effect_id))
+        return run_sync(self._service.compensate(txn, effect_id))
 
     def accept_proposal(self, proposal_id: str) -> TransactionView:
         """See `Service.accept_proposal`."""
-        return run(self._service.accept_proposal(proposal_id))
+        return run_sync(self._service.accept_proposal(proposal_id))
 
     def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
         """See `Service.decline_proposal`."""
-        return run(self._service.decline_proposal(proposal_id, reason))
+        return run_sync(self._service.decline_proposal(proposal_id, reason))
 
     def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
         """See `Service.redeem`."""
-        return run(self._service.redeem(tokens, attempt_id))
+        return run_sync(self._service.redeem(tokens, attempt_id))
 
     def renew(self, attempt_id: str, effect_ids: Sequence[str]) -> RedemptionView:
         """See `Service.renew`."""
-        return run(self._service.renew(attempt_id, effect_ids))
+        return run_sync(self._service.renew(attempt_id, effect_ids))
 
     def report(
         self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
     ) -> TransactionView:
         """See `Service.report`."""
-        return run(self._service.report(attempt_id, outcomes, recall))
+        return run_sync(self._service.report(attempt_id, outcomes, recall))
 
     def epoch(self) -> EpochView:
         """See `Service.epoch`."""
-        return run(self._service.epoch())
+        return run_sync(self._service.epoch())
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationView:
         """See `Service.evaluate`."""
-        return run(self._service.evaluate(request))
+        return run_sync(self._service.evaluate(request))
 
     def manifest(self, tool: str) -> ToolManifest:
         """See `Service.manifest`."""
-        return run(self._service.manifest(tool))
+        return run_sync(self._service.manifest(tool))
 
     def jwks(self) -> KeySet:
         """See `Service.jwks`."""
-        return run(self._service.jwks())
+        return run_sync(self._service.jwks())
 
 
-def _part(name: str) -> str:
+def _path_segment(name: str) -> str:
     """One segment of a path, whatever is in it."""
     return quote(name, safe="")

@@ -80,7 +80,7 @@ class KeyCache:
         return self._require()
 
     async def _read(self, service: Service) -> None:
-        published, self._read_at = await service.jwks(), self._clock.steady()
+        published, self._read_at = await service.jwks(), self._clock.monotonic()
         self._keys = self._pinned(published)
 
     def _pinned(self, published: KeySet) -> KeySet:
@@ -98,7 +98,7 @@ class KeyCache:
         return KeySet(key for key in published if key.kid in pins)
 
     def _age(self) -> float:
-        return self._clock.steady() - self._read_at
+        return self._clock.monotonic() - self._read_at
 
     def _require(self) -> KeySet:
         if self._keys is None:

@@ -25,9 +25,9 @@ from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
-from countersign.service.bringing import PATH, BroughtKeys
+from countersign.service.ephemeral_key import PATH, EphemeralKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-from countersign.waiting import Answered, Asked, Waits
+from countersign.waiting import Executor, HttpRequest, HttpResponse
 
 M = TypeVar("M", bound=WireModel)
 
@@ -48,7 +48,7 @@ class Nonces:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """What is asked of the service, before it is signed."""
 
     method: str
@@ -70,11 +70,11 @@ class Transport:
     def __init__(
         self,
         settings: Settings,
-        waits: Waits,
+        waits: Executor,
         key: PrivateKey,
         nonces: Nonces,
         clock: Clock,
-        brought: BroughtKeys | None = None,
+        brought: EphemeralKeys | None = None,
     ) -> None:
         self._settings = settings
         self._waits = waits
@@ -84,7 +84,7 @@ class Transport:
         self._brought = brought
         self._prefix = urlsplit(settings.url).path.rstrip("/")
 
-    async def ask(self, call: Call, model: type[M]) -> M:
+    async def ask(self, call: ApiCall, model: type[M]) -> M:
         """Send a call and read its answer as a model.
 
         Raises:
@@ -102,15 +102,15 @@ class Transport:
                 str(call), f"its answer is not a {model.__name__}: {_short(str(error))}"
             ) from error
 
-    async def raw(self, call: Call) -> Answered:
+    async def raw(self, call: ApiCall) -> HttpResponse:
         """Send a call until it is answered; only answers below 300 come back."""
         if call.signed and self._brought is not None and self._brought.due:
             await self._bring(self._brought)
         return await self._persist(call)
 
-    async def _bring(self, brought: BroughtKeys) -> None:
+    async def _bring(self, brought: EphemeralKeys) -> None:
         """Have the platform's token vouch for our key; nothing signed with it counts before."""
-        answer = await self._persist(Call("POST", PATH, brought.request()))
+        answer = await self._persist(ApiCall("POST", PATH, brought.request()))
         try:
             brought.take(parse(BroughtKey, answer.body))
         except ContractError as error:
@@ -118,7 +118,7 @@ class Transport:
                 f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
             ) from error
 
-    async def _persist(self, call: Call) -> Answered:
+    async def _persist(self, call: ApiCall) -> HttpResponse:
         answer = await self._try(call)
         for tried in range(0 if call.once else self._settings.retries):
             if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
@@ -131,9 +131,9 @@ class Transport:
             raise self._problem(call, answer)
         return answer
 
-    def _is_over_quota(self, answer: Answered) -> bool:
+    def _is_over_quota(self, answer: HttpResponse) -> bool:
         """Whether we would have to come back later than a call may wait: before that, the answer is the same."""
-        return answer.status == 429 and _asked_pause(answer) > self._settings.retry_max_seconds
+        return answer.status == 429 and _retry_after(answer) > self._settings.retry_max_seconds
 
     def _unreached(self, error: httpx2.TransportError) -> str:
         why = f"{type(error).__name__} {error}".strip()
@@ -146,7 +146,7 @@ class Transport:
             f"my_agent.py`), or correct {URL_VARIABLE}"
         )
 
-    def _problem(self, call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
+    def _problem(self, call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
         """The problem; a refused proof with what was signed with, which the service does not tell strangers."""
         problem = _problem(call, answer)
         if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
@@ -161,7 +161,7 @@ class Transport:
         detail = f"{problem.detail}; {signed}; {hint}"
         return ServiceRefused(problem.status, problem.problem_code, detail, problem.extras)
 
-    async def _try(self, call: Call) -> Answered | httpx2.TransportError:
+    async def _try(self, call: ApiCall) -> HttpResponse | httpx2.TransportError:
         try:
             answer = await self._send(call)
             if _asks_for_nonce(answer):
@@ -170,19 +170,19 @@ class Transport:
         except httpx2.TransportError as error:
             return error
 
-    async def _send(self, call: Call) -> Answered:
+    async def _send(self, call: ApiCall) -> HttpResponse:
         target = self._prefix + call.path
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", **call.headers}
         if call.body:
             headers["Content-Type"] = "application/json"
         if call.wait:
             headers["Prefer"] = f"wait={call.wait}"
-        if (traceparent := tracing.here()) is not None:
+        if (traceparent := tracing.current_traceparent()) is not None:
             headers["traceparent"] = traceparent
         if call.signed:
             headers[_PROOF] = self._proof(call, target)
         answer = await self._waits.send(
-            Asked(
+            HttpRequest(
                 method=call.method,
                 target=target,
                 headers=headers,
@@ -197,7 +197,7 @@ class Transport:
             self._nonces.current = nonce
         return answer
 
-    def _proof(self, call: Call, target: str) -> str:
+    def _proof(self, call: ApiCall, target: str) -> str:
         path, _, query = target.partition("?")
         return make_proof(
             self._key,
@@ -210,38 +210,38 @@ class Transport:
             now=int(self._clock.wall()),
         )
 
-    def _pause(self, tried: int, answer: Answered | Exception) -> float:
+    def _pause(self, tried: int, answer: HttpResponse | Exception) -> float:
         """Doubling, half of it random; the service may ask for longer within our limit."""
         longest = self._settings.retry_max_seconds
         pause: float = min(self._settings.retry_base_seconds * 2.0**tried, longest)
-        asked = 0 if isinstance(answer, Exception) else _asked_pause(answer)
+        asked = 0 if isinstance(answer, Exception) else _retry_after(answer)
         if not isinstance(answer, Exception) and answer.status == 429:
             return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)  # earlier is refused again
         return min(max(pause, asked), longest) * (0.5 + secrets.randbelow(1000) / 2000)
 
 
-def _asked_pause(answer: Answered) -> int:
+def _retry_after(answer: HttpResponse) -> int:
     """The seconds of Retry-After; a date there is passed over."""
     asked = answer.headers.get("Retry-After", "")
     return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
 
 
-def _is_busy(answer: Answered) -> bool:
+def _is_busy(answer: HttpResponse) -> bool:
     return answer.status in _BUSY_STATUSES or _code(answer) == ErrorCode.IDEMPOTENCY_IN_FLIGHT
 
 
-def _asks_for_nonce(answer: Answered) -> bool:
+def _asks_for_nonce(answer: HttpResponse) -> bool:
     return answer.status == 401 and _code(answer) == ErrorCode.USE_NONCE
 
 
-def _code(answer: Answered) -> str | None:
+def _code(answer: HttpResponse) -> str | None:
     if answer.status < 400:
         return None
     code = _problem_members(answer).get("code")
     return code if isinstance(code, str) else None
 
 
-def _problem_members(answer: Answered) -> dict[str, Any]:
+def _problem_members(answer: HttpResponse) -> dict[str, Any]:
     """The members of problem details; an answer that is none (a proxy's page) has none."""
     if "json" not in answer.headers.get("Content-Type", ""):
         return {}
@@ -252,7 +252,7 @@ def _problem_members(answer: Answered) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _skew(answer: Answered, now: float) -> str | None:
+def _skew(answer: HttpResponse, now: float) -> str | None:
     """Whether our clock is the trouble, by the service's own."""
     try:
         service = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
@@ -264,7 +264,7 @@ def _skew(answer: Answered, now: float) -> str | None:
     return f"this machine's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} the service's; set the clock"
 
 
-def _problem(call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
+def _problem(call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
     members = _problem_members(answer)
     code, detail = members.pop("code", None), members.pop("detail", None)
     if not isinstance(code, str) or answer.status >= 500 or answer.status < 400:

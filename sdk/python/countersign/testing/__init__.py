@@ -3,7 +3,7 @@
 The SDK never imports the service: it starts the installed one as an operator would, in a process of its own.
 """
 
-from countersign.testing.deciding import Decide
+from countersign.testing.decisions import Decide
 from countersign.testing.people import People, VoteRefused
 from countersign.testing.service import ServiceFailed, TestedService
 

@@ -120,7 +120,7 @@ class People:
             raise MisuseError(f"{answer!r} is no answer to a task; there are {', '.join(TaskAnswer)}")
         view = self._view_of(asked)
         with self._speaking_for(by) as subject:
-            task = _the_one(view, self._tasks_of(view.txn, subject, tool, effect), answer)
+            task = _matching_task(view, self._tasks_of(view.txn, subject, tool, effect), answer)
             word = SettleRequest(
                 answer=TaskAnswer(answer),
                 effect_digest=task.effect.effect_digest,
@@ -137,7 +137,7 @@ class People:
             waiting = self._reviews_of(view.txn, subject)
             mine = [one for one in waiting if not is_group or by in _asked_by(one)]
             if not mine:
-                raise MisuseError(_nothing_waits(view, waiting, by))
+                raise MisuseError(_no_open_review(view, waiting, by))
             for one in mine:
                 self._cast(subject, one.review_id, verdict, reason)
 
@@ -176,7 +176,7 @@ class People:
         try:
             return self._runtime.client().view(self._txn_of(asked))
         except ServiceRefused as refused:
-            if not refused.is_not_there or not isinstance(asked, str):
+            if not refused.is_not_found or not isinstance(asked, str):
                 raise
             raise MisuseError(
                 f"this agent has staged nothing as one under the key {asked!r}; where each call stands alone "
@@ -206,27 +206,27 @@ class People:
         self._post(subject, f"/v1/reviews/{review_id}/votes", vote)
 
     def _get(self, subject: str, path: str) -> bytes:
-        return _taken(self._browsers.of(subject).get(path), subject)
+        return _require_accepted(self._browsers.of(subject).get(path), subject)
 
     def _post(self, subject: str, path: str, said: WireModel) -> None:
         browser = self._browsers.of(subject)
         token = _FORM_TOKEN.search(browser.get("/", headers={"Accept": "text/html"}).text)
         headers = {"Content-Type": "application/json", "X-CSRF-Token": token[1] if token else ""}
-        _taken(browser.post(path, content=dump(said), headers=headers), subject)
+        _require_accepted(browser.post(path, content=dump(said), headers=headers), subject)
 
 
 def _asked_by(review: ReviewView) -> set[str]:
     return {group for need in review.needs for group in need.groups}
 
 
-def _nothing_waits(view: TransactionView, waiting: Sequence[ReviewView], by: str) -> str:
+def _no_open_review(view: TransactionView, waiting: Sequence[ReviewView], by: str) -> str:
     asked = sorted({group for one in waiting for group in _asked_by(one)})
     if asked:
         return f"nothing waits for {by!r}; asked are {', '.join(asked)}"
     return f"nothing waits for people: the transaction is {view.state.value!r}"
 
 
-def _the_one(view: TransactionView, tasks: Sequence[TaskDetail], answer: str) -> TaskDetail:
+def _matching_task(view: TransactionView, tasks: Sequence[TaskDetail], answer: str) -> TaskDetail:
     """The task this answer is for; the only one also where it takes others, which the service then says."""
     if not tasks:
         raise MisuseError(f"nothing of that is to be settled: the transaction is {view.state.value!r}")
@@ -241,13 +241,13 @@ def _the_one(view: TransactionView, tasks: Sequence[TaskDetail], answer: str) ->
     return fitting[0]
 
 
-def _taken(answer: httpx2.Response, subject: str) -> bytes:
+def _require_accepted(answer: httpx2.Response, subject: str) -> bytes:
     if answer.is_error:
-        raise VoteRefused(f"{subject} may not decide this, or not so: {_said(answer)}")
+        raise VoteRefused(f"{subject} may not decide this, or not so: {_service_message(answer)}")
     return answer.content
 
 
-def _said(answer: httpx2.Response) -> str:
+def _service_message(answer: httpx2.Response) -> str:
     """The service's words for it, where it has some (RFC 9457)."""
     if answer.headers.get("Content-Type", "").startswith("application/problem+json"):
         return str(answer.json()["detail"])[:_SAID]

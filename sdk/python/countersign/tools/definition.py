@@ -13,7 +13,7 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, require_tool_name
 from countersign.contract.pointers import pointer_to
 from countersign.errors import RegistrationError
-from countersign.tools.declaring import Draft, FailureMeans, Lane
+from countersign.tools.declaration import Draft, FailureMeans, Lane
 from countersign.tools.signature import Signature
 
 GIVEN_MANIFEST: Final = "__countersign_manifest__"
@@ -58,7 +58,7 @@ class Tool:
         Raises:
             RegistrationError: the declaration lacks something, or contradicts itself.
         """
-        from countersign.manifests.drafting import draft_manifest
+        from countersign.manifests.drafts import draft_manifest
 
         return draft_manifest(self)
 

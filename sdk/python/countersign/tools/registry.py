@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.texts import storable
-from countersign.tools.current import importing
+from countersign.tools.context import importing
 from countersign.tools.definition import Probe, Tool
 
 
@@ -150,8 +150,8 @@ def _where(fn: Callable[..., Any]) -> str:
 
 
 GUARD: Final = 'put what it does below `if __name__ == "__main__":`'
-_GATES_MCP: Final = "countersign.integrations.mcp_session"  # loaded by the import of gate_mcp
-_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
+_MCP_MODULE: Final = "countersign.integrations.mcp_session"  # loaded by the import of gate_mcp
+_SDK_FOLDER: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -165,7 +165,7 @@ def load_tools(*names: str, connected: bool = False) -> ToolRegistry:
     """
     for name in names:
         _load(name)
-    if not list(default_registry) and not (connected and _GATES_MCP in sys.modules):
+    if not list(default_registry) and not (connected and _MCP_MODULE in sys.modules):
         raise MisuseError(
             f"{' and '.join(map(repr, names))} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above "
             "each function that changes something; tools of an MCP server are exported from its listing (--mcp FILE)"
@@ -183,14 +183,14 @@ def _load(name: str) -> None:
             _import_module(name)
 
 
-def files_beside(folder: Path) -> list[Path]:
+def modules_in_folder(folder: Path) -> list[Path]:
     """The imported modules' files that lie in a folder or below it, and are not installed there."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return sorted({path for file in files if file and _is_beside(path := Path(file).resolve(), folder)})
 
 
 def _is_beside(path: Path, folder: Path) -> bool:
-    if not path.is_relative_to(folder) or path.is_relative_to(_OURS):
+    if not path.is_relative_to(folder) or path.is_relative_to(_SDK_FOLDER):
         return False
     inside = path.relative_to(folder).parts
     return not any(part.startswith(".") or part in {"site-packages", "node_modules"} for part in inside)
@@ -209,12 +209,12 @@ def _importing(name: str) -> Iterator[None]:
     except CountersignError:
         raise
     except Exception as error:
-        raise MisuseError(f"{name!r} cannot be imported: {_place_of(error)}") from error
+        raise MisuseError(f"{name!r} cannot be imported: {_error_location(error)}") from error
     finally:
         importing.reset(token)
 
 
-def _place_of(error: Exception) -> str:
+def _error_location(error: Exception) -> str:
     """An import's error in one line, with the line of the program it came from, as its author would look for it."""
     said = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
     if isinstance(error, SyntaxError):
@@ -230,7 +230,7 @@ def _last_frame(trace: TracebackType | None) -> tuple[str, int] | None:
 
 def _is_machinery(filename: str) -> bool:
     """Whether a file is Python's, a library's or ours: the author looks for the line of their own that led there."""
-    return filename.startswith(("<", _OURS, *_INSTALLED))
+    return filename.startswith(("<", _SDK_FOLDER, *_INSTALLED))
 
 
 def _import_module(name: str) -> None:

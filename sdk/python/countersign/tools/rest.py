@@ -35,9 +35,9 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
-from countersign.tools.current import current_effect, firing_effect, require_no_probe
+from countersign.tools.context import current_effect, firing_effect, require_no_probe
 from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
-from countersign.tools.rest_security import filled, sound, told, unsendable
+from countersign.tools.rest_security import fill_path, find_invalid_header, require_base_url, told
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
@@ -73,7 +73,7 @@ class RestUnknown(CountersignError):
 
 
 @dataclass(frozen=True, slots=True)
-class RestAnswer:
+class RestResponse:
     """An answer below 300 (but 202 and 207): it has been done. `json` is what the service wrote, of whatever type, and
     None where the body is none, or not `whole`: larger or slower than we read, or broken off; then `text` is its
     beginning.
@@ -100,7 +100,7 @@ class _Request(NamedTuple):
         return hashlib.sha256(head + b"\n" + (self.content or b"")).hexdigest()
 
 
-class _Heard(NamedTuple):
+class _Received(NamedTuple):
     """The status of an answer, as much of its text as we keep, whether that is all, and what may be told of it."""
 
     status: int
@@ -134,7 +134,7 @@ class RestApi:
         accepted_is_done: bool = False,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._url = sound(url)
+        self._url = require_base_url(url)
         self._accepted_is_done = accepted_is_done
         self._headers = headers
         self._idempotency_header = idempotency_header
@@ -145,7 +145,7 @@ class RestApi:
 
     def get(
         self, path: str, values: Mapping[str, str | int] = {}, *, query: Mapping[str, str] = {}
-    ) -> RestAnswer:
+    ) -> RestResponse:
         """Read. It may stand outside an effect."""
         return self.request("GET", path, values, query=query)
 
@@ -167,7 +167,7 @@ class RestApi:
         """
         request = self._request("GET", path, values, query, None)
         what = request.what
-        with _of_the_call():
+        with _require_sole_request():
             status, text, whole, _ = self._send(request, {})
         if not (200 <= status < 300 or status == _NOT_THERE):
             return Unsure(f"{what} was answered {status}")
@@ -181,19 +181,19 @@ class RestApi:
         result = None if status == _NOT_THERE else found(says)
         return DidNotHappen() if result is None else Happened(result)
 
-    def post(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+    def post(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
         """Have something made or done."""
         return self.request("POST", path, values, json=json)
 
-    def put(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+    def put(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
         """Put something in place."""
         return self.request("PUT", path, values, json=json)
 
-    def patch(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+    def patch(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
         """Change something."""
         return self.request("PATCH", path, values, json=json)
 
-    def delete(self, path: str, values: Mapping[str, str | int] = {}) -> RestAnswer:
+    def delete(self, path: str, values: Mapping[str, str | int] = {}) -> RestResponse:
         """Remove something."""
         return self.request("DELETE", path, values)
 
@@ -205,7 +205,7 @@ class RestApi:
         *,
         query: Mapping[str, str] = {},
         json: JSON = None,
-    ) -> RestAnswer:
+    ) -> RestResponse:
         """Send one request. `{name}` in the path is replaced by that value, quoted: it never becomes another path.
 
         Raises:
@@ -215,7 +215,7 @@ class RestApi:
             MisuseError: path and values do not fit, or another change of the same call is under way.
         """
         request = self._request(method, path, values, query, json)
-        with _of_the_call():
+        with _require_sole_request():
             if method in _SAFE:
                 return self._answer(request, {})
             require_no_probe(f"sends {request.what}")
@@ -226,16 +226,16 @@ class RestApi:
     def _request(
         self, method: str, path: str, values: Mapping[str, str | int], query: Mapping[str, str], json: JSON
     ) -> _Request:
-        url = httpx2.URL(self._url + filled(path, values)).copy_merge_params(dict(query))
+        url = httpx2.URL(self._url + fill_path(path, values)).copy_merge_params(dict(query))
         return _Request(f"{method} {path}", method, url, None if json is None else canonicalize(json))
 
-    def _answer(self, request: _Request, ours: Mapping[str, str]) -> RestAnswer:
-        return _judged(request.what, self._send(request, ours), accepted_is_done=self._accepted_is_done)
+    def _answer(self, request: _Request, ours: Mapping[str, str]) -> RestResponse:
+        return _interpret(request.what, self._send(request, ours), accepted_is_done=self._accepted_is_done)
 
-    def _send(self, request: _Request, ours: Mapping[str, str]) -> _Heard:
+    def _send(self, request: _Request, ours: Mapping[str, str]) -> _Received:
         what = request.what
         given = dict(self._headers() if callable(self._headers) else self._headers)
-        if name := unsendable(given):
+        if name := find_invalid_header(given):
             raise NotDone(f"{what} was not sent: the header {name!r} has a value that no request can carry")
         json = {} if request.content is None else {"Content-Type": "application/json"}
         until = time.monotonic() + self._timeout
@@ -244,7 +244,7 @@ class RestApi:
                 request.method, request.url, headers={**given, **ours, **json}, content=request.content
             ) as response:
                 text, whole = self._read(response, until)
-                return _Heard(response.status_code, text, whole, told(text, given))
+                return _Received(response.status_code, text, whole, told(text, given))
         except _NOT_SENT as error:
             raise NotDone(f"{what} was not sent: {type(error).__name__}") from None
         except httpx2.HTTPError as error:
@@ -288,7 +288,7 @@ class RestApi:
 
 
 @contextmanager
-def _of_the_call() -> Iterator[None]:
+def _require_sole_request() -> Iterator[None]:
     """A refusal says of its own request that nothing happened; of the call only while no other one may have acted."""
     try:
         yield
@@ -299,10 +299,10 @@ def _of_the_call() -> Iterator[None]:
         raise RestUnknown(f"{refused}; and something else of this call may have been done") from refused
 
 
-def _judged(what: str, heard: _Heard, *, accepted_is_done: bool) -> RestAnswer:
+def _interpret(what: str, heard: _Received, *, accepted_is_done: bool) -> RestResponse:
     status, text, whole, begins = heard
     if 200 <= status < 300 and (accepted_is_done or status not in _NOT_COMPLETE):
-        return RestAnswer(status, _json(text) if whole else None, text, whole)
+        return RestResponse(status, _json(text) if whole else None, text, whole)
     answered = f"{what} was answered {status}: {begins}".rstrip(": ")
     if 400 <= status < 500 and status not in _UNDECIDED:
         raise NotDone(answered)

@@ -23,7 +23,7 @@ from countersign.settings import is_loopback
 _NAME: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
-def filled(path: str, values: Mapping[str, str | int]) -> str:
+def fill_path(path: str, values: Mapping[str, str | int]) -> str:
     """The path with each `{name}` replaced by its value, quoted.
 
     Raises:
@@ -45,7 +45,7 @@ def _segment(name: str, value: str | int) -> str:
     return quote(written, safe="")
 
 
-def sound(url: str) -> str:
+def require_base_url(url: str) -> str:
     """The address of a service, as it was given, but for a slash at its end.
 
     Raises:
@@ -82,7 +82,7 @@ def _parts(url: str) -> SplitResult | None:
         return None
 
 
-_MAX_TOLD: Final = 300  # characters of an answer that people and agents get to read
+_MAX_EXCERPT: Final = 300  # characters of an answer that people and agents get to read
 _SHORTEST: Final = 4  # characters of a value that can be a credential; "1" is a version
 _RUN: Final = 8  # characters in a row that say too much: of a token, not of "Bearer"
 _HIDDEN: Final = "[hidden]"
@@ -105,11 +105,11 @@ _LONGEST_ESCAPE: Final = 8  # characters of `&equals;`
 _DEEPEST: Final = 2  # escapes within escapes: a JSON text in a JSON text
 _ENCODINGS: Final = ("utf-8", "latin-1")  # of a user and a password, RFC 7617 section 2.1
 _URL_SAFE: Final = str.maketrans("-_", "+/")
-_LEADS: Final = {0: 0, 1: 2, 2: 3}
+_BASE64_OFFSETS: Final = {0: 0, 1: 2, 2: 3}
 """By how many bytes come before a value: how many characters of base64 say something of them too."""
 
 
-def unsendable(headers: Mapping[str, str]) -> str | None:
+def find_invalid_header(headers: Mapping[str, str]) -> str | None:
     """The name of a header whose value no request can carry, as one with the line break of the file it came from."""
     return next((name for name, value in headers.items() if not _SENDABLE.fullmatch(value)), None)
 
@@ -124,13 +124,13 @@ def told(text: str, headers: Mapping[str, str]) -> str:
         word[at : at + _RUN] for form in forms for word in form.split() for at in range(len(word) - _RUN + 1)
     }
     # A value that begins before the cut is seen whole.
-    seen = text[: _MAX_TOLD + _LONGEST_ESCAPE * max(map(len, forms), default=0)]
+    seen = text[: _MAX_EXCERPT + _LONGEST_ESCAPE * max(map(len, forms), default=0)]
     hides = bytearray(len(seen))
     for read in _readings(seen):
         for begin, end in _found(_folded(read.text), forms, runs):
             start, stop = read.begins[begin], read.ends[end - 1]
             hides[start:stop] = b"\1" * (stop - start)
-    parts = itertools.groupby(zip(seen[:_MAX_TOLD], hides, strict=False), key=lambda one: one[1])
+    parts = itertools.groupby(zip(seen[:_MAX_EXCERPT], hides, strict=False), key=lambda one: one[1])
     return "".join(_HIDDEN if hidden else "".join(one for one, _ in part) for hidden, part in parts)
 
 
@@ -182,7 +182,7 @@ def _folded(text: str) -> str:
 def _in_base64(value: str) -> Iterator[str]:
     """Each word of it as it stands in base64 wherever it begins there, without what a neighbour has a part in."""
     for word in value.split():
-        for before, lead in _LEADS.items():
+        for before, lead in _BASE64_OFFSETS.items():
             packed = b"\0" * before + word.encode()
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
                 yield encode(packed).decode().rstrip("=")[lead:]

@@ -39,7 +39,7 @@ from countersign.texts import storable, text_of
 _NAME: Final = re.compile(r"[^\W\d][\w\[\],.| -]{0,63}\Z")
 
 
-def nested(value: object) -> Iterator[tuple[str, object]]:
+def walk_values(value: object) -> Iterator[tuple[str, object]]:
     """The value and all that is inside it, keys too, each with a pointer for people (`""` is the value itself).
 
     Raises:
@@ -51,7 +51,7 @@ def nested(value: object) -> Iterator[tuple[str, object]]:
         place, depth, one = waiting.pop()
         seen += 1
         yield place, one
-        inside = step_and_child(one)
+        inside = children_of(one)
         if inside is None:
             continue
         if depth > ARGS_LIMITS.max_depth:
@@ -75,7 +75,7 @@ def pointer_step(step: object) -> str:
     return step if type(step) is str and _NAME.match(step) else "*"
 
 
-def step_and_child(value: object) -> Iterable[tuple[object, object]] | None:
+def children_of(value: object) -> Iterable[tuple[object, object]] | None:
     """Of a container each step into it, with what is there; None of anything else."""
     if isinstance(value, Mapping):
         return ((key if isinstance(key, str) else None, value[key]) for key in value)
@@ -124,13 +124,13 @@ def require_runs_when_called(fn: object, tool: str) -> None:
         )
 
 
-def unfinished(value: object) -> UnfinishedError | None:
+def unfinished_error(value: object) -> UnfinishedError | None:
     """The error of a result that is such work, or holds it. A coroutine in it that was never begun is closed, so that
     Python warns of none; nothing of it is run.
     """
     kind = None
     with suppress(Exception):  # looking runs code of the value
-        for _, one in nested(value):
+        for _, one in walk_values(value):
             if not _is_unfinished(type(one)):
                 continue
             kind = kind or type(one).__name__
@@ -160,13 +160,13 @@ class Result:
         self._hint = hint
         self._tool = tool
 
-    def require_told_apart(self) -> None:
+    def require_unambiguous(self) -> None:
         """Refuse a type that would come back as another one.
 
         Raises:
             RegistrationError: in a union with text, it would come back as text.
         """
-        kind = self.taken_for_text
+        kind = self.text_like_types
         if kind is not None:
             raise RegistrationError(
                 f"tool {self._tool!r} says that it returns text or a {kind}: results are kept as JSON, where a {kind} "
@@ -175,9 +175,9 @@ class Result:
             )
 
     @property
-    def taken_for_text(self) -> str | None:
+    def text_like_types(self) -> str | None:
         """The first type it names that would come back as text, for it stands beside text; None where there is none."""
-        return next(_taken_for_text(self._hint), None)
+        return next(_text_like_types(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
         """It as canonical bytes, or None where it has no JSON form: neither has what raises when it is looked at, nor
@@ -226,10 +226,10 @@ class Result:
 
 
 def _is_spent_by_reading(value: object) -> bool:
-    return any(hasattr(type(one), "__next__") for _, one in nested(value))
+    return any(hasattr(type(one), "__next__") for _, one in walk_values(value))
 
 
-def _taken_for_text(hint: Any) -> Iterator[str]:
+def _text_like_types(hint: Any) -> Iterator[str]:
     """The names of types that stand beside text in a union, and are text in JSON."""
     members = list(_members(hint))
     if len(members) > 1 and any(member is str for member in members):
@@ -238,7 +238,7 @@ def _taken_for_text(hint: Any) -> Iterator[str]:
         )
     for member in members:
         for inner in typing.get_args(member) if typing.get_origin(member) is not typing.Literal else ():
-            yield from _taken_for_text(inner)
+            yield from _text_like_types(inner)
 
 
 def _members(hint: Any) -> Iterator[Any]:
@@ -276,7 +276,7 @@ def _name(member: Any) -> str:
 _UNKNOWN_TYPE: Final = "Unable to serialize unknown type"  # how pydantic begins where it names a type alone
 
 
-def problem(item: Mapping[str, Any]) -> str:
+def validation_text(item: Mapping[str, Any]) -> str:
     """One error of pydantic: the place and its message."""
     steps, what = item["loc"], ""
     if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
@@ -290,7 +290,7 @@ def problem(item: Mapping[str, Any]) -> str:
     return f"{where}: {what}{told}{instead}"
 
 
-def why_unwritten(error: Exception) -> str:
+def serialization_error_text(error: Exception) -> str:
     """Why a value cannot be written. What code of its own raised may quote it."""
     text = text_of(error)
     if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
@@ -298,7 +298,7 @@ def why_unwritten(error: Exception) -> str:
     return f"reading it raised {type(error).__name__}"
 
 
-def is_text(text: str) -> bool:
+def is_utf8_text(text: str) -> bool:
     """Whether it can be written as UTF-8."""
     try:
         str.encode(text)  # a subclass may have an `encode` of its own
@@ -307,16 +307,16 @@ def is_text(text: str) -> bool:
     return True
 
 
-def at(place: str) -> str:
+def bracketed(place: str) -> str:
     """The place in brackets, where there is one."""
     return f" (at {place})" if place else ""
 
 
-def refused_place(value: object) -> str:
+def refused_pointer(value: object) -> str:
     """A pointer to the innermost value that admission refuses by itself; `""` where that is the whole."""
-    for step, child in step_and_child(value) or ():
+    for step, child in children_of(value) or ():
         try:
             admit(child)
         except AdmissionError:
-            return f"/{pointer_step(step)}{refused_place(child)}"
+            return f"/{pointer_step(step)}{refused_pointer(child)}"
     return ""

@@ -34,13 +34,13 @@ from countersign.texts import text_of
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.results import (
     Result,
-    at,
-    is_text,
-    nested,
-    problem,
-    refused_place,
+    bracketed,
+    is_utf8_text,
+    refused_pointer,
     require_runs_when_called,
-    why_unwritten,
+    serialization_error_text,
+    validation_text,
+    walk_values,
 )
 
 T = TypeVar("T")
@@ -115,7 +115,9 @@ class Signature:
             self._adapter.validate_python(known)
         except ValidationError as error:
             found = error.errors(include_input=False, include_url=False)
-            wrong += [problem(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1]
+            wrong += [
+                validation_text(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1
+            ]
         if wrong:
             raise NotStageable(f"{self.tool!r} cannot be called like this: {'; '.join(wrong)}")
 
@@ -138,7 +140,7 @@ class Signature:
         """
         return self._validate(values)
 
-    def require_fitting(self, raw: bytes) -> None:
+    def require_args_fit(self, raw: bytes) -> None:
         """Refuse bytes that somebody else wrote and that the arguments they stand for would not be written as: a text
         that passes for a number would reach the tool as a number, and people signed the text.
 
@@ -205,25 +207,26 @@ class Signature:
         return f"missing {', '.join(repr(name) for name in needed if name not in given)}"
 
     def _require_value(self, name: str, value: object) -> None:
-        for place, one in nested(value):
+        for place, one in walk_values(value):
             if isinstance(one, Placeholder):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{at(place)}, which has not "
-                    "happened yet and may never; call it in a later transaction, with the .result of this one"
+                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{bracketed(place)}, which "
+                    "has not happened yet and may never; call it in a later transaction, with the .result of this one"
                 )
-            if isinstance(one, str) and not is_text(one):
+            if isinstance(one, str) and not is_utf8_text(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{at(place)}; repair the text"
+                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{bracketed(place)}; "
+                    "repair the text"
                 )
             if isinstance(one, float) and not math.isfinite(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{at(place)}; leave it "
+                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{bracketed(place)}; leave it "
                     "out or send text"
                 )
             if isinstance(one, _UNFAITHFUL):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{at(place)}, which JSON does not "
-                    f"carry faithfully; {_INSTEAD}"
+                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{bracketed(place)}, which JSON "
+                    f"does not carry faithfully; {_INSTEAD}"
                 )
 
     def _validate(self, values: Mapping[str, object]) -> dict[str, Any]:
@@ -233,10 +236,10 @@ class Signature:
                 return adapter.validate_python(dict(values))
             except ValidationError as error:
                 problems = "; ".join(
-                    problem(item) for item in error.errors(include_input=False, include_url=False)
+                    validation_text(item) for item in error.errors(include_input=False, include_url=False)
                 )
         except Exception as error:  # noqa: BLE001 - a validator or a value may raise anything
-            problems = why_unwritten(error)
+            problems = serialization_error_text(error)
         # Out here: the error itself holds every value given, secrets too, and would be the context of this one.
         raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}")
 
@@ -256,7 +259,7 @@ class Signature:
         except CountersignError:
             raise
         except Exception as error:  # noqa: BLE001 - as it says
-            why = why_unwritten(error)
+            why = serialization_error_text(error)
         # out here, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
@@ -265,7 +268,7 @@ class Signature:
         try:
             return admit(dumped)
         except AdmissionError as error:
-            why = f"{error}{at(refused_place(dumped))}"
+            why = f"{error}{bracketed(refused_pointer(dumped))}"
         # out here, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 

@@ -28,9 +28,15 @@ from countersign.contract import names
 from countersign.contract.admission import load
 from countersign.contract.manifest import READ_GROUP
 from countersign.errors import OutsideTransaction, RegistrationError
-from countersign.tools.classes import compensation_of, methods_of, probe_of
-from countersign.tools.current import Watching, current_transaction, open_transaction
-from countersign.tools.declaring import FailureMeans, Lane, draft_of, require_calling, require_sound
+from countersign.tools.class_tools import compensation_of, methods_of, probe_of
+from countersign.tools.context import OpenTransaction, current_transaction, open_transaction
+from countersign.tools.declaration import (
+    FailureMeans,
+    Lane,
+    build_draft,
+    require_valid_calls,
+    require_valid_lane,
+)
 from countersign.tools.definition import Probe, Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
@@ -146,12 +152,12 @@ def tool(
         adapter = READS
 
     def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
-        require_sound(called, lane, adapter, said | calling)
-        require_calling(called, calling)
+        require_valid_lane(called, lane, adapter, said | calling)
+        require_valid_calls(called, calling)
         signature = Signature(fn, called)
         # a live one answers its own run, and a replay says where its type is not in the record
         if lane == "staged":
-            signature.result.require_told_apart()
+            signature.result.require_unambiguous()
         return Tool(
             name=called,
             fn=fn,
@@ -159,7 +165,7 @@ def tool(
             lane=lane,
             adapter=adapter,
             manifest_path=manifest,
-            draft=draft_of(called, said, signature),
+            draft=build_draft(called, said, signature),
             repeat=repeat,
             failure_means=failure_means,
             own_thread=own_thread,
@@ -267,7 +273,7 @@ class _GatedAsync:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def _watching(one: Tool) -> Watching:
+def _watching(one: Tool) -> OpenTransaction:
     txn = current_transaction.get()
     if txn is None:
         raise OutsideTransaction(

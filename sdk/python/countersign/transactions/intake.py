@@ -20,18 +20,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from countersign.commit.attempt import describe_ending
-from countersign.commit.plan import require_fires_here
+from countersign.commit.attempt import describe_block_error
+from countersign.commit.plan import require_own_enforcement_point
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
-from countersign.live.calls import LiveCallAsked
-from countersign.tools.current import Place, here
+from countersign.live.calls import LiveCallRequest
+from countersign.tools.context import ExecutionContext, execution_context
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncWaits, run
+from countersign.waiting import AsyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.runtime import Engine
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def _said(variable: ContextVar[T], value: T) -> Iterator[None]:
+def _set_in_context(variable: ContextVar[T], value: T) -> Iterator[None]:
     """It is so in this context, and in those that are copied from it meanwhile; both may outlive the block."""
     before = variable.get()
     variable.set(value)
@@ -86,7 +86,7 @@ class Intake:
         self.placeholders: list[Placeholder[Any]] = []
         self.calls = CallNames(engine.settings.agent, key)
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []  # calls of async tools, awaited or not
-        self.owner: Final[Place] = here()
+        self.owner: Final[ExecutionContext] = execution_context()
         self.is_open = True
         self._open_step = open_step
         self._key = key
@@ -142,7 +142,7 @@ class Intake:
         n, call_key = self.calls.next(tool, raw)
         group = 0 if self._group is None else self._group.number
         placeholder = self._step_for(call_key).stage(
-            tool, raw, n, call_key, group, self._engine.manifests.secret_of_staged(tool)
+            tool, raw, n, call_key, group, self._engine.manifests.staged_secret_pointers(tool)
         )
         self.calls.staged(tool, raw, placeholder)
         self.placeholders.append(placeholder)
@@ -158,28 +158,28 @@ class Intake:
             self._require_known(tool)
             n, call_key = self.calls.next(tool, raw)
             self.calls.ran(tool, raw)
-        call = LiveCallAsked(tool, raw, n, call_key)
+        call = LiveCallRequest(tool, raw, n, call_key)
         if tool.is_async:
             return self._run_asked(call)
         with self._named(call):
-            run(self.steps[0].require_released(self._blocking, call, self._claimed))
+            run_sync(self.steps[0].require_released(self._blocking, call, self._claimed))
         return self._begin_live(call)()
 
-    async def _run_asked(self, call: LiveCallAsked) -> Any:
+    async def _run_asked(self, call: LiveCallRequest) -> Any:
         with self._named(call):
             await self.steps[0].require_released(self._engine, call, self._claimed)
         answer = self._begin_live(call)()
         return await answer if inspect.isawaitable(answer) else answer  # a replay answers without the world
 
-    def _begin_live(self, call: LiveCallAsked) -> Callable[[], Any]:
+    def _begin_live(self, call: LiveCallRequest) -> Callable[[], Any]:
         """Asking took its time: the block may have ended meanwhile."""
         with self._lock:
             self._require_known(call.tool)
-            secret = self._engine.manifests.secret_of_live(call.tool)
+            secret = self._engine.manifests.live_secret_pointers(call.tool)
             return self.steps[0].begin_live(call.tool, call.args, call.call_key, secret)
 
     @contextmanager
-    def _named(self, call: LiveCallAsked) -> Iterator[None]:
+    def _named(self, call: LiveCallRequest) -> Iterator[None]:
         """A call that was refused before it ran leaves its name to the next."""
         calls = self.calls
         try:
@@ -189,9 +189,9 @@ class Intake:
                 calls.refused(call.tool, call.args, call.n)
             raise
 
-    def hides_live(self, tool: Tool) -> bool:
+    def live_call_has_secrets(self, tool: Tool) -> bool:
         """Whether a live tool has secret arguments."""
-        return bool(self._engine.manifests.secret_of_live(tool))
+        return bool(self._engine.manifests.live_secret_pointers(tool))
 
     def _step_for(self, call_key: str) -> Step:
         if not self._independent:
@@ -199,7 +199,9 @@ class Intake:
         agent = self._engine.settings.agent
         txn = names.independent_txn_id(agent=agent, run_key=self._key, call_key=call_key)
         # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
-        step = run(self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False))
+        step = run_sync(
+            self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False)
+        )
         self.steps.append(step)
         return step
 
@@ -225,13 +227,13 @@ class Intake:
                 with self.steps[0].savepoint(self._blocking):
                     yield
         except BaseException as error:
-            if here().pid != self.owner.pid:
+            if execution_context().pid != self.owner.pid:
                 raise
             self.calls = calls
             del self.placeholders[staged:], self.made[made:]
             dropped = self.steps[steps:]
             del self.steps[steps:]
-            run(self._fail(dropped, self.steps, self._blocking, error, "the inner block"))
+            run_sync(self._fail(dropped, self.steps, self._blocking, error, "the inner block"))
             raise
 
     async def fail(self, error: BaseException) -> None:
@@ -250,13 +252,13 @@ class Intake:
         finally:
             self._dropped_secrets |= any(step.has_secrets for step in steps)
             hidden = self._dropped_secrets or any(step.has_secrets for step in others)
-            note = f"{where} raised {describe_ending(error, has_secrets=hidden)}"
+            note = f"{where} raised {describe_block_error(error, has_secrets=hidden)}"
             for step in steps:
                 step.abort(note)
 
     def repeat(self) -> AbstractContextManager[None]:
         """A block in which an equal call is meant once more."""
-        return _said(_repeating_here, self)
+        return _set_in_context(_repeating_here, self)
 
     @contextmanager
     def parallel(self) -> Iterator[None]:
@@ -274,12 +276,12 @@ class Intake:
         self._groups += 1
         group = self._group = _Group(self._groups, len(self.placeholders))
         try:
-            with _said(_group_here, group):
+            with _set_in_context(_group_here, group):
                 yield
         finally:
             with self._lock:
                 self._group = None
-                if here().pid == self.owner.pid:
+                if execution_context().pid == self.owner.pid:
                     self._end_of(group)
 
     def _end_of(self, group: _Group) -> None:
@@ -297,7 +299,7 @@ class Intake:
     def _require_known(self, tool: Tool) -> None:
         if not self.is_open:
             raise OutsideTransaction(f"{tool.name} was called after transaction {self._key!r} had ended")
-        place, group = here(), self._group
+        place, group = execution_context(), self._group
         if place == self.owner:
             return
         if group is not None and place.pid == self.owner.pid:
@@ -315,7 +317,7 @@ class Intake:
         )
 
     def _require_own_block(self, what: str) -> None:
-        if not self.is_open or here() != self.owner:
+        if not self.is_open or execution_context() != self.owner:
             raise OutsideTransaction(
                 f"{what} is opened where transaction {self._key!r} was, and before that has ended"
             )
@@ -325,7 +327,7 @@ class Intake:
             )
 
     def _require_kind(self, tool: Tool) -> None:
-        if tool.is_async and not isinstance(self._engine.waits, AsyncWaits):
+        if tool.is_async and not isinstance(self._engine.waits, AsyncExecutor):
             raise NotStageable(
                 f"{tool.name} is async; open the transaction with `async with transaction(...)`"
             )
@@ -340,9 +342,9 @@ class Intake:
         registry = self._engine.registry
         if tool.draft.compensate is not None:
             registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
-        manifest = self._engine.manifests.at_hand(tool)
+        manifest = self._engine.manifests.local_manifest(tool)
         if manifest is None:
             return
-        require_fires_here(manifest, self._engine.settings.agent)
+        require_own_enforcement_point(manifest, self._engine.settings.agent)
         if manifest.compensation is not None:
             registry.require(manifest.compensation.tool, f"the manifest of {tool.name!r} compensates with it")

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from countersign.commit.review import Answering, OnQuestion, Terms, require_writable
+from countersign.commit.review import CommitOptions, OnQuestion, QuestionResponder, require_utf8
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
-from countersign.tools.current import open_transaction, require_running
+from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from countersign.rehearsal.offline import Rehearsal
     from countersign.runtime import Runtime
+    from countersign.simulation.offline import Simulation
 
 MAX_KEY: Final = 200  # characters
 
@@ -44,7 +44,7 @@ def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY,
             f"a key that begins with {UNNAMED!r} is one that nobody gave, and no other run may find it: write another "
             f"than {key!r}"
         )
-    require_writable(f"the key of a {of}", key)
+    require_utf8(f"the key of a {of}", key)
     return key
 
 
@@ -58,7 +58,7 @@ def require_wait(wait: object) -> None:
         raise MisuseError(f"wait={wait!r} is no number of seconds; ten minutes are wait=600")
 
 
-def claimed_of(purpose: object, reasoning: object, on_behalf_of: object) -> Claimed | None:
+def build_claimed(purpose: object, reasoning: object, on_behalf_of: object) -> Claimed | None:
     """The agent's own words, which people read as such; None where it says nothing.
 
     Raises:
@@ -68,7 +68,7 @@ def claimed_of(purpose: object, reasoning: object, on_behalf_of: object) -> Clai
     said = {name: value for name, value in said.items() if value not in (None, "")}
     for name, value in said.items():
         if isinstance(value, str):
-            require_writable(name, value)
+            require_utf8(name, value)
     try:
         return Claimed.model_validate(said) if said else None
     except ValidationError as error:
@@ -119,7 +119,7 @@ def transaction(
     """
     from countersign.runtime import default_runtime
 
-    require_running()
+    require_not_importing()
     named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else require_key(key)
     require_wait(wait)
     require_isolation(isolation, reruns=False)
@@ -127,18 +127,18 @@ def transaction(
         raise MisuseError(
             "transaction(independent=True) has no live effects, so it has nothing to serialize; leave isolation out"
         )
-    claimed = claimed_of(purpose, reasoning, on_behalf_of)
+    claimed = build_claimed(purpose, reasoning, on_behalf_of)
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != ABORT)
-    rehearsal: Rehearsal[Any] | None = None
+    rehearsal: Simulation[Any] | None = None
     if dry_run:
-        from countersign.rehearsal.dry_run import DryRehearsal  # only those who rehearse load it
+        from countersign.simulation.dry_run import DryRunSimulation  # only those who rehearse load it
 
-        rehearsal = DryRehearsal(named)
+        rehearsal = DryRunSimulation(named)
     outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
         runtime or (outer._runtime if isinstance(outer, Transaction) else default_runtime()),
         named,
-        Terms(wait, claimed, accept_edits, Answering(on_question)),
+        CommitOptions(wait, claimed, accept_edits, QuestionResponder(on_question)),
         independent=independent,
         plain=not any(said),
         rehearsal=rehearsal,

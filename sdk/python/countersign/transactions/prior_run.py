@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reconciliation import adopt, look
+from countersign.commit.reconciliation import adopt_redemption, fetch_transaction
 from countersign.errors import AlreadyRedeemed, JournalError
 from countersign.journal import Journal, Lease, LocalTxn, TransactionRecord
-from countersign.journal.moves import OPEN_TXN
+from countersign.journal.states import OPEN_TXN
 from countersign.live.work import LiveWork
 from countersign.recovery.prior_run import settle_live_only
-from countersign.recovery.roll_forward import Forward
+from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine
 from countersign.texts import add_note
 
@@ -26,20 +26,20 @@ _HOW_ON: Final = {
 _GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under this key, goes on with it"
 
 
-def tell_where_it_stands(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
+def add_state_notes(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
     """Add a note to what interrupted a commit. A journal that cannot be read adds none: the interrupt goes first."""
     for txn in txns:
         try:
             record = journal.transactions.require(txn)
-            add_note(interrupt, f"transaction {key!r}: {_told(journal, record)}")
+            add_note(interrupt, f"transaction {key!r}: {_state_note(journal, record)}")
         except JournalError:
             continue
 
 
-def _told(journal: Journal, record: TransactionRecord) -> str:
+def _state_note(journal: Journal, record: TransactionRecord) -> str:
     rows = journal.transactions.effects(record)
     calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
-    state = record.stands_as
+    state = record.display_state
     told = f"{state}{f' ({calls})' if calls else ''}"
     return f"{told}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else told
 
@@ -48,7 +48,7 @@ log: Final = logging.getLogger("countersign")
 
 
 @contextmanager
-def tidying(txn: str) -> Iterator[None]:
+def log_cleanup_errors(txn: str) -> Iterator[None]:
     """Tidying up must not hide how the transaction ended."""
     try:
         yield
@@ -59,21 +59,21 @@ def tidying(txn: str) -> Iterator[None]:
 _MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 
 
-async def earlier_record(engine: Engine, lease: Lease) -> TransactionRecord:
+async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
     """The record of earlier runs; a redemption whose answer was lost is found now, before its list is replaced."""
     record = engine.journal.transactions.require(lease.txn)
     if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
         return record
-    view = await look(engine, lease.txn)
+    view = await fetch_transaction(engine, lease.txn)
     before = plan_from_journal(record, engine.journal, engine.registry)
     if view is not None:
-        await adopt(engine, lease, before, view)
+        await adopt_redemption(engine, lease, before, view)
     elif before.live and not before.calls:
         settle_live_only(engine, lease, before)
     return engine.journal.transactions.require(lease.txn)
 
 
-async def finish(
+async def finish_prior_run(
     engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
 ) -> Plan:
     """This key was redeemed before: bring that to its end if need be; the list that is in force. Manifests that have
@@ -94,7 +94,7 @@ async def finish(
     if not unfinished:
         live.undo()
         return before
-    for name in before.changed_in(plan):
+    for name in before.tools_changed_in(plan):
         log.warning(
             "the manifest of %s has changed since transaction %r was committed; that goes on with the one of then",
             *(name, plan.run_key),
@@ -102,5 +102,5 @@ async def finish(
     live.rerun = plan.staging
     engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
     engine.journal.stops.go_on(lease)  # whoever runs it again under its key means it
-    await Forward(engine, lease, before, live).run()
+    await RollForward(engine, lease, before, live).run()
     return before

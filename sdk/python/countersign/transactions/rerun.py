@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
-    Answering,
-    Edits,
+    CommitOptions,
     OnQuestion,
-    Terms,
-    pause_seconds,
-    pending_of,
-    until_answered,
-    why_away,
+    ProposalResponder,
+    QuestionResponder,
+    describe_outage,
+    poll_pause,
+    review_pending_error,
+    wait_for_review,
 )
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
     CountersignError,
+    IsolationConflict,
     MisuseError,
-    Moved,
     OutcomeUnknown,
     OverQuota,
     RerunDiffers,
@@ -40,16 +40,16 @@ from countersign.errors import (
     TransactionBusy,
 )
 from countersign.errors.reasons import Proposal
-from countersign.errors.traces import shortened
-from countersign.live.isolation import ABORT, Attempts, Isolation, require_isolation
+from countersign.errors.tracebacks import shorten_traceback
+from countersign.live.isolation import ABORT, ConflictRetries, Isolation, require_isolation
 from countersign.runtime import Engine, Runtime, default_runtime
-from countersign.tools.current import require_running
-from countersign.transactions.opening import claimed_of, require_key, require_wait
+from countersign.tools.context import require_not_importing
+from countersign.transactions.opening import build_claimed, require_key, require_wait
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import AsyncWaits, Waits, run
+from countersign.waiting import AsyncExecutor, Executor, run_sync
 
 if TYPE_CHECKING:
-    from countersign.rehearsal.foreseen import DryRun
+    from countersign.simulation.dry_run_report import DryRun
 
 R = TypeVar("R")
 
@@ -138,24 +138,24 @@ def run_transaction(
         MisuseError: `key`, `wait`, a claim, `isolation` or `fn` is none; nothing has run.
         CountersignError: as leaving a transaction does.
     """
-    require_running()
+    require_not_importing()
     require_key(key)
     require_wait(wait)
     require_step(fn, "run_transaction", "run_transaction(step, key=...) without calling step")
     require_isolation(isolation, reruns=True)
     chosen = runtime or default_runtime()
-    claimed = claimed_of(purpose, reasoning, on_behalf_of)
+    claimed = build_claimed(purpose, reasoning, on_behalf_of)
     if dry_run:
-        from countersign.rehearsal.dry_run import rehearse  # only those who rehearse load it
+        from countersign.simulation.dry_run import run_dry  # only those who rehearse load it
 
-        return rehearse(fn, key=key, runtime=chosen, claimed=claimed)
-    terms = Terms(wait, claimed, accept_edits, Answering(on_question))
+        return run_dry(fn, key=key, runtime=chosen, claimed=claimed)
+    terms = CommitOptions(wait, claimed, accept_edits, QuestionResponder(on_question))
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, terms, isolation)
     try:
-        return run(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+        return run_sync(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
     except CountersignError as answer:
-        raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
+        raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
 
 
 def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction], Any]:
@@ -183,14 +183,14 @@ def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction
 
 
 async def _rerun_async(
-    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, terms: Terms, isolation: Isolation
+    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, terms: CommitOptions, isolation: Isolation
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
         try:
             return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
         except CountersignError as answer:
-            raise shortened(answer)  # noqa: B904 - as above
+            raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
 _DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
@@ -243,10 +243,10 @@ class _Rerun:
     def __init__(
         self,
         runtime: Runtime,
-        waits: Waits,
+        waits: Executor,
         fn: Callable[[Transaction], Any],
         key: str,
-        terms: Terms,
+        terms: CommitOptions,
         isolation: Isolation,
     ) -> None:
         self._runtime = runtime
@@ -255,9 +255,9 @@ class _Rerun:
         self._key = key
         self._terms = terms
         self._isolation = isolation
-        self._attempts = Attempts.of(isolation)
+        self._attempts = ConflictRetries.of(isolation)
         self._guard = ListGuard(key)
-        self._until = runtime.clock.steady() + terms.wait
+        self._until = runtime.clock.monotonic() + terms.wait
         self._ran = False  # once; who is in our way then is a worker that looks, and soon gone
         # After a doubt that was over before we asked: that happens once, not again and again.
         self._went_on = False
@@ -274,8 +274,8 @@ class _Rerun:
             except (TransactionBusy, OverQuota) as in_the_way:
                 if not self._ran:
                     raise
-                await self._outlast(in_the_way)
-            except Moved as moved:
+                await self._wait_out(in_the_way)
+            except IsolationConflict as moved:
                 pause = self._attempts.pause_after(moved)
                 self._guard.forget()
                 await self._waits.sleep(pause)
@@ -286,9 +286,9 @@ class _Rerun:
 
     def _left(self) -> float:
         """Seconds that people, probes and workers may still take."""
-        return max(0.0, self._until - self._runtime.clock.steady())
+        return max(0.0, self._until - self._runtime.clock.monotonic())
 
-    async def _outlast(self, in_the_way: TransactionBusy | OverQuota) -> None:
+    async def _wait_out(self, in_the_way: TransactionBusy | OverQuota) -> None:
         """Wait until a worker may have looked, or for as long as the service says that a quota lasts.
 
         Raises:
@@ -308,7 +308,7 @@ class _Rerun:
             isolation=self._isolation,
         )
         body = functools.partial(self._fn, txn)
-        if isinstance(self._waits, AsyncWaits):
+        if isinstance(self._waits, AsyncExecutor):
             async with txn:
                 return await self._waits.call(body, {}, None)
         with txn:
@@ -321,13 +321,13 @@ class _Rerun:
             ReviewPending: the time is up; what people propose and ask as of the last look, or why there was none.
         """
         engine = self._runtime.engine(self._waits)
-        edits = Edits(engine, self._terms.accept_edits)
+        edits = ProposalResponder(engine, self._terms.accept_edits)
         try:
             while (seen := await self._look(engine, pending, edits)) is not None and edits.concerns(seen):
                 try:
                     await edits.answer(seen)
                 except OverQuota as over:
-                    await self._outlast(over)
+                    await self._wait_out(over)
         except (ServiceUnavailable, OverQuota) as away:
             raise ReviewPending(
                 pending.key,
@@ -335,16 +335,20 @@ class _Rerun:
                 pending.reviews,
                 parked=False,
                 waited=True,
-                unreached=why_away(away),
+                unreached=describe_outage(away),
                 proposals=pending.proposals,
                 questions=pending.questions,
             ) from away
         if seen is not None and seen.state is TxnState.REVIEW:
-            raise pending_of(seen, pending.key, parked=False, waited=True) from None  # the same, as of now
+            raise review_pending_error(
+                seen, pending.key, parked=False, waited=True
+            ) from None  # the same, as of now
         return seen is not None
 
-    async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:
-        return await until_answered(
+    async def _look(
+        self, engine: Engine, pending: ReviewPending, edits: ProposalResponder
+    ) -> TransactionView | None:
+        return await wait_for_review(
             engine, pending.txn, self._until, self._terms.answering, concerns=edits.concerns
         )
 
@@ -369,15 +373,15 @@ class _Rerun:
             except ServiceRefused as refused:
                 raise unknown from refused  # nothing of what it refuses is known any better
             else:
-                if not _doubtful(view):
+                if not _has_unknown_outcome(view):
                     going_on, self._went_on = asked or not self._went_on, True
                     return going_on
                 asked, missed, away = True, 0, None
-            await self._waits.sleep(min(pause_seconds(settings, missed, away), left, self._left()))
+            await self._waits.sleep(min(poll_pause(settings, missed, away), left, self._left()))
         return False
 
 
-def _doubtful(view: TransactionView) -> bool:
+def _has_unknown_outcome(view: TransactionView) -> bool:
     """Whether it is still not known of some effect, or of its compensation, if it happened; what was redeemed and is
     not told yet is no better known."""
     states = [one.state for one in view.effects]

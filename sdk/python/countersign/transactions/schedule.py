@@ -30,7 +30,7 @@ from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 
 _MAX_STEPS: Final = 1000
-_MAX_TOLD: Final = 20  # of what is wrong with them
+_MAX_PROBLEMS: Final = 20  # of what is wrong with them
 
 
 class StepsRefused(MisuseError):
@@ -83,7 +83,7 @@ class Schedule:
         self._check_repeats()
         self._check_together()
         if self._problems:
-            raise StepsRefused(self._problems[:_MAX_TOLD])
+            raise StepsRefused(self._problems[:_MAX_PROBLEMS])
 
     @property
     def is_async(self) -> bool:
@@ -102,7 +102,7 @@ class Schedule:
             if tool.is_async
         ]
         if awaited:
-            raise StepsRefused(awaited[:_MAX_TOLD])
+            raise StepsRefused(awaited[:_MAX_PROBLEMS])
 
     def run(self, txn: Transaction) -> dict[str, Any]:
         """Call everything, in order; the answers by the ids of the steps."""
@@ -301,17 +301,17 @@ def _read(steps: Steps) -> tuple[list[list[tuple[int, StepSpec]]], list[str]]:
         raise StepsRefused([f"there are {number}; between 1 and {_MAX_STEPS} can run"])
     places, problems = itertools.count(1), list[str]()
     listed = [
-        [(place, step) for one in entry if (step := _shaped(place := next(places), one, problems))]
+        [(place, step) for one in entry if (step := _parse_step(place := next(places), one, problems))]
         for entry in entries
     ]
     return listed, problems
 
 
-def _shaped(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
+def _parse_step(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
     try:
         return StepSpec.model_validate(said)
     except ValidationError as error:
-        told = "; ".join(_wrong(one) for one in error.errors(include_input=False, include_url=False))
+        told = "; ".join(_describe_error(one) for one in error.errors(include_input=False, include_url=False))
         problems.append(f"step '{place}' is none: {told}; write {_EXAMPLE}")
         return None
 
@@ -327,7 +327,7 @@ _WRITE: Final = {
 }
 
 
-def _wrong(found: ErrorDetails) -> str:
+def _describe_error(found: ErrorDetails) -> str:
     if not found["loc"]:
         return f"it is no object with members of {_MEMBERS}"
     where = ".".join(map(str, found["loc"]))

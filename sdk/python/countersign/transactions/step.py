@@ -18,33 +18,33 @@ from typing import Any, Final
 
 from countersign import tracing
 from countersign.adapters.protocol import LiveCall
-from countersign.commit.attempt import describe_ending
+from countersign.commit.attempt import describe_block_error
 from countersign.commit.commit import Commit
-from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_to_go_on
-from countersign.commit.reconciliation import flush
-from countersign.commit.review import Terms
+from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_resumable
+from countersign.commit.reconciliation import flush_outbox
+from countersign.commit.review import CommitOptions
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
-from countersign.live.calls import ALL_LOST, LiveCallAsked, Running, require_released
-from countersign.live.isolation import Serialize, claim
-from countersign.live.sessions import undo_remains
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow
+from countersign.live.calls import ALL_LOST, LiveCallRequest, LiveEffectRun, require_released
+from countersign.live.isolation import Serialize, lock_resources
+from countersign.live.sessions import undo_orphaned_sessions
 from countersign.live.work import LiveWork
-from countersign.recovery.roll_forward import results_in_journal
+from countersign.recovery.roll_forward import journaled_results
 from countersign.runtime import Engine
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.transactions.listing import (
-    Listing,
+from countersign.transactions.call_list import (
+    CallList,
     commit_live_only,
     require_live_work_kept,
-    require_same_live_work,
+    require_same_live_calls,
     withdraw_earlier,
 )
-from countersign.transactions.prior_run import earlier_record, finish, tidying
-from countersign.waiting import run
+from countersign.transactions.prior_run import finish_prior_run, load_prior_record, log_cleanup_errors
+from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 
@@ -65,7 +65,7 @@ class Step:
         self._agent = agent
         self._independent = independent
         self._pid = os.getpid()
-        self._list = Listing(journal, lease)
+        self._list = CallList(journal, lease)
         self._live = LiveWork(lease.txn)
         self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
         self._ended = False
@@ -87,7 +87,7 @@ class Step:
                 journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
                 lease = journal.leases.acquire(txn)
                 if isinstance(lease, Lease):
-                    require_to_go_on(journal, txn)
+                    require_resumable(journal, txn)
                     return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
@@ -100,7 +100,7 @@ class Step:
         return self._list.calls
 
     @property
-    def ran(self) -> tuple[Staged, ...]:
+    def ran(self) -> tuple[StagedRow, ...]:
         """The live effects that stand so far, in order."""
         return self._list.ran
 
@@ -134,12 +134,12 @@ class Step:
             ResourceBusy: somebody else keeps one for too long; this step has ended then.
         """
         try:
-            self._live.claimed = await claim(engine, self._lease, policy)
+            self._live.claimed = await lock_resources(engine, self._lease, policy)
         except BaseException as error:
             self.abort(f"{type(error).__name__} before it began")
             raise
 
-    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+    async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
         """Ask the policy about a live call, where that is asked about, before anything of it is written or run.
 
         Raises:
@@ -155,7 +155,7 @@ class Step:
         row = self._list.run(tool, raw, call_key, secret)
         if secret:
             self._live.hide(tool)
-        call, running = LiveCall(tool.name, args, row.effect_id), Running(row, tool.adapter.name)
+        call, running = LiveCall(tool.name, args, row.effect_id), LiveEffectRun(row, tool.adapter.name)
         return functools.partial(
             running.run,
             functools.partial(self._run_live, tool, call),
@@ -167,13 +167,13 @@ class Step:
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
         return self._live.run(tool, call)
 
-    def _leave_out(self, tool: Tool, rows: Sequence[Staged], error: BaseException) -> None:
+    def _leave_out(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
         """What the journal could not be told would be kept there, so the whole must not be committed; what the effect
         raised goes on its way.
         """
         if self._pid != os.getpid():
             return  # a fork inside the effect: its rows stay the parent's, for which it goes on
-        why = f"{tool.name} raised {describe_ending(error, has_secrets=self._list.live_has_secrets)}"
+        why = f"{tool.name} raised {describe_block_error(error, has_secrets=self._list.live_has_secrets)}"
         try:
             self._list.leave_out(rows, why)
         except BaseException as error:
@@ -207,7 +207,7 @@ class Step:
         """What the journal could not be told is not taken back there, so the whole must not be committed."""
         try:
             try:
-                run(self.learn_secrets(engine))
+                run_sync(self.learn_secrets(engine))
             finally:
                 self._list.take_back(staged, live, f"the inner block raised {self._described(raised)}")
         except BaseException as error:
@@ -233,7 +233,7 @@ class Step:
             try:
                 self._forget(note)
             finally:
-                with tidying(self.txn):
+                with log_cleanup_errors(self.txn):
                     self._journal.leases.release(self._lease)
 
     def drop(self) -> None:
@@ -248,7 +248,7 @@ class Step:
         except Exception as error:  # noqa: BLE001 - the interrupt is what its caller hears; recovery looks at this again
             log.warning("transaction %s could not be ended: %s", self.txn[:12], text_of(error))
 
-    async def commit(self, engine: Engine, terms: Terms) -> None:
+    async def commit(self, engine: Engine, terms: CommitOptions) -> None:
         """Commit what was staged and settle the placeholders.
 
         Raises:
@@ -262,7 +262,7 @@ class Step:
             except BaseException as error:
                 if not isinstance(error, Exception):
                     # On the disk first: nobody is to begin later what its caller was told has not happened.
-                    with tidying(self.txn):
+                    with log_cleanup_errors(self.txn):
                         self._journal.stops.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
                         )
@@ -277,14 +277,14 @@ class Step:
             finally:
                 self._end(why)
                 if tracing.enabled():
-                    with tidying(self.txn):
+                    with log_cleanup_errors(self.txn):
                         tell(state=self.state().value, replayed=self.replayed)
 
     def state(self) -> LocalTxn:
         """Where the transaction stands in the journal."""
         return self._journal.transactions.require(self.txn).state
 
-    async def _commit(self, engine: Engine, terms: Terms) -> dict[str, object]:
+    async def _commit(self, engine: Engine, terms: CommitOptions) -> dict[str, object]:
         self._live.end_block()
         self._live.require_whole()
         if not self._list.live:
@@ -292,22 +292,24 @@ class Step:
         if self._live.claimed and not self._live:
             self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
         plan = await self._plan(engine)
-        earlier = await earlier_record(engine, self._lease)
+        earlier = await load_prior_record(engine, self._lease)
         if earlier.redeemed:
             self._in_force = True
-            in_force = await finish(engine, self._lease, earlier, plan, self._live)
+            in_force = await finish_prior_run(engine, self._lease, earlier, plan, self._live)
             self.replayed = True
-            results = results_in_journal(engine, in_force)
-            require_live_work_kept(self._journal, plan, self._list.live_keys)
+            results = journaled_results(engine, in_force)
+            require_live_work_kept(self._journal, plan, self._list.live_call_keys)
             return results
         if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
             self._in_force = True
-            require_same_live_work(self._journal, earlier, plan, self._list.live_keys)
+            require_same_live_calls(self._journal, earlier, plan, self._list.live_call_keys)
             self._live.undo()
             self.replayed = True
             return {}
         if not self._list.is_first:
-            undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
+            undo_orphaned_sessions(
+                engine, self.txn
+            )  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease,
             self._list.staging,
@@ -318,13 +320,13 @@ class Step:
             returned=plan.returned,
         )
         self._in_force = True
-        self._journal.traces.keep(self.txn, tracing.here())
+        self._journal.traces.keep(self.txn, tracing.current_traceparent())
         self._journal.edits.keep(self.txn, every=terms.accept_edits is True)
         if not plan.calls:
             await withdraw_earlier(engine, earlier)
             commit_live_only(self._journal, self._lease, self._live, plan, attempt_id)
             return {}
-        await flush(engine)  # what an earlier run still owes is told before anything new is asked
+        await flush_outbox(engine)  # what an earlier run still owes is told before anything new is asked
         plan = replace(plan, attempt_id=attempt_id)
         return await Commit(engine, self._lease, plan, self._live, terms).run()
 
@@ -353,14 +355,14 @@ class Step:
         )
 
     def _described(self, error: BaseException) -> str:
-        return describe_ending(error, has_secrets=self._list.has_secrets)
+        return describe_block_error(error, has_secrets=self._list.has_secrets)
 
     def _end(self, why: str | None = None) -> None:
         """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
         free. `why`: it did not go through.
         """
         transactions, leases = self._journal.transactions, self._journal.leases
-        with self._ending(), self._undone_live(), tidying(self.txn):
+        with self._ending(), self._undone_live(), log_cleanup_errors(self.txn):
             try:
                 with self._journal.database.unit(durable=False):
                     if not self._live.may_stand:
@@ -369,7 +371,7 @@ class Step:
                         transactions.explain(self._lease, why)
                     leases.release(self._lease)
             except JournalError:
-                with tidying(self.txn):
+                with log_cleanup_errors(self.txn):
                     leases.release(self._lease)
                 raise
 
@@ -389,11 +391,11 @@ class Step:
         try:
             self._live.undo()
         except BaseException:
-            with tidying(self.txn):
+            with log_cleanup_errors(self.txn):
                 self._journal.leases.release(self._lease)
             raise
         yield
 
     def _forget(self, note: str) -> None:
-        with tidying(self.txn):
+        with log_cleanup_errors(self.txn):
             self._journal.transactions.abort(self._lease, self._list.staging, note, self._list.rows)

@@ -16,34 +16,34 @@ from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppre
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from countersign.commit.review import Terms
+from countersign.commit.review import CommitOptions
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
+    IsolationConflict,
     JournalError,
     MisuseError,
-    Moved,
     OutsideTransaction,
 )
-from countersign.errors.traces import shortened
-from countersign.journal.moves import OPEN_TXN
+from countersign.errors.tracebacks import shorten_traceback
+from countersign.journal.states import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
-from countersign.tools.current import current_transaction, open_transaction
+from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.prior_run import tell_where_it_stands
+from countersign.transactions.prior_run import add_state_notes
 from countersign.transactions.step import Step
-from countersign.waiting import SyncWaits, Waits, run
+from countersign.waiting import Executor, SyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
     from countersign.llm.ledger import Ledger
-    from countersign.rehearsal.foreseen import DryRun
-    from countersign.rehearsal.offline import Rehearsal
     from countersign.runtime import Engine, Host
+    from countersign.simulation.dry_run_report import DryRun
+    from countersign.simulation.offline import Simulation
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (
@@ -60,12 +60,12 @@ class Transaction:
         self,
         runtime: Host,
         key: str,
-        terms: Terms | None = None,
+        terms: CommitOptions | None = None,
         *,
         independent: bool = False,
         guard: Callable[[Sequence[StagedCall]], None] | None = None,
         plain: bool = False,
-        rehearsal: Rehearsal[Any] | None = None,
+        rehearsal: Simulation[Any] | None = None,
         isolation: Isolation = ABORT,
     ) -> None:
         self.key = key
@@ -74,7 +74,7 @@ class Transaction:
         self._isolation = isolation
         self._rehearsal = rehearsal
         self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
-        self._terms = terms or Terms()
+        self._terms = terms or CommitOptions()
         self._independent = independent
         self._guard = guard
         self._phase = _NEW
@@ -97,9 +97,9 @@ class Transaction:
         return self._runtime.ledger
 
     @property
-    def counted_as(self) -> str:
+    def run_key_for_budgets(self) -> str:
         """The run that they belong to: the key; in a rehearsal, which must leave the key as it is, one of its own."""
-        return self.key if self._rehearsal is None else self._rehearsal.counted_as(self.key)
+        return self.key if self._rehearsal is None else self._rehearsal.run_key_for_budgets(self.key)
 
     @property
     def effects(self) -> tuple[Placeholder[Any], ...]:
@@ -167,17 +167,17 @@ class Transaction:
     # --------------------------------------------------------------------------------------- enter and leave
 
     def __enter__(self) -> Self:
-        run(self._enter(self._runtime.sync_waits()))
+        run_sync(self._enter(self._runtime.sync_waits()))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            run(self._exit(error))
+            run_sync(self._exit(error))
         except (CountersignError, IndependentFailures) as answer:
             # It is an answer, not a crash: its trace ends where the program left the block.
-            raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
+            raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
         except (KeyboardInterrupt, SystemExit) as interrupt:
-            self._tell_where_it_stands(interrupt)
+            self._add_state_notes(interrupt)
             raise
 
     async def __aenter__(self) -> Self:
@@ -194,14 +194,14 @@ class Transaction:
         try:
             await self._exit(error)
         except (CountersignError, IndependentFailures) as answer:
-            raise shortened(answer)  # noqa: B904 - as above
+            raise shorten_traceback(answer)  # noqa: B904 - as above
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as interrupt:
-            self._tell_where_it_stands(interrupt)
+            self._add_state_notes(interrupt)
             raise
         finally:
             await self._opened.aclose()
 
-    async def _enter(self, waits: Waits) -> None:
+    async def _enter(self, waits: Executor) -> None:
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
@@ -217,11 +217,11 @@ class Transaction:
             self._drop()
             raise
 
-    async def _open(self, waits: Waits) -> None:
+    async def _open(self, waits: Executor) -> None:
         real = self._runtime.engine(waits)
         engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
         blocking = engine
-        if not isinstance(waits, SyncWaits):  # a plain live tool asks on the thread that calls it
+        if not isinstance(waits, SyncExecutor):  # a plain live tool asks on the thread that calls it
             blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_waits()).service)
         intake = Intake(
             self.key,
@@ -277,7 +277,7 @@ class Transaction:
             return
         if error is not None:
             await intake.fail(error)
-            self._tell_earlier(error)
+            self._note_prior_run(error)
             return
         try:
             self._require_awaited(forgotten)
@@ -310,12 +310,12 @@ class Transaction:
                 "commits it; end the child inside the block with os._exit, or fork before it"
             )
 
-    def _tell_where_it_stands(self, interrupt: BaseException) -> None:
+    def _add_state_notes(self, interrupt: BaseException) -> None:
         if self._engine is not None and self._rehearsal is None:
             txns = [step.txn for step in self._steps()]
-            tell_where_it_stands(interrupt, self._engine.journal, txns, self.key)
+            add_state_notes(interrupt, self._engine.journal, txns, self.key)
 
-    def _tell_earlier(self, error: BaseException) -> None:
+    def _note_prior_run(self, error: BaseException) -> None:
         """What this run could not do, an earlier one of its key may have done."""
         if self._engine is None or not isinstance(error, Exception):
             return
@@ -323,8 +323,8 @@ class Transaction:
             record = self._engine.journal.transactions.get(self.txn)
             if record is None or not (record.redeemed or record.landed):
                 return
-            if isinstance(error, Moved):
-                error.tell_earlier(record.state.value)
+            if isinstance(error, IsolationConflict):
+                error.add_earlier_run(record.state.value)
             else:
                 add_note(error, _EARLIER.format(self.key, record.state.value))
 
@@ -380,9 +380,9 @@ class Transaction:
         """
         self._entered().require_stageable(tool)
 
-    def hides_live(self, tool: Tool) -> bool:
+    def live_call_has_secrets(self, tool: Tool) -> bool:
         """Whether a live tool has secret arguments, whoever says so: nobody is to read what it raises."""
-        return self._entered().hides_live(tool)
+        return self._entered().live_call_has_secrets(tool)
 
     def _steps(self) -> list[Step]:
         return [] if self._intake is None else self._intake.steps

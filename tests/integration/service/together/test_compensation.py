@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from countersign.contract import ARGS_LIMITS, canonicalize, names
-from policy_service.storage.core import change
+from policy_service.storage.core import update_rows
 from policy_service.storage.tables import AgentRow, EffectRow
 from tests.fakes.payments import PAY, gate, plain_forbid
 from tests.fakes.world import Agent
@@ -170,7 +170,7 @@ async def test_a_compensation_that_cannot_be_built_is_a_task(bank: Bank) -> None
 
 async def store(bank: Bank, view: dict[str, Any], result: Any) -> None:
     where, stored = {"effect_id": view["effects"][0]["effect_id"]}, {"result": canonicalize(result)}
-    await bank.service.db.write(lambda tx: change(tx.conn, EffectRow, where, stored))
+    await bank.service.db.write(lambda tx: update_rows(tx.conn, EffectRow, where, stored))
 
 
 async def test_a_result_that_an_earlier_version_stored_beyond_the_limits_is_a_task(bank: Bank) -> None:
@@ -288,7 +288,7 @@ async def test_what_became_of_it_is_what_became_of_the_forward_effect(bank: Bank
 async def test_a_freeze_of_the_agent_does_not_stop_it(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     where = {"name": bank.robot.name}
-    await bank.service.db.write(lambda tx: change(tx.conn, AgentRow, where, {"frozen_at": tx.now}))
+    await bank.service.db.write(lambda tx: update_rows(tx.conn, AgentRow, where, {"frozen_at": tx.now}))
     answer = (await undone(bank.robot, view)).json()
     assert (await spent_undo(bank.robot, answer)).json()["redeemed"] is True
     named = {"effect_ids": [answer["effect"]["effect_id"]]}

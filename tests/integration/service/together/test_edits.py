@@ -12,7 +12,7 @@ from sqlalchemy import select
 from policy_service.storage.core import table
 from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.reservations import ReservationRow
-from policy_service.workflow.reviews.impossible import watch_quorums
+from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Visitor
 from tests.integration.service.effects import pay
@@ -211,7 +211,7 @@ async def test_the_editor_cannot_change_it_back_nor_vote_after_another_did(bank:
 async def test_a_question_only_the_editor_could_answer_is_told_as_impossible(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya",)})
     new = await changed(bank, await bank.asks())
-    await watch_quorums(bank.service.ctx)
+    await update_unsatisfiable_reviews(bank.service.ctx)
     assert "can give 0 of 1" in (await bank.ingrid.task(new, "impossible_quorum"))["task"]["text"]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.queries.shown import View
+from policy_service.queries.view_digest import RenderedView
 from policy_service.storage.core import find
-from policy_service.storage.plumbing import ViewRow
+from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
 from tests.fakes.world import Visitor
@@ -49,7 +49,7 @@ async def test_a_vote_names_what_was_shown(bank: Bank) -> None:
     (vote,) = await votes_on(bank, view)
     digest = form["view_digest"]
     (kept,) = await bank.service.db.read(lambda conn: find(conn, ViewRow, view_digest=digest))
-    assert vote.view_digest == digest == View(json.loads(kept.material)).digest
+    assert vote.view_digest == digest == RenderedView(json.loads(kept.material)).digest
     recorded = [body for kind, body in await bank.log(view["txn"]) if kind == "vote_recorded"]
     assert recorded[0]["view_digest"] == digest
 

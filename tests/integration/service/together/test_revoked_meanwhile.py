@@ -14,17 +14,17 @@ import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
-from policy_service.queries.queue import Wanted, queue_page
+from policy_service.queries.queue import QueueFilter, queue_page
 from policy_service.queries.stops import Target
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.edits.propose import ProposalRequest, propose
 from policy_service.workflow.effects import submit
-from policy_service.workflow.oversight.stopping import start_again, stop
 from policy_service.workflow.releases import compensate, redeem, renew
 from policy_service.workflow.reviews import vote
 from policy_service.workflow.reviews.answer import answer as answer_question
-from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.revocation.stops_by_people import start_again, stop
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import pay
@@ -170,9 +170,9 @@ async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
     before = [kind for kind, _ in await bank.log(view["txn"])]
     async with bank.revoked("maya", "jonas"):
         for word in (
-            propose(ctx, maya, Proposed(review_id, *stamp, LESS, "less", "api")),
-            comment(ctx, maya, Remark(review_id, "look", question=False, channel="api")),
-            comment(ctx, maya, Remark(review_id, "why?", question=True, channel="api")),
+            propose(ctx, maya, ProposalRequest(review_id, *stamp, LESS, "less", "api")),
+            comment(ctx, maya, CommentDraft(review_id, "look", question=False, channel="api")),
+            comment(ctx, maya, CommentDraft(review_id, "why?", question=True, channel="api")),
             decline(ctx, maya, theirs, None),
             stop(ctx, maya, everything, "it goes out twice"),
             start_again(ctx, maya, everything, "mended"),
@@ -190,7 +190,7 @@ async def test_a_revoked_key_answers_nothing_for_its_agent(bank: Bank) -> None:
     view = await bank.asks()
     theirs = await bank.maya.proposed(view, LESS)
     review_id, ctx = review_of(view), bank.service.ctx
-    await comment(ctx, voter("maya"), Remark(review_id, "why?", question=True, channel="api"))
+    await comment(ctx, voter("maya"), CommentDraft(review_id, "why?", question=True, channel="api"))
     question = (await bank.maya.get(f"/v1/reviews/{review_id}")).json()["comments"][0]["comment_id"]
     key = await bank.another_key(bank.robot)
     await bank.operator("agent-key-revoke", {"kid": key.key.public.kid})
@@ -212,7 +212,7 @@ async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: Ba
     async with bank.revoked("maya"):
         pass
     again, review_id = await bank.person("maya"), review_of(view)
-    queue = await queue_page(bank.service.ctx, voter("maya"), Wanted(), None, 200)
+    queue = await queue_page(bank.service.ctx, voter("maya"), QueueFilter(), None, 200)
     assert review_id in {row.review_id for row in queue.rows if row.can_vote}, "she is asked"
     assert "You approved this" not in (await again.get(f"/reviews/{review_id}")).text
     answer = (await again.vote(view)).json()

@@ -11,7 +11,7 @@ from sqlmodel import col
 
 from policy_service.errors import ConflictError, NotFoundError, ServiceError
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import DecisionRow
 from tests.fakes.payments import gate, person
 from tests.fakes.world import Agent

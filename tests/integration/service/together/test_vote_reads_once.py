@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.queries import ballots as openings
-from policy_service.queries import records
+from policy_service.queries import repository
+from policy_service.queries import vote_eligibility as openings
 from tests.fakes.payments import gate, plain_forbid
 from tests.integration.service.together.bank import Bank
 
@@ -30,7 +30,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    monkeypatch.setattr(records, "load", counting("load", records.load))
+    monkeypatch.setattr(repository, "load", counting("load", repository.load))
     monkeypatch.setattr(openings, "tally", counting("tally", openings.tally))
     return counted
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import policy_service
-from policy_service.channels.http import webhooks
-from policy_service.channels.http.single_headers import SINGLE
+from policy_service.channels.http import webhook_signatures
+from policy_service.channels.http.duplicate_headers import SINGLE_VALUE_HEADERS
 
 LISTS = {"accept", "cookie", "prefer"}  # read with `getlist`
 READ = re.compile(r'headers\.(get|getlist)\(\s*"([a-z0-9-]+)"|"([a-z0-9-]+)" in \w+\.headers')
@@ -20,11 +20,17 @@ def test_every_header_that_is_read_is_single_or_read_as_a_list() -> None:
     found = {
         (how, name or inside) for place in places for how, name, inside in READ.findall(place.read_text())
     }
-    assert {name for how, name in found if how != "getlist"} - OUTGOING <= SINGLE
+    assert {name for how, name in found if how != "getlist"} - OUTGOING <= SINGLE_VALUE_HEADERS
     assert {name for how, name in found if how == "getlist"} <= LISTS
     assert {"host", "origin", "content-type", "agent-proof", "x-csrf-token"} <= {name for _, name in found}
 
 
 def test_what_signs_a_webhook_is_single() -> None:
-    hooks = {webhooks._GITHUB, webhooks._GITLAB, webhooks._STANDARD, "webhook-id", "webhook-timestamp"}
-    assert hooks <= SINGLE
+    hooks = {
+        webhook_signatures._GITHUB,
+        webhook_signatures._GITLAB,
+        webhook_signatures._STANDARD,
+        "webhook-id",
+        "webhook-timestamp",
+    }
+    assert hooks <= SINGLE_VALUE_HEADERS

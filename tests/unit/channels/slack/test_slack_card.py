@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
-from policy_service.channels.slack.drawing.body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, laid_out
-from policy_service.channels.slack.drawing.buttons import MAX_LABEL, deciding
-from policy_service.channels.slack.drawing.card import bare_card, buttons_withheld, card
-from policy_service.channels.slack.drawing.people import MOST_GATES
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
+from policy_service.channels.slack.blocks.buttons import MAX_LABEL, decision_buttons
+from policy_service.channels.slack.blocks.card import card, minimal_card, no_buttons_reason
+from policy_service.channels.slack.blocks.card_body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, lay_out_args
+from policy_service.channels.slack.blocks.people import MAX_GATES
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
-from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteView
+from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteLine
 from tests.fakes import reviews
 from tests.fakes.blocks import buttons, code, kinds, refused, values, words
 
@@ -24,7 +24,7 @@ REFUND, DEPLOY = reviews.refund(), reviews.deploy()
 (GATE,) = REFUND.gates
 
 
-def drawn(page: ReviewPage, **changes: Any) -> Drawn:
+def drawn(page: ReviewPage, **changes: Any) -> RenderedMessage:
     asked: dict[str, Any] = {"pointer": POINTER, "outbox_id": "out_1", "public_url": URL, "now": NOW}
     message = card(page, **(asked | changes))
     assert refused(message.blocks) == []
@@ -41,9 +41,9 @@ def approving(page: ReviewPage) -> dict[str, Any]:
     return found
 
 
-def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteView:
+def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteLine:
     words = "fire" if verdict == "break_glass" else ""
-    return VoteView(name, verdict, words, NOW + timedelta(minutes=after_min), counted, "oidc")
+    return VoteLine(name, verdict, words, NOW + timedelta(minutes=after_min), counted, "oidc")
 
 
 def test_our_words_are_plain_and_values_are_bold() -> None:
@@ -79,7 +79,7 @@ OF_LEGAL = reviews.refund(gates=(GATE, replace(SECOND, groups=("legal",), own_st
 BEFORE = reviews.refund(
     denied_before=(reading.DeniedBefore("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
-    since_staged=(reading.Change("amount_cents", "1", "2"),),
+    since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
     unanswerable="nobody in finance is left",
 )
 TOLD = [
@@ -175,7 +175,7 @@ def numbers(many: int) -> tuple[ArgRow, ...]:
 
 def of_characters(many: int) -> ReviewPage:
     """A page whose arguments are shown in so many characters."""
-    frame = len(laid_out(with_value("memo", "")))
+    frame = len(lay_out_args(with_value("memo", "")))
     return with_value("memo", "x" * (many - frame))
 
 
@@ -197,7 +197,7 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
     "one line too many": (reviews.with_args(REFUND, *numbers(MAX_ARGS_LINES - 1)), TOO_LONG),
     "a long sentence": (reviews.refund(sentence=(reviews.value("x" * 301),)), TOO_MUCH),
     "a sentence of many parts": (reviews.refund(sentence=(reviews.value("x"),) * 41), TOO_MUCH),
-    "many gates": (reviews.refund(gates=REFUND.gates * (MOST_GATES + 1)), TOO_MUCH),
+    "many gates": (reviews.refund(gates=REFUND.gates * (MAX_GATES + 1)), TOO_MUCH),
     "many effects": (reviews.refund(siblings=REFUND.siblings * 7), TOO_MUCH),
     "a passkey": (reviews.refund(gates=(replace(GATE, step_up="passkey"),)), "a passkey"),
     "an unknown tool": (reviews.refund(warnings=("UNKNOWN TOOL. No bundle describes it.",)), "a warning"),
@@ -211,7 +211,7 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
 @pytest.mark.parametrize(("page", "why"), WITHHELD.values(), ids=WITHHELD)
 def test_a_card_without_buttons_says_why_and_where_to_go(page: ReviewPage, why: str) -> None:
     message = drawn(page)
-    told = buttons_withheld(page)
+    told = no_buttons_reason(page)
     assert told is not None
     assert why in told
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
@@ -225,7 +225,7 @@ def test_a_card_without_buttons_says_why_and_where_to_go(page: ReviewPage, why: 
 ALLOWED: dict[str, ReviewPage] = {
     "the most characters": of_characters(MAX_ARGS_CHARACTERS),
     "the most lines": reviews.with_args(REFUND, *numbers(MAX_ARGS_LINES - 2)),
-    "the most gates": reviews.refund(gates=REFUND.gates * MOST_GATES),
+    "the most gates": reviews.refund(gates=REFUND.gates * MAX_GATES),
     "a word of another script": with_value("memo", "Оплата за ноябрь\nСпасибо"),
     "an emoji that is glued together": with_value("memo", "\U0001f468\u200d\U0001f4bb"),
     "what would be a mention": with_value("memo", "@channel #general :tada: *bold* `code`"),
@@ -234,7 +234,7 @@ ALLOWED: dict[str, ReviewPage] = {
 
 @pytest.mark.parametrize("page", ALLOWED.values(), ids=ALLOWED)
 def test_what_is_whole_and_plain_has_buttons(page: ReviewPage) -> None:
-    assert buttons_withheld(page) is None
+    assert no_buttons_reason(page) is None
     assert {"approve", "deny", "ask"} <= set(buttons(drawn(page).blocks))
 
 
@@ -344,14 +344,14 @@ def test_who_settled_it_and_what_became_of_it_are_one_line(page: ReviewPage) -> 
 
 
 def test_a_bare_card_holds_tool_agent_state_and_link() -> None:
-    message = bare_card(reviews.hostile(), outbox_id="out_1", public_url=URL, now=NOW)
+    message = minimal_card(reviews.hostile(), outbox_id="out_1", public_url=URL, now=NOW)
     assert refused(message.blocks) == []
     told = words(message.blocks)
     assert "Review wanted: send_campaign, asked by campaign-writer." in told
     assert "northwind" not in told
     assert buttons(message.blocks)["open"]["url"] == f"{URL}/reviews/rev_hostile"
     assert message.blocks[0]["block_id"] == "cs/rev_hostile/1/out_1"
-    late = bare_card(REFUND, outbox_id="o", public_url=URL, now=REFUND.answer_by)
+    late = minimal_card(REFUND, outbox_id="o", public_url=URL, now=REFUND.answer_by)
     assert "Time is up" in words(late.blocks)
     assert buttons(late.blocks)["open"]["text"]["text"] == "Open"
 
@@ -360,7 +360,7 @@ def test_a_page_that_is_too_much_for_a_message_is_drawn_without_buttons() -> Non
     gate = replace(GATE, doc="d" * 400, could_sign=("n" * 80,) * 6, barred=("b" * 80,) * 6)
     gates = tuple(replace(gate, policy_id=f"g{i}", groups=(f"{i}" * 80,) * 6) for i in range(4))
     page = reviews.refund(gates=gates, sentence=(reviews.value("x" * 300),) * 2)
-    assert buttons_withheld(page) == "It is more than a message shows: on the page all of it stands."
+    assert no_buttons_reason(page) == "It is more than a message shows: on the page all of it stands."
     message = drawn(page)
     assert list(buttons(message.blocks)) == ["open"]
     assert "3 more gates asked: they are on the page." in words(message.blocks)
@@ -381,4 +381,4 @@ def test_an_amount_that_is_longer_than_a_button_is_left_to_the_sentence() -> Non
     money = Money(10**90, "USD", "$1" + "0" * 88 + ".00")
     page = reviews.with_args(REFUND, reviews.arg("amount_cents", 1, "integer", money=money))
     assert MAX_LABEL < len(money.text) < 2 * MAX_LABEL
-    assert buttons(deciding(page, POINTER, URL).to_dict())["approve"]["text"]["text"] == "Approve"
+    assert buttons(decision_buttons(page, POINTER, URL).to_dict())["approve"]["text"]["text"] == "Approve"

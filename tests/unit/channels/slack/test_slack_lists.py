@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack.drawing import views
-from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
-from policy_service.channels.slack.drawing.card import DigestLine, digest, reply
-from policy_service.channels.slack.drawing.views import (
-    MOST_UNDER_FIELD,
+from policy_service.channels.slack.blocks import views
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
+from policy_service.channels.slack.blocks.card import DigestLine, digest, thread_reply
+from policy_service.channels.slack.blocks.views import (
+    MAX_FIELD_ERROR,
     approve_modal,
     ask_modal,
     deny_modal,
-    home,
-    my_reviews,
-    under_field,
+    field_error,
+    home_view,
+    my_reviews_message,
 )
-from policy_service.queries.queue import Count, QueuePage, TabCounts
+from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, nodes, refused, refused_view, values, words
@@ -29,7 +29,7 @@ NOW = reviews.NOW
 REFUND = reviews.refund()
 
 
-def checked(message: Drawn) -> str:
+def checked(message: RenderedMessage) -> str:
     assert refused(message.blocks) == []
     assert "<" not in message.text
     return words(message.blocks)
@@ -38,8 +38,8 @@ def checked(message: Drawn) -> str:
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def replied(line: EventLine, written: str | None) -> Drawn:
-    return reply(line, written, review_id="rev_1", rev=3, outbox_id="o1", public_url=URL)
+def replied(line: EventLine, written: str | None) -> RenderedMessage:
+    return thread_reply(line, written, review_id="rev_1", rev=3, outbox_id="o1", public_url=URL)
 
 
 def test_a_reply_tells_what_happened_by_whom_which_way_and_when() -> None:
@@ -78,7 +78,7 @@ def test_words_show_what_they_hide_and_are_whole_as_long_as_people_may_write() -
 # -- a digest ---------------------------------------------------------------------------------------------------------
 
 
-def digested(pages: list[ReviewPage], more: int, **changes: Any) -> Drawn:
+def digested(pages: list[ReviewPage], more: int, **changes: Any) -> RenderedMessage:
     asked: dict[str, Any] = {"digest_id": "dig_1", "outbox_id": "o1", "public_url": URL, "now": NOW}
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in pages]
     return digest(lines, more, **(asked | changes))
@@ -145,18 +145,18 @@ def test_the_forms_say_what_they_do() -> None:
 # -- the home ---------------------------------------------------------------------------------------------------------
 
 ROWS = tuple(map(reviews.row_of, (reviews.refund(), reviews.hostile(), reviews.credit(1))))
-QUEUE = QueuePage(ROWS, None, TabCounts(me=Count(7)))
+QUEUE = QueuePage(ROWS, None, TabCounts(me=CappedCount(7)))
 
 
 def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": "Maya Okafor", "direct": False, "public_url": URL, "now": NOW}
-    view = home(waiting, **(asked | changes))
+    view = home_view(waiting, **(asked | changes))
     assert refused_view(view) == []
     assert view["type"] == "home"
     return view
 
 
-CAPPED = QueuePage(ROWS, "next", TabCounts(me=Count(1_000, capped=True)))
+CAPPED = QueuePage(ROWS, "next", TabCounts(me=CappedCount(1_000, capped=True)))
 AT_HOME = [
     (QUEUE, "7 reviews wait for you"),
     (QUEUE, "Low risk · goodwill-desk · 0 of 1 signed · by 19 Nov 2026, 21:27 UTC · Open"),
@@ -200,19 +200,21 @@ def test_somebody_who_decides_nothing_here_sees_why_and_no_dead_end(linked: bool
 
 
 def test_a_refusal_says_why_in_its_own_words_and_where_to_go() -> None:
-    message = views.refusal("nobody decides <!channel>: you are not in finance", url="https://c.example/x")
+    message = views.refusal_message(
+        "nobody decides <!channel>: you are not in finance", url="https://c.example/x"
+    )
     assert checked(message).startswith("Nobody decides <!channel>: you are not in finance.")
     assert message.text == "Nobody decides &lt;!channel&gt;: you are not in finance."
     assert buttons(message.blocks)["open"]["url"] == "https://c.example/x"
-    assert buttons(views.refusal("no", url=None).blocks) == {}
+    assert buttons(views.refusal_message("no", url=None).blocks) == {}
 
 
 def test_the_answers_to_a_command() -> None:
-    assert "7 reviews wait for you." in checked(my_reviews(QUEUE, public_url=URL))
-    assert checked(my_reviews(QueuePage(()), public_url=URL)) == "Nothing waits for you."
-    assert "works once, and for 10 minutes." in checked(views.link_offer("https://c.example/link", 10))
-    assert "/countersign simulate <agent> <tool>" in checked(views.usage())
-    assert checked(views.said("done <!here>")) == "Done <!here>."
+    assert "7 reviews wait for you." in checked(my_reviews_message(QUEUE, public_url=URL))
+    assert checked(my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
+    assert "works once, and for 10 minutes." in checked(views.link_invitation("https://c.example/link", 10))
+    assert "/countersign simulate <agent> <tool>" in checked(views.usage_message())
+    assert checked(views.text_message("done <!here>")) == "Done <!here>."
 
 
 TRIED = [
@@ -224,14 +226,14 @@ TRIED = [
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)
 def test_a_trial_says_what_would_be_decided_and_that_nothing_was(outcome: Any, begins: str) -> None:
-    told = checked(views.simulated(policies.tried(outcome=outcome)))
+    told = checked(views.simulation_message(policies.tried(outcome=outcome)))
     assert told.startswith(begins)
     assert "Nothing was recorded and nothing fires." in told
 
 
 def test_a_trial_with_many_reasons_counts_the_rest() -> None:
     tried = policies.tried(reasons=tuple(f"r{i}" for i in range(9)), policies=policies.tried().policies * 8)
-    told = checked(views.simulated(tried))
+    told = checked(views.simulation_message(tried))
     assert "3 more reasons." in told
     assert "2 more policies." in told
 
@@ -241,23 +243,23 @@ def test_lists_of_long_rows_fit() -> None:
     late = [replace(long, answer_by=NOW + timedelta(days=i)) for i in range(60)]
     many = QueuePage(tuple(map(reviews.row_of, late)))
     assert len(at_home(many)["blocks"]) <= 100
-    checked(my_reviews(many, public_url=URL))
+    checked(my_reviews_message(many, public_url=URL))
 
 
 READ_ON = " Open the review on the web."
 
 
 def test_a_short_refusal_stands_whole_under_its_field() -> None:
-    assert under_field("write why: they read it", elsewhere=False) == "Write why: they read it."
-    assert under_field("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
-    assert under_field("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
+    assert field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
+    assert field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
+    assert field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("text", ["word " * 40, "x" * 400, "a, " * 60, "word " * 25 + "x" * 60])
 def test_a_long_refusal_is_shortened_at_a_word_and_says_where_the_rest_is(text: str, elsewhere: bool) -> None:
-    told = under_field(text, elsewhere=elsewhere)
-    assert len(told) <= MOST_UNDER_FIELD
+    told = field_error(text, elsewhere=elsewhere)
+    assert len(told) <= MAX_FIELD_ERROR
     head = told.removesuffix(f"…{READ_ON}")
     assert head != told
     assert text.casefold().startswith(head.casefold())

@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 from slack_sdk.models.blocks import DividerBlock
 
-from policy_service.channels.slack.drawing.blocks import (
-    Drawn,
-    Pen,
+from policy_service.channels.slack.blocks.block_kit import (
     Pointer,
+    RenderedMessage,
+    TextWriter,
     block_id,
     bold,
-    drawn,
-    escaped,
-    own,
+    escape_markup,
+    our_text,
     quote,
-    rich,
+    render_message,
+    rich_text,
     section,
 )
-from policy_service.channels.slack.drawing.body import canonical_of
-from policy_service.channels.slack.drawing.card import card
+from policy_service.channels.slack.blocks.card import card
+from policy_service.channels.slack.blocks.card_body import canonical_from_layout
 from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.blocks import words
@@ -27,7 +27,7 @@ from tests.fakes.blocks import words
 POINTER = Pointer("card_01", "ab" * 32)
 
 
-def carded(page: ReviewPage, outbox_id: str = "o1", pointer: Pointer = POINTER) -> Drawn:
+def carded(page: ReviewPage, outbox_id: str = "o1", pointer: Pointer = POINTER) -> RenderedMessage:
     return card(page, pointer=pointer, outbox_id=outbox_id, public_url="https://c.example", now=reviews.NOW)
 
 
@@ -89,12 +89,15 @@ def test_a_pointer_that_could_not_be_read_is_not_written(card_id: str, view: str
 
 
 def test_a_message_has_bounds_which_are_counted_as_slack_counts_them() -> None:
-    assert len(drawn("", [DividerBlock()] * 50).blocks) == 50
+    assert len(render_message("", [DividerBlock()] * 50).blocks) == 50
     with pytest.raises(ValueError, match="50 blocks at most, not 51"):
-        drawn("", [DividerBlock()] * 51)
+        render_message("", [DividerBlock()] * 51)
     with pytest.raises(ValueError, match="10,000 characters at most"):
-        drawn("", [rich(section(own("x" * 10_000)))])
-    assert drawn("", [rich(section(own("\U0001f600")))]).size == drawn("", [rich(section(own("xx")))]).size
+        render_message("", [rich_text(section(our_text("x" * 10_000)))])
+    assert (
+        render_message("", [rich_text(section(our_text("\U0001f600")))]).size
+        == render_message("", [rich_text(section(our_text("xx")))]).size
+    )
 
 
 PENNED = {
@@ -116,18 +119,18 @@ PENNED = {
 
 @pytest.mark.parametrize(("text", "shown"), PENNED.values(), ids=PENNED)
 def test_a_text_is_shown_whole_or_says_how_much_of_it(text: str, shown: str) -> None:
-    pen = Pen()
+    pen = TextWriter()
     assert pen.shown(text) == shown
     assert pen.cut is ("…" in shown)
 
 
 def test_lines_hidden_runs_and_empty_texts_are_written_out() -> None:
-    assert Pen().shown("a\nb", block=True) == "a\nb"
+    assert TextWriter().shown("a\nb", block=True) == "a\nb"
     run = range(0xE0041, 0xE0041 + 15)
-    assert Pen().shown("".join(map(chr, run)), 300) == "".join(f"‹U+{code:X}›" for code in run)
-    assert words(rich(section(own(""))).to_dict()) == "(empty)"
-    assert Pen().spoken((reviews.value(""),)) == "(empty)"
-    assert escaped("<!channel> & <@U1>") == "&lt;!channel&gt; &amp; &lt;@U1&gt;"
+    assert TextWriter().shown("".join(map(chr, run)), 300) == "".join(f"‹U+{code:X}›" for code in run)
+    assert words(rich_text(section(our_text(""))).to_dict()) == "(empty)"
+    assert TextWriter().spoken((reviews.value(""),)) == "(empty)"
+    assert escape_markup("<!channel> & <@U1>") == "&lt;!channel&gt; &amp; &lt;@U1&gt;"
 
 
 NO_LAYOUT = {
@@ -142,17 +145,22 @@ NO_LAYOUT = {
 
 @pytest.mark.parametrize("text", NO_LAYOUT.values(), ids=NO_LAYOUT)
 def test_what_was_not_laid_out_is_no_bytes(text: str) -> None:
-    assert canonical_of(text, {}) is None
+    assert canonical_from_layout(text, {}) is None
 
 
 def test_the_layout_is_taken_away_and_nothing_else() -> None:
-    assert canonical_of('{\n  "a": 1,\n  "b ": " : ,"\n}', {}) == b'{"a":1,"b ":" : ,"}'
-    assert canonical_of('{\n  "k": (hidden, 3 bytes)\n}', {"k": '"s"'}) == b'{"k":"s"}'
-    assert canonical_of('{\n  "k": (hidden, 3 bytes)\n}', {}) == b'{"k":(hidden, 3 bytes)}'
+    assert canonical_from_layout('{\n  "a": 1,\n  "b ": " : ,"\n}', {}) == b'{"a":1,"b ":" : ,"}'
+    assert canonical_from_layout('{\n  "k": (hidden, 3 bytes)\n}', {"k": '"s"'}) == b'{"k":"s"}'
+    assert canonical_from_layout('{\n  "k": (hidden, 3 bytes)\n}', {}) == b'{"k":(hidden, 3 bytes)}'
 
 
 def test_paragraphs_that_follow_each_other_are_lines_of_one_section() -> None:
-    told = rich(section(own("a")), section(own("b"), bold("c")), quote(own("d")), section(own("e"))).to_dict()
+    told = rich_text(
+        section(our_text("a")),
+        section(our_text("b"), bold("c")),
+        quote(our_text("d")),
+        section(our_text("e")),
+    ).to_dict()
     kinds = [one["type"].removeprefix("rich_text_") for one in told["elements"]]
     assert kinds == ["section", "quote", "section"]
     assert [part["text"] for part in told["elements"][0]["elements"]] == ["a", "\n", "b", "c"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.channels.slack import payloads
-from policy_service.channels.slack.payloads import FORM, read_body, read_envelope
+from policy_service.channels.slack.payloads import FORM_TYPE, read_body, read_envelope
 from policy_service.errors import InvalidRequestError
 
 NAMES = st.sampled_from(
@@ -32,14 +32,14 @@ def _read(body: bytes, form: str) -> None:
         read_body(body, form)
 
 
-@given(ANY, st.sampled_from(["application/json", FORM, "", "text/plain; charset=utf-16", "\0"]))
+@given(ANY, st.sampled_from(["application/json", FORM_TYPE, "", "text/plain; charset=utf-16", "\0"]))
 def test_any_json_is_read_or_refused(given_: Any, form: str) -> None:
     text = json.dumps(given_)
     _read(text.encode(), form)
-    _read(urlencode({"payload": text}).encode(), FORM)
+    _read(urlencode({"payload": text}).encode(), FORM_TYPE)
     if isinstance(given_, dict):
         fields = {name: str(value).encode("utf-8", "replace") for name, value in given_.items()}
-        _read(urlencode(fields).encode(), FORM)
+        _read(urlencode(fields).encode(), FORM_TYPE)
 
 
 @given(st.binary(), st.text())
@@ -64,7 +64,7 @@ def test_an_event_with_an_odd_member_is_accepted(odd: Any) -> None:
     lost = {"type": {"type": ""}, "user": {"user": ""}, "tab": {"tab": ""}, "tokens": {"bot_revoked": False}}
     for member in ("type", "user", "tab", "tokens", "item", "channel"):
         read = read_envelope("events_api", CALLED | {"event": sent | {member: odd}})
-        assert isinstance(read, payloads.Happened)
+        assert isinstance(read, payloads.EventEnvelope)
         assert read.event.model_dump() == kept | lost.get(member, {}), member
 
 
@@ -72,7 +72,7 @@ def test_an_event_with_an_odd_member_is_accepted(odd: Any) -> None:
 @pytest.mark.parametrize("member", ["event", "team_id", "api_app_id"])
 def test_an_event_in_an_odd_envelope_is_accepted_and_does_nothing(member: str, odd: Any) -> None:
     read = read_envelope("events_api", CALLED | {member: odd})
-    assert isinstance(read, payloads.Other) or read.event == payloads.Event()
+    assert isinstance(read, payloads.UnhandledPayload) or read.event == payloads.Event()
 
 
 ACTION = {"action_id": "approve", "action_ts": "1.0", "value": "v"}

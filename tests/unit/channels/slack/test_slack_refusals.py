@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from policy_service import metrics
 from policy_service.channels.slack import payloads
-from policy_service.channels.slack.payloads import NotOursError, Refusals
+from policy_service.channels.slack.payloads import ForeignPayloadError, RefusalLog
 from policy_service.errors import InvalidRequestError
 
 
@@ -17,14 +17,14 @@ def counted() -> float:
 def test_a_flood_is_one_line_a_check_and_every_one_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
     monkeypatch.setattr(payloads.time, "monotonic", lambda: now[0])
-    kept, before = Refusals("http"), counted()
+    kept, before = RefusalLog("http"), counted()
     with capture_logs() as told:
         for _ in range(1_000):
-            kept.note(NotOursError("not signed", "signature"))
-        kept.note(NotOursError("of another", "team_or_app", team_id="T0RIVAL"))
+            kept.note(ForeignPayloadError("not signed", "signature"))
+        kept.note(ForeignPayloadError("of another", "team_or_app", team_id="T0RIVAL"))
         kept.note(InvalidRequestError("unreadable"))
-        now[0] += payloads.EVERY_S
-        kept.note(NotOursError("not signed", "signature"))
+        now[0] += payloads.LOG_INTERVAL_S
+        kept.note(ForeignPayloadError("not signed", "signature"))
     assert [(one["check"], one["code"], one["more"], one.get("team_id")) for one in told] == [
         ("signature", "unauthenticated", 0, None),
         ("team_or_app", "unauthenticated", 0, "T0RIVAL"),

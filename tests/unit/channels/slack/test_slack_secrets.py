@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from policy_service.channels.slack.loops import SlackChannel
+from policy_service.channels.slack.workers import SlackService
 from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.slack import SlackApp
@@ -37,13 +37,13 @@ SHOWN = {
 }
 
 
-def start(folder: Path) -> SlackChannel:
+def start(folder: Path) -> SlackService:
     """A channel of the secrets in these files."""
     files: dict[str, Any] = {f"{name.replace('-', '_')}_file": folder / name for name in SHOWN}
     app = SlackApp(team_id="T0ACME", app_id="A0COUNTERSIGN", default_channel="#approvals", **files)
     settings = SimpleNamespace(public_url="http://127.0.0.1", https_proxy=None, ca_file=None)
     ctx: Any = SimpleNamespace(clock=None, settings=settings)
-    return SlackChannel(ctx.settings, app, ctx, Health(lambda: datetime.now(UTC), 60))
+    return SlackService(ctx.settings, app, ctx, Health(lambda: datetime.now(UTC), 60))
 
 
 def refused(folder: Path) -> str:

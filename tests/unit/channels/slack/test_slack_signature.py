@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.slack.payloads import Signatures
+from policy_service.channels.slack.payloads import SignatureChecker
 
 SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
 NOW: Final = datetime(2026, 11, 19, 17, 7, tzinfo=UTC)
@@ -32,7 +32,7 @@ def sign(body: bytes = BODY, stamp: str = STAMP, secret: str = SECRET, version: 
 
 
 def holds(body: bytes, *headers: tuple[str, str], now: datetime = NOW) -> bool:
-    return Signatures(SECRET, lambda: now).failed(body, headers) is None
+    return SignatureChecker(SECRET, lambda: now).failed(body, headers) is None
 
 
 def signed(body: bytes = BODY, stamp: str = STAMP) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -163,7 +163,7 @@ def test_nothing_is_raised_or_taken_whatever_is_sent(body: bytes, headers: list[
 
 
 def test_what_failed_is_named_for_the_log() -> None:
-    checks = Signatures(SECRET, lambda: NOW)
+    checks = SignatureChecker(SECRET, lambda: NOW)
     assert checks.failed(BODY, signed(stamp=shifted(-301))) == "time"
     assert checks.failed(BODY, [(SIGNATURE, GOOD), (TIMESTAMP, "now")]) == "time"
     assert checks.failed(EVENT, signed()) == "signature"

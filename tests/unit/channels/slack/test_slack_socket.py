@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from examples.local_service import free_port
 from policy_service import metrics
-from policy_service.channels.slack.client import SlackFault
-from policy_service.channels.slack.desk import After, Answer
-from policy_service.channels.slack.sending import Came
+from policy_service.channels.slack.client import SlackCallError
+from policy_service.channels.slack.dispatcher import FollowUp, SlackResponse
+from policy_service.channels.slack.send_queue import SendStatus
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
@@ -32,11 +32,11 @@ GIVEN = SocketModeRequest(type="slash_commands", envelope_id="e1", payload=COMMA
 class Taking:
     """A desk that takes everything and has something to do afterwards."""
 
-    def __init__(self, after: After | None = None) -> None:
+    def __init__(self, after: FollowUp | None = None) -> None:
         self.after = after
 
-    async def take(self, delivery: object) -> Answer:
-        return Answer(after=self.after)
+    async def take(self, delivery: object) -> SlackResponse:
+        return SlackResponse(after=self.after)
 
 
 class Client:
@@ -72,7 +72,7 @@ def told() -> Iterator[list[Any]]:
         yield told
 
 
-def socket(after: After | None = None, api_url: str = "") -> SocketMode:
+def socket(after: FollowUp | None = None, api_url: str = "") -> SocketMode:
     app = SlackApp.model_construct(team_id="T0", app_id="A0", api_url=api_url, timeout_s=1)
     desk: Any = Taking(after)
     return SocketMode(app, "xapp-1", desk, Health(lambda: datetime.now(UTC), 60.0))
@@ -120,7 +120,7 @@ async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.Monke
             ended.set()
 
     mode, client = socket(after), Client()
-    monkeypatch.setattr("policy_service.channels.slack.transports._ENDING_S", 0.05)
+    monkeypatch.setattr("policy_service.channels.slack.transports._SHUTDOWN_S", 0.05)
     monkeypatch.setattr(mode, "_client", lambda: client)
     running = asyncio.create_task(mode.run())
     await mode._listen(cast(Any, client), GIVEN)
@@ -148,11 +148,11 @@ async def test_while_slack_asks_for_patience_nobody_asks_again(monkeypatch: pyte
 
     async def opens(**_: object) -> None:
         asked.append("again")
-        raise SlackFault(Came.PATIENCE, "ratelimited")
+        raise SlackCallError(SendStatus.RATE_LIMITED, "ratelimited")
 
     monkeypatch.setattr(client.web_client, "apps_connections_open", opens)
-    client.fault = SlackFault(Came.PATIENCE, "ratelimited", rest=timedelta(hours=5))
-    with pytest.raises(SlackFault):
+    client.fault = SlackCallError(SendStatus.RATE_LIMITED, "ratelimited", rest=timedelta(hours=5))
+    with pytest.raises(SlackCallError):
         await client.issue_new_wss_url()
     await client.close()  # type: ignore[no-untyped-call]
     assert (asked, client.rest_s) == ([], 3_600)

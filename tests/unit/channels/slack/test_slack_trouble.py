@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from examples.local_service import free_port
-from policy_service.channels.slack.client import Slack, SlackFault
-from policy_service.channels.slack.sending import Came
+from policy_service.channels.slack.client import SlackCallError, SlackClient
+from policy_service.channels.slack.send_queue import SendStatus
 from policy_service.slack import SlackApp
 
 pytestmark = pytest.mark.anyio
@@ -52,13 +52,13 @@ ANSWERS: dict[str, tuple[Handler, str]] = {
 }
 
 
-def calling(url: str) -> Slack:
+def calling(url: str) -> SlackClient:
     app = SlackApp.model_construct(team_id="T0ACME", api_url=f"{url}/api/", timeout_s=0.5)
-    return Slack(app, "xoxb-one")
+    return SlackClient(app, "xoxb-one")
 
 
 @pytest.fixture
-async def answering(request: pytest.FixtureRequest) -> AsyncIterator[Slack]:
+async def answering(request: pytest.FixtureRequest) -> AsyncIterator[SlackClient]:
     """A client of a Slack that answers like this."""
     app = web.Application()
     app.router.add_post("/api/auth.test", request.param)
@@ -72,17 +72,17 @@ async def answering(request: pytest.FixtureRequest) -> AsyncIterator[Slack]:
 
 
 @pytest.mark.parametrize(("answering", "code"), ANSWERS.values(), ids=ANSWERS, indirect=["answering"])
-async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: Slack, code: str) -> None:
-    with pytest.raises(SlackFault) as fault:
+async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: SlackClient, code: str) -> None:
+    with pytest.raises(SlackCallError) as fault:
         await answering.call("auth.test")
-    assert (fault.value.error, fault.value.came) == (code, Came.WORLD)
+    assert (fault.value.error, fault.value.came) == (code, SendStatus.WORLD)
 
 
 async def test_where_nobody_listens_slack_is_not_reachable() -> None:
     slack = calling(f"http://127.0.0.1:{free_port()}")
-    outcome = await slack.how_is_it()
+    outcome = await slack.test_auth()
     await slack.close()
-    assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", Came.WORLD, True)
+    assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", SendStatus.WORLD, True)
 
 
 RIVAL = '{"ok": true, "team_id": "T0RIVAL"'
@@ -99,7 +99,9 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
 
 
 @pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
-async def test_whose_the_token_is_is_held_against_the_settings(answering: Slack, error: str | None) -> None:
-    assert (await answering.how_is_it()).error == error
+async def test_whose_the_token_is_is_held_against_the_settings(
+    answering: SlackClient, error: str | None
+) -> None:
+    assert (await answering.test_auth()).error == error
     words = "the bot token is of T0RIVAL, the settings name T0ACME" if error == OTHER else None
-    assert answering.another_workspace == words
+    assert answering.workspace_mismatch == words

@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.showing.standing import quorum
-from policy_service.channels.web.drawing.beside import CELL_CHARS, Cell, approving, beside_view, compare
-from policy_service.channels.web.drawing.views import timeline_line
+from policy_service.channels.presentation.review_status import quorum_status
+from policy_service.channels.web.presenters.context_panel import (
+    CELL_CHARS,
+    Cell,
+    approval_effect,
+    compare_args,
+    context_panel_view,
+)
+from policy_service.channels.web.presenters.review_page import timeline_line
 from policy_service.channels.web.rendering import shown
-from policy_service.queries.context_panel import Beside, Limit, MeterLine, Past
+from policy_service.queries.context_panel import ContextPanel, MeterLimit, MeterLine, Precedents
 from policy_service.queries.review_models import EventLine, Sibling
 from tests.fakes.reviews import NOW, arg, hostile, refund, usd
 
@@ -23,7 +29,7 @@ def text_of(cell: Cell | None) -> str:
 
 def compared(then: Any, now: Any) -> Any:
     """The one row that differs."""
-    (row,) = compare([then], [now]).rows
+    (row,) = compare_args([then], [now]).rows
     return row
 
 
@@ -37,7 +43,7 @@ def names(marked: Any) -> list[str]:
 def test_each_argument_is_changed_same_or_hidden() -> None:
     then = [arg("a", 1, ""), arg("b", "x", ""), arg("gone", True, ""), arg("key", "s", "", secret=True)]
     now = [arg("a", 1, ""), arg("b", "y", ""), arg("new", None, ""), arg("key", "s", "")]
-    found = compare(then, now)
+    found = compare_args(then, now)
     sides = [(*names([row.name]), row.then is None, row.now is None) for row in found.rows]
     assert sides == [("b", False, False), ("new", True, False), ("gone", False, True)]
     assert (names(found.same), names(found.hidden)) == (["a"], ["key"])
@@ -46,7 +52,7 @@ def test_each_argument_is_changed_same_or_hidden() -> None:
 
 @pytest.mark.parametrize("now", ["same", "other"])
 def test_whether_a_hidden_value_changed_is_not_told(now: str) -> None:
-    found = compare([arg("key", "same", "", secret=True)], [arg("key", now, "", secret=True)])
+    found = compare_args([arg("key", "same", "", secret=True)], [arg("key", now, "", secret=True)])
     assert (found.rows, found.same, names(found.hidden)) == ((), (), ["key"])
 
 
@@ -80,7 +86,7 @@ def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other:
 def test_both_sides_carry_the_marks_of_the_sheet() -> None:
     page = hostile()
     assert page.beside is not None and page.beside.last is not None
-    rows: Any = {names([row.name])[0]: row for row in compare(page.beside.last.args, page.args).rows}
+    rows: Any = {names([row.name])[0]: row for row in compare_args(page.beside.last.args, page.args).rows}
     old = rows["old \u200bname"]
     assert 'class="sus"' in shown(rows["from"].now.text)
     assert "U+202E" in shown(rows["subject"].then.text)
@@ -117,9 +123,9 @@ def test_a_row_says_what_a_reader_should_not_have_to_work_out(then: Any, now: An
 
 
 def bar(before: int, this: int | None, limit: int | None = 1_000) -> Any:
-    cap = None if limit is None else Limit(limit, "cap", "cap", asks=False)
+    cap = None if limit is None else MeterLimit(limit, "cap", "cap", asks=False)
     line = MeterLine("spent", "", "principal", "24h", None, before, this, None, cap)
-    (found,) = beside_view(refund(beside=Beside(meters=(line,))), 1, NOW).bars
+    (found,) = context_panel_view(refund(beside=ContextPanel(meters=(line,))), 1, NOW).bars
     return found
 
 
@@ -139,8 +145,8 @@ def test_a_bar_is_what_was_held_then_this_then_what_is_left() -> None:
 
 
 def counts(capped: bool = False, **states: int) -> str:
-    past = Past(30, "Account", False, states, capped, ())
-    return beside_view(refund(beside=Beside(past=past)), 1, NOW).past_counts
+    past = Precedents(30, "Account", False, states, capped, ())
+    return context_panel_view(refund(beside=ContextPanel(past=past)), 1, NOW).past_counts
 
 
 def test_counts_are_a_sentence() -> None:
@@ -167,9 +173,11 @@ WHOLE = {
 @pytest.mark.parametrize(("states", "wanted", "text"), WHOLE.values(), ids=WHOLE)
 def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int, text: str) -> None:
     page = refund(siblings=siblings(*states.split()))
-    assert approving(page, wanted) == text
-    assert beside_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
-    assert approving(replace(page, state="met"), wanted) == "", "of a settled review nothing is promised"
+    assert approval_effect(page, wanted) == text
+    assert context_panel_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
+    assert approval_effect(replace(page, state="met"), wanted) == "", (
+        "of a settled review nothing is promised"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- lines and the story
@@ -177,7 +185,10 @@ def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int,
 
 def lines(**changes: Any) -> list[str]:
     page = refund()
-    return [line.by for line in quorum(replace(page, gates=(replace(page.gates[0], **changes),))).open_lines]
+    return [
+        line.by
+        for line in quorum_status(replace(page, gates=(replace(page.gates[0], **changes),))).open_lines
+    ]
 
 
 def test_an_open_line_names_people_where_they_have_names() -> None:

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policy_service.channels.showing.deceptions import hidden_positions
-from policy_service.channels.showing.marking import typed
-from policy_service.channels.web.drawing.editing import FieldView, field_views, read_fields
-from policy_service.queries.edit_views import EditField, EditForm
+from policy_service.channels.presentation.deceptive_text import hidden_positions
+from policy_service.channels.presentation.marked_text import typed_json
+from policy_service.channels.web.presenters.proposal_form import FieldView, field_views, read_fields
+from policy_service.queries.proposal_views import ProposalField, ProposalForm
 
 HANGUL_FILLER, VARIANT, OVERRIDE = "\u3164", "\ufe0f", "\u202e"
 
 
-def drawn(value: Any, kind: Any = "text") -> tuple[EditForm, FieldView]:
-    field = EditField("memo", kind, required=True, present=True, value=value)
-    form = EditForm("rev_1", 1, "0" * 64, "0" * 64, "tool", "robot", None, (), (field,), ())
+def drawn(value: Any, kind: Any = "text") -> tuple[ProposalForm, FieldView]:
+    field = ProposalField("memo", kind, required=True, present=True, value=value)
+    form = ProposalForm("rev_1", 1, "0" * 64, "0" * 64, "tool", "robot", None, (), (field,), ())
     (view,) = field_views(form)
     return form, view
 
@@ -48,4 +48,4 @@ def test_a_field_holds_no_character_that_nobody_can_see(value: Any) -> None:
 
 
 def test_json_keeps_its_lines_and_shows_what_is_hidden() -> None:
-    assert typed('{\r\n\t"a": "x\u200by"\n}') == '{\n\t"a": "x\\u200by"\n}'
+    assert typed_json('{\r\n\t"a": "x\u200by"\n}') == '{\n\t"a": "x\\u200by"\n}'

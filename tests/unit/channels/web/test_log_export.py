@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from policy_service.channels.web.agents import bars
-from policy_service.channels.web.audit import as_table
-from policy_service.queries.log import LogLine
+from policy_service.channels.web.audit import csv_lines
+from policy_service.queries.audit_log import LogLine
 from tests.fakes.reviews import NOW
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ async def test_no_cell_is_a_formula(begins: str) -> None:
         agent = f'{begins}cmd|"/c calc"!A1'
         yield LogLine(1, NOW, f"{begins}1", "service", "", agent, None, None, b'{"v":1}')
 
-    table = b"".join([row async for row in as_table(lines())]).decode()
+    table = b"".join([row async for row in csv_lines(lines())]).decode()
     (row,) = csv.DictReader(io.StringIO(table, newline=""))
     assert row["agent"] == f'\'{begins}cmd|"/c calc"!A1'
     assert row["kind"] == f"'{begins}1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 # The second calls `sent_by` itself, which asks for both: what its form may hold depends on the effect.
 WITHOUT = ["/reviews/{review_id}/propose", "/sign-in/dev"]

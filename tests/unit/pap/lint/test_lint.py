@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.lint.run import findings_about
+from policy_service.pap.lint.report import lint_files
 from policy_service.pap.source import FolderSource
 from tests.fakes.bundles import GROUPS, PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 def codes(folder: BundleFolder, text: str, level: str = "warning") -> list[str]:
     """The codes of the findings about these rules beside a permit for everything."""
     folder.policies(PERMIT_ALL + text).load()
-    found = findings_about(FolderSource(folder.path).read().files)
+    found = lint_files(FolderSource(folder.path).read().files)
     return [finding.code for finding in found if finding.level == level]
 
 
@@ -37,7 +37,7 @@ def about_each(folder: BundleFolder, rules: Mapping[str, str]) -> dict[str, list
     for number, text in enumerate(rules.values()):
         folder.write(f"r{number}.cedar", text.replace('"it"', f'"it{number}"'))
     folder.policies(PERMIT_ALL).load()
-    found = [one for one in findings_about(FolderSource(folder.path).read().files) if one.level == "warning"]
+    found = [one for one in lint_files(FolderSource(folder.path).read().files) if one.level == "warning"]
     return {name: [one.code for one in found if one.file == f"r{n}.cedar"] for n, name in enumerate(rules)}
 
 
@@ -198,7 +198,7 @@ def test_a_condition_of_too_many_cases_is_said_to_be_given_up(folder: BundleFold
 
 def test_the_fields_policy_cannot_see_are_noted_for_each_tool(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL).load()
-    found = findings_about(FolderSource(folder.path).read().files)
+    found = lint_files(FolderSource(folder.path).read().files)
     notes = [(one.file, "items, note" in one.message) for one in found if one.code == "unseen-fields"]
     assert notes == [("tools/note.json", True), ("tools/pay.json", True)]
 
@@ -250,7 +250,7 @@ def test_letters_of_any_language_load(folder: BundleFolder) -> None:
 
 @pytest.mark.parametrize("name", ["policies", "policies/examples/airline"])
 def test_the_shipped_bundles_have_no_warning(name: str) -> None:
-    found = findings_about(FolderSource(Path(name)).read().files)
+    found = lint_files(FolderSource(Path(name)).read().files)
     assert [str(finding) for finding in found if finding.level != "note"] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from tests.unit.sdk.adapters.rows import CALL
 
 PRIVATE = ".countersign"
@@ -52,7 +52,7 @@ def done(files: FilesAdapter, act: Deed, txn: str = "t-1") -> None:
     try:
         with session.effect(CALL):
             act(files)
-        session.verify_unmoved()
+        session.verify_isolation()
         session.prepare("a-2")
         session.commit("a-2")
         session.close()

@@ -11,17 +11,17 @@ from typing import Any, cast
 import psycopg
 
 from countersign.adapters import LiveAdapter, LiveCall, SQLiteAdapter
-from countersign.adapters.contract import Resource
+from countersign.adapters.contract_suite import ContractResource
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.memory import MemoryAdapter
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import Change
 
 
-class Rows(Resource):
+class Rows(ContractResource):
     """A table of keys and values."""
 
-    tells_changes = True
+    reports_changes = True
 
     def told(self, change: Change) -> tuple[str, object, object]:
         """`rows[k]`, with the row before and after."""
@@ -79,10 +79,10 @@ def _value(connection: sqlite3.Connection, key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-class FilesBelow(Resource):
+class FilesBelow(ContractResource):
     """A folder of small files."""
 
-    notices_moves = tells_changes = outlives_its_process = True
+    detects_conflicts = reports_changes = survives_process = True
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "root"
@@ -111,7 +111,7 @@ class FilesBelow(Resource):
         (self._root / key).write_text(value)
         return True
 
-    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+    def change_irreversibly(self, adapter: LiveAdapter) -> bool:
         (self._root / "folder").mkdir()
         cast(FilesAdapter, adapter).remove("folder")
         return True
@@ -120,10 +120,10 @@ class FilesBelow(Resource):
         return FilesAdapter(self._root.parent / "gone")
 
 
-class MemoryValues(Resource):
+class MemoryValues(ContractResource):
     """Values in this process."""
 
-    notices_moves = tells_changes = dies_with_its_process = True
+    detects_conflicts = reports_changes = in_process_only = True
 
     def __init__(self) -> None:
         self._memory = MemoryAdapter()
@@ -151,7 +151,7 @@ class MemoryValues(Resource):
         session.commit("theirs")
         return True
 
-    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+    def change_irreversibly(self, adapter: LiveAdapter) -> bool:
         self._memory["lock"] = threading.Lock()
         return True
 

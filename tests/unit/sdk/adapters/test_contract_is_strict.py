@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from countersign.adapters.contract import AdapterContract
+from countersign.adapters.contract_suite import AdapterContract
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
-from countersign.adapters.protocol import Inside, _Turn
-from countersign.adapters.redo import Work
+from countersign.adapters.files_session import FilesSession
+from countersign.adapters.protocol import EffectContext, _ActiveEffect
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
 from countersign.errors import CountersignError, NotStageable
 from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
@@ -36,7 +36,7 @@ def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
     yield
 
 
-class _OfItsThread(_Turn[FilesSession]):
+class _OfItsThread(_ActiveEffect[FilesSession]):
     """As an adapter has it that asks for the thread."""
 
     def __init__(self, subject: FilesSession) -> None:
@@ -47,11 +47,11 @@ class _OfItsThread(_Turn[FilesSession]):
         return threading.get_ident() != self._mine
 
 
-def _turns(turn: type[_Turn[FilesSession]]) -> Any:
+def _turns(turn: type[_ActiveEffect[FilesSession]]) -> Any:
     """Effects of an adapter whose turns end otherwise, or not at all."""
 
     @contextmanager
-    def effect(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
+    def effect(self: EffectContext[FilesSession], subject: FilesSession) -> Iterator[None]:
         token = self._turn.set(turn(subject))
         try:
             yield
@@ -61,7 +61,7 @@ def _turns(turn: type[_Turn[FilesSession]]) -> Any:
     return effect
 
 
-_stays_open, _of_its_thread = _turns(_Turn), _turns(_OfItsThread)
+_stays_open, _of_its_thread = _turns(_ActiveEffect), _turns(_OfItsThread)
 
 
 def _instead(owner: type, name: str, act: Any) -> Fault:
@@ -107,7 +107,7 @@ def _nothing(*_: Any) -> None:
 
 
 _HALF = _instead(FilesSession, "effect", _keeps_half)
-_OPEN = _instead(Inside, "effect", _stays_open)
+_OPEN = _instead(EffectContext, "effect", _stays_open)
 _DISPUTED = _instead(FilesSession, "_require_undisputed", _nothing)
 _FORGETS = _instead(FilesAdapter, "recover", _nothing)
 FAULTS: dict[str, tuple[Fault, str]] = {
@@ -117,11 +117,11 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "an effect goes on in the next one": (_OPEN, "what_an_effect_has_started_does_nothing_in_the_next_one"),
     "an effect goes on in the outer one": (_OPEN, "what_an_inner_effect_has_started_does_nothing_in_the_outer_one"),
     "nothing that an effect starts is part of it": (
-        _instead(Inside, "effect", _of_its_thread), "what_an_effect_has_started_and_waits_for_is_part_of_it"),
+        _instead(EffectContext, "effect", _of_its_thread), "what_an_effect_has_started_and_waits_for_is_part_of_it"),
     "it works outside an effect": (
         _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_there_inside_an_effect"),
     "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_unmoved", _nothing),
+        _instead(FilesSession, "verify_isolation", _nothing),
         "what_was_read_and_has_moved_is_refused_with_both_versions"),
     "moves are not noticed when it is prepared": (
         _instead(FilesSession, "prepare", _unprepared), "what_was_overwritten_and_has_moved_is_refused"),
@@ -146,14 +146,14 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
     "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
     "a commit puts nothing in place": (
-        _instead(Work, "_apply", _nothing), "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
+        _instead(SessionFolder, "_apply", _nothing), "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
 }  # fmt: skip
 
 _LOST = "a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so"
 _NOT_THERE = "a_resource_that_is_not_there_is_refused_and_not_made"
 OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
     "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_whole", _nothing), _LOST),
-    "it is noticed once": (_instead(SQLiteSession, "verify_unmoved", _nothing), _LOST),
+    "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
     "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
     "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
     "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),

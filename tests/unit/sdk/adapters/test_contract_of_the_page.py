@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from countersign.adapters import LiveAdapter
-from countersign.adapters.contract import AdapterContract, Resource
-from countersign.errors import Moved
-from tests.house.documents import all_blocks
+from countersign.adapters.contract_suite import AdapterContract, ContractResource
+from countersign.errors import IsolationConflict
+from tests.conventions.documents import all_blocks
 
 PAGE = "sdk/python/countersign/adapters/README.md"
 
@@ -21,10 +21,10 @@ def _program() -> dict[str, Any]:
     return names
 
 
-class OnTheBoard(Resource):
+class OnTheBoard(ContractResource):
     """Its tool sets keys; the rest is read where the tool would read."""
 
-    dies_with_its_process = True
+    in_process_only = True
 
     def __init__(self) -> None:
         self._board = _program()["Board"]()
@@ -49,7 +49,7 @@ class OnTheBoard(Resource):
     def change_outside(self, key: str, value: str) -> bool:
         try:
             session = self._board.begin("theirs")
-        except Moved:
+        except IsolationConflict:
             return False
         session.notes[key] = value
         session.commit("theirs")
@@ -60,5 +60,5 @@ class OnTheBoard(Resource):
 
 
 class TestThePage(AdapterContract):
-    def resource(self, folder: Path) -> Resource:
+    def resource(self, folder: Path) -> ContractResource:
         return OnTheBoard()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.redo import name_of
-from countersign.errors import JournalError, Moved, NotStageable, TransactionBusy
+from countersign.adapters.redo_log import file_name_for
+from countersign.errors import IsolationConflict, JournalError, NotStageable, TransactionBusy
 from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
 
@@ -157,8 +157,8 @@ def test_a_listing_that_was_read_may_not_gain_or_lose_a_name(files: FilesAdapter
     for number, change in enumerate(((root / "d" / "z").touch, (root / "d" / "z").unlink)):
         session = acted(files, lambda files: files.list("d"), f"t-{number}")
         change()
-        with pytest.raises(Moved, match="'d/' of 'root' was read at version"):
-            session.verify_unmoved()
+        with pytest.raises(IsolationConflict, match="'d/' of 'root' was read at version"):
+            session.verify_isolation()
         session.undo()
 
 
@@ -167,7 +167,7 @@ def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(f
     acts: list[Deed] = [lambda it: it.read("a"), lambda it: it.list("d"), lambda it: it.exists("d/new")]
     for act in acts:
         other = acted(files, act, "t-2")
-        with pytest.raises(Moved, match="transaction t-1, which is prepared"):
+        with pytest.raises(IsolationConflict, match="transaction t-1, which is prepared"):
             other.prepare("a-2")
         other.undo()
     first.undo()
@@ -197,7 +197,7 @@ def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, r
 
 def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapter, root: Path) -> None:
     files.begin("t-1").undo()
-    folder = root / PRIVATE / "sessions" / f"{name_of('t-1')}.0"
+    folder = root / PRIVATE / "sessions" / f"{file_name_for('t-1')}.0"
     folder.mkdir()
     (folder / "record.json").write_text('{"txn": "t-1"}')
     with pytest.raises(JournalError, match="damaged"):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from tests.unit.sdk.adapters.folder import Deed, sessions, tree
 from tests.unit.sdk.adapters.rows import CALL
 

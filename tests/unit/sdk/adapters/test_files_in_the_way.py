@@ -17,8 +17,8 @@ import pytest
 
 from countersign import resume, tool
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
-from countersign.adapters.redo import Work
+from countersign.adapters.files_session import FilesSession
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
 from tests.fakes.desk import Desk, live_states, save_tool
@@ -227,13 +227,13 @@ def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: 
     if not late:
         dies(session, COMMITTING)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Work, "_apply", _disk_full)
+        patched.setattr(SessionFolder, "_apply", _disk_full)
         other = acted(files, act, "t-2")
         if late:
             dies(session, COMMITTING)
         else:
             with pytest.raises(JournalError, match="No space left on device"):
-                other.verify_unmoved()
+                other.verify_isolation()
         with pytest.raises(JournalError, match="could not be finished") as told:
             other.prepare("a-2")
         assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)
@@ -293,10 +293,10 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         also()
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
-    assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
+    assert (found.needs_attention, "was not taken back" in found.note) == (True, True)
     assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it
     (found,) = resume(desk.runtime)
-    assert (found.after, found.is_kept_up) == ("ended", False)
+    assert (found.after, found.needs_attention) == ("ended", False)
     assert ((root / "a").read_text(), sessions(root)) == ("theirs", [])

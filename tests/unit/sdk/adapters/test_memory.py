@@ -12,7 +12,7 @@ import pytest
 from countersign.adapters import LiveCall
 from countersign.adapters.agent_memory import AgentMemory, Memory
 from countersign.adapters.memory import MemoryAdapter, MemorySession
-from countersign.errors import MisuseError, Moved, NotStageable
+from countersign.errors import IsolationConflict, MisuseError, NotStageable
 
 CALL = LiveCall("exam", {}, "e-1")
 
@@ -103,8 +103,8 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
         session = acted(memory, txn="t-2")
         with working(memory):
             change(memory)
-        with pytest.raises(Moved) as moved:
-            session.verify_unmoved()
+        with pytest.raises(IsolationConflict) as moved:
+            session.verify_isolation()
         assert (moved.value.key, moved.value.read) == ("/", True)
 
 
@@ -113,7 +113,7 @@ def test_keys_listed_beside_a_prepared_change_of_them_cannot_be_prepared() -> No
     second, third = acted(memory, "b", "t-2"), acted(memory, txn="t-3")
     prepared(memory, "a")
     second.prepare("a-2")  # a key of its own
-    with pytest.raises(Moved, match="t-1, which is prepared"):
+    with pytest.raises(IsolationConflict, match="t-1, which is prepared"):
         third.prepare("a-3")
 
 
@@ -131,7 +131,7 @@ def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> N
     memory = MemoryAdapter({"n": 0})
     first = committed(memory, "n")
     second, third = acted(memory, "n", "t-2"), acted(memory, "other", "t-3")
-    with pytest.raises(Moved, match="t-1, which may still be taken back"):
+    with pytest.raises(IsolationConflict, match="t-1, which may still be taken back"):
         second.prepare("a-2")
     third.prepare("a-3")  # a key of its own
     third.commit("a-3")
@@ -144,7 +144,7 @@ def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> N
 def test_keys_listed_beside_a_commit_that_is_not_closed_cannot_be_prepared_if_it_made_one(key: str) -> None:
     memory = MemoryAdapter({"n": 0})
     first, second = committed(memory, key), acted(memory, txn="t-2")
-    with pytest.raises(Moved) if key == "new" else nullcontext():
+    with pytest.raises(IsolationConflict) if key == "new" else nullcontext():
         second.prepare("a-2")
     second.undo()
     first.close()

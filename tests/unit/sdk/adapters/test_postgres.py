@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from countersign.adapters.contract import AdapterContract, Resource
+from countersign.adapters.contract_suite import AdapterContract, ContractResource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
 from countersign.errors import CommitUnknown, MisuseError, SessionLost, SettingsError
 from tests.unit.sdk.adapters.bank import commit
@@ -27,7 +27,7 @@ class TestPostgres(AdapterContract):
     def _server(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    def resource(self, folder: Path) -> Resource:
+    def resource(self, folder: Path) -> ContractResource:
         return PostgresRows(self._conninfo)
 
 
@@ -125,7 +125,7 @@ def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: En
         with suppress(SessionLost, psycopg.Error):
             begun.write("other", "after it")
     for refused in (
-        begun.effect().__enter__, begun.session.savepoint, begun.session.verify_unmoved, begun.session.changes,
+        begun.effect().__enter__, begun.session.savepoint, begun.session.verify_isolation, begun.session.changes,
         lambda: begun.session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
         with pytest.raises(SessionLost, match=stands):

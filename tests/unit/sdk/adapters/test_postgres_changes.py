@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from countersign import Moved
-from countersign.adapters import row_changes
+from countersign import IsolationConflict
+from countersign.adapters import row_diff
 from countersign.adapters.postgres import PostgresAdapter
-from countersign.adapters.postgres_changes import changes_of
+from countersign.adapters.postgres_diff import changes_of
 from tests.unit.sdk.adapters.rows import Database, Expected, order, require_told, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -208,14 +208,14 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
     with server.session() as session:
         server.run(session, "UPDATE lines SET n = 9 WHERE order_id = 1")
         server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
-        with pytest.raises(Moved, match="a deferred constraint"):
+        with pytest.raises(IsolationConflict, match="a deferred constraint"):
             session.changes()
 
 
 def test_without_time_it_tells_none(server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
-        monkeypatch.setattr(row_changes, "LONGEST_S", seconds)
+        monkeypatch.setattr(row_diff, "MAX_SECONDS", seconds)
         with psycopg.connect(conninfo) as connection:
             connection.execute("DELETE FROM orders WHERE id = 3")
             assert changes_of(connection, lambda: psycopg.connect(conninfo, autocommit=True)) is None
@@ -225,6 +225,6 @@ def test_without_time_it_tells_none(server: Database, conninfo: str, monkeypatch
 def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
     server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
-    monkeypatch.setattr(row_changes, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(row_diff, "MAX_BYTES", 10_000)
     assert told(server, "DELETE FROM orders WHERE id > 9") is None
     assert told(server, "DELETE FROM orders WHERE id = 10") is not None

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from countersign import Moved, tool
+from countersign import IsolationConflict, tool
 from countersign.adapters.postgres import _TABLE, PostgresAdapter
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import commit
@@ -131,7 +131,7 @@ def test_scenario_45_a_lost_update_is_refused(conninfo: str, rows: PostgresRows,
     """Without any lock: the row was read, changed by somebody else, and is written."""
     look, put = numbers(desk, PostgresAdapter(conninfo, name="rows"))
     assert rows.change_outside("n", "5")
-    with pytest.raises(Moved) as moved, desk.step():
+    with pytest.raises(IsolationConflict) as moved, desk.step():
         before = look("n")
         assert rows.change_outside("n", "15")
         put("n", before + 1)
@@ -154,7 +154,7 @@ def test_scenario_45_write_skew_is_refused(conninfo: str, rows: PostgresRows, de
                 both_in.wait(10)
                 if on_call + look(other) == 2:
                     put(name, 0)
-        except Moved as moved:
+        except IsolationConflict as moved:
             return str(moved)
         return "left"
 
@@ -179,7 +179,7 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
 
 def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
-    with pytest.raises(Moved, match=WAITED) as told:
+    with pytest.raises(IsolationConflict, match=WAITED) as told:
         adapter.begin("t-1")
     assert (told.value.adapter, told.value.key) == ("bank", "public.rows")
     busy.execute("ROLLBACK")
@@ -190,7 +190,7 @@ def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[An
 def test_a_locked_row_is_one_and_the_session_lives(conninfo: str, rows: PostgresRows) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     session = adapter.begin("t-1")
-    with pytest.raises(Moved, match=WAITED) as told, session.effect(CALL):
+    with pytest.raises(IsolationConflict, match=WAITED) as told, session.effect(CALL):
         rows.write(adapter, "k", "mine")
     assert told.value.key == ""
     with session.effect(CALL):
@@ -203,6 +203,6 @@ def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psyco
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     with outside.transaction():
         outside.execute(_TABLE.encode())
-        with pytest.raises(Moved, match=f"table of marks.*{WAITED}"):
+        with pytest.raises(IsolationConflict, match=f"table of marks.*{WAITED}"):
             adapter.begin("t-1")
     adapter.begin("t-1").undo()

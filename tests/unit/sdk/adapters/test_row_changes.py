@@ -6,8 +6,8 @@ from itertools import count, repeat
 
 import pytest
 
-from countersign.adapters import row_changes
-from countersign.adapters.row_changes import Allowance, CannotTell
+from countersign.adapters import row_diff
+from countersign.adapters.row_diff import DiffBudget, DiffUnavailable
 from tests.unit.sdk.adapters.rows import CALL, Database, order, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -51,7 +51,7 @@ def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
 
 
 def test_more_rows_than_are_told_cannot_be_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_changes, "MOST_ROWS", 2)
+    monkeypatch.setattr(row_diff, "MAX_ROWS", 2)
     one, other = "UPDATE orders SET state = 'paid' WHERE id < 3", "UPDATE lines SET n = 7 WHERE order_id = 2"
     assert told(database, one) is not None
     assert told(database, other) is not None
@@ -70,7 +70,7 @@ def test_large_rows_are_not_told(database: Database, monkeypatch: pytest.MonkeyP
     text = "x" * 1_000
     database.outside(f"INSERT INTO orders VALUES (10, '{text}'), (11, '{text}')")
     for most, can_tell in ((8_000, True), (1_500, False)):
-        monkeypatch.setattr(row_changes, "MOST_BYTES", most)
+        monkeypatch.setattr(row_diff, "MAX_BYTES", most)
         assert (told(database, statement) is not None) is can_tell
 
 
@@ -78,7 +78,7 @@ def test_bytes_are_counted_over_all_tables(database: Database, monkeypatch: pyte
     database.outside("CREATE TABLE more (id integer PRIMARY KEY, state text)")
     text = "x" * 1_000
     one, other = (f"INSERT INTO {table} VALUES (10, '{text}')" for table in ("orders", "more"))
-    monkeypatch.setattr(row_changes, "MOST_BYTES", 3_000)
+    monkeypatch.setattr(row_diff, "MAX_BYTES", 3_000)
     assert told(database, one) is not None
     assert told(database, other) is not None
     assert told(database, one, other, f"UPDATE orders SET state = '{text}' WHERE id = 1") is None
@@ -94,18 +94,18 @@ def test_keys_that_would_read_the_same_are_told_apart(database: Database) -> Non
 
 def test_without_time_nothing_is_asked() -> None:
     for seconds in (0.0, -1.0, 0.000_1):
-        with pytest.raises(CannotTell):
-            Allowance(seconds).milliseconds()
-    assert Allowance(0.0).is_over
-    assert 0 < Allowance(5.0).milliseconds() <= 5_000
-    assert 0 < Allowance(60.0).milliseconds() <= 10_000
-    assert not Allowance(5.0).is_over
+        with pytest.raises(DiffUnavailable):
+            DiffBudget(seconds).milliseconds()
+    assert DiffBudget(0.0).is_over
+    assert 0 < DiffBudget(5.0).milliseconds() <= 5_000
+    assert 0 < DiffBudget(60.0).milliseconds() <= 10_000
+    assert not DiffBudget(5.0).is_over
 
 
 def test_an_answer_is_read_no_further_than_it_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_changes, "MOST_ROWS", 3)
-    assert len(list(Allowance().rows(repeat((1, "a"), 3)))) == 3
+    monkeypatch.setattr(row_diff, "MAX_ROWS", 3)
+    assert len(list(DiffBudget().rows(repeat((1, "a"), 3)))) == 3
     numbers = count(start=1)
-    with pytest.raises(CannotTell):
-        list(Allowance().rows(zip(numbers, strict=True)))
+    with pytest.raises(DiffUnavailable):
+        list(DiffBudget().rows(zip(numbers, strict=True)))
     assert next(numbers) == 5

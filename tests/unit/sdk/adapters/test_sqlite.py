@@ -44,7 +44,7 @@ def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, en
     with pytest.raises(SessionLost, match="Nothing of it stands"), bank.effect():
         end(bank.connection)
     for refused in (
-        bank.effect().__enter__, bank.session.savepoint, bank.session.verify_unmoved, bank.session.changes,
+        bank.effect().__enter__, bank.session.savepoint, bank.session.verify_isolation, bank.session.changes,
         lambda: bank.session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
         with pytest.raises(SessionLost):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import Abort, MisuseError, Moved, Serialize, SQLiteAdapter, tool
+from countersign import Abort, IsolationConflict, MisuseError, Serialize, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
 from tests.unit.sdk.adapters.rows import CALL
@@ -25,7 +25,7 @@ def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, our
         session = adapter.begin("t-0") if ours else None
         if not ours:
             other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Moved, match=r"database is locked.* busy_seconds=0\.1.*Retry") as told:
+        with pytest.raises(IsolationConflict, match=r"database is locked.* busy_seconds=0\.1.*Retry") as told:
             adapter.begin("t-1")
         moved = told.value
         assert (moved.adapter, moved.key, moved.expected, moved.now) == ("bank", "", None, None)
@@ -56,7 +56,9 @@ def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolatio
     if isinstance(isolation, Serialize):
         assert (second, standing(path)) == (None, [102, 100])
     else:
-        assert isinstance(second, Moved) and "another block of this event loop has it" in str(second)
+        assert isinstance(second, IsolationConflict) and "another block of this event loop has it" in str(
+            second
+        )
         assert "Serialize" in str(second) and standing(path) == [101, 100]
 
 

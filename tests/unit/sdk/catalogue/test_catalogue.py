@@ -11,17 +11,24 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.reading import Entry, Instead, acts_without_compensation, catalogue, having, taken
+from countersign.catalogue.loader import (
+    Entry,
+    Instead,
+    catalogue,
+    search_entries,
+    uncompensated_acts,
+    with_compensations,
+)
 from countersign.cli.app import app
 from countersign.contract import load_manifest, manifest_file
 from countersign.contract.manifest import Lane
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.manifests.reviewed import require_fits
 from countersign.tools.tool import tool_of
 
 FOLDER = Path(__file__).resolve().parents[4] / "sdk/python/countersign/catalogue"
 EVERY = catalogue()
-ACTS = acts_without_compensation()
+ACTS = uncompensated_acts()
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def test_each_entry_is_whole(one: Entry) -> None:
     compensated, live = one.manifest.compensation is not None, one.manifest.lane is Lane.LIVE
     assert [compensated, live, one.uncompensated is not None].count(True) == 1
     if one.manifest.compensation is not None:
-        assert one.taken_back_by in EVERY and one.compensation_leaves
+        assert one.compensated_by in EVERY and one.compensation_leaves
     else:
         assert one.compensation_leaves is None
 
@@ -87,25 +94,25 @@ def test_every_act_that_nothing_takes_back_says_why_and_what_to_do() -> None:
 
 
 def test_what_is_taken_brings_along_what_takes_it_back() -> None:
-    merged = [one.tool for one in taken(["code.merge_pull_request"])]
+    merged = [one.tool for one in with_compensations(["code.merge_pull_request"])]
     assert merged == ["code.merge_pull_request", "code.revert_commit"]
-    assert [one.tool for one in taken(["dns.change_record"])] == ["dns.change_record"]
-    both = [one.tool for one in taken(["identity.grant_role", "identity.revoke_role"])]
+    assert [one.tool for one in with_compensations(["dns.change_record"])] == ["dns.change_record"]
+    both = [one.tool for one in with_compensations(["identity.grant_role", "identity.revoke_role"])]
     assert both == ["identity.grant_role", "identity.revoke_role"]
 
 
 def test_an_unknown_name_says_which_come_near() -> None:
     with pytest.raises(MisuseError, match=r"has no 'stripe\.refund'; it has payments\.refund"):
-        taken(["stripe.refund"])
+        with_compensations(["stripe.refund"])
     with pytest.raises(MisuseError, match=r"it has accounting\.post_invoice, "):
-        taken(["frobnicate"])
+        with_compensations(["frobnicate"])
 
 
 def test_a_word_finds_by_name_title_group_and_example() -> None:
-    assert [one.tool for one in having("REFUND")] == ["payments.refund"]
-    assert {one.tool for one in having("shopify")} == {"orders.place", "orders.cancel"}
-    assert {"payments.payout"} <= {one.tool for one in having("money")}
-    assert having("frobnicate") == []
+    assert [one.tool for one in search_entries("REFUND")] == ["payments.refund"]
+    assert {one.tool for one in search_entries("shopify")} == {"orders.place", "orders.cancel"}
+    assert {"payments.payout"} <= {one.tool for one in search_entries("money")}
+    assert search_entries("frobnicate") == []
 
 
 def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:

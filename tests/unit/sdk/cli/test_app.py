@@ -12,7 +12,7 @@ from countersign import ReviewPending, Runtime, Settings, default_runtime, use_r
 from countersign.cli.app import app
 from countersign.cli.terminal import print_json
 from countersign.contract import load_manifest
-from countersign.journal.telling import visible
+from countersign.journal.export import escape_unprintable
 from countersign.tools.registry import default_registry
 from tests.fakes.desk import Desk, changed, make_runtime
 
@@ -148,7 +148,7 @@ def test_the_journal_shows_no_secret_and_no_control_character(operated: Desk, mo
     document = json.loads(run("journal", "show", "ticket 1", "--json").output)
     assert document[0]["effects"][0]["args"] == '{"amount_cents":90000,"card":"(secret)","order_id":"o-1"}'
     assert json.loads(run("journal", "list", "--json").output)[0]["state"] == "parked"
-    assert visible("a\x1b[2Jb\u202ec") == "a\\x1b[2Jb\\u202ec"
+    assert escape_unprintable("a\x1b[2Jb\u202ec") == "a\\x1b[2Jb\\u202ec"
 
 
 def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: Path) -> None:

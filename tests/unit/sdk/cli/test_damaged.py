@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ReviewPending
 from countersign.cli.app import app
-from countersign.journal.place import JournalUrl
-from countersign.rehearsal.recorded import from_export
+from countersign.journal.location import JournalUrl
+from countersign.simulation.recording import from_export
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.journals import both_engines
 

@@ -19,10 +19,10 @@ from countersign import ReviewPending, resume, tool
 from countersign.cli.app import app
 from countersign.clock import SystemClock
 from countersign.journal import Journal
-from countersign.journal.place import JournalUrl
-from countersign.journal.reading import moment
+from countersign.journal.export import COLUMNS, FORMAT, render_export
+from countersign.journal.location import JournalUrl
+from countersign.journal.queries import parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.telling import COLUMNS, FORMAT, exported
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, TickingClock, refund_tool
 from tests.unit.sdk.journals import schema
@@ -170,7 +170,7 @@ def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
     names = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
     effect = dict.fromkeys(names) | {"args": text}
     one = dict.fromkeys(("txn", "agent", "state", "revision", "attempt", "created", "changed", "note"))
-    told = exported("md", [one | {"key": "k", "effects": [effect], "dropped": []}], "now")
+    told = render_export("md", [one | {"key": "k", "effects": [effect], "dropped": []}], "now")
     assert told.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
 
 
@@ -284,4 +284,4 @@ def test_a_new_key_file_beside_one_that_has_sealed_is_warned_of(tmp_path: Path) 
 
 def test_a_time_may_be_said_as_how_long_ago() -> None:
     ago = {"90m": 5_400, "2h": 7_200, "7d": 604_800, "0m": 0}
-    assert {text: 1_000_000 - moment(text, 1_000_000.0) for text in ago} == ago
+    assert {text: 1_000_000 - parse_time(text, 1_000_000.0) for text in ago} == ago

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, Runtime, run_transaction
 from countersign.cli.app import app
-from countersign.cli.rehearsal import load_step
+from countersign.cli.dry_run import load_step
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason

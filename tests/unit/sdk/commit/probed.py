@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from countersign import Placeholder, Unsure, current_effect, probe
-from countersign.waiting import SyncWaits
+from countersign.waiting import SyncExecutor
 from tests.fakes.desk import Desk, charge_undone_by_void
 from tests.fakes.running import order_tool, refusing_tool
 
@@ -52,12 +52,12 @@ def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: No
     """Time passes at once, and something may happen meanwhile."""
     slept: list[float] = []
 
-    async def sleep(_: SyncWaits, seconds: float) -> None:
+    async def sleep(_: SyncExecutor, seconds: float) -> None:
         slept.append(seconds)
         desk.clock.advance(seconds)
         then()
 
-    monkeypatch.setattr(SyncWaits, "sleep", sleep)
+    monkeypatch.setattr(SyncExecutor, "sleep", sleep)
     return slept
 
 

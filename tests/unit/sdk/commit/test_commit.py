@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
-from countersign import Asks, Denied, Edited, NotStageable, PlaceholderUsed, ReviewPending, resume
-from countersign.commit.review import Edits, Judge
+from countersign import (
+    ApprovalRequirement,
+    Denied,
+    Edited,
+    NotStageable,
+    PlaceholderUsed,
+    ReviewPending,
+    resume,
+)
+from countersign.commit.review import EditPolicy, ProposalResponder
 from countersign.contract import DenyCode, canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView
 from countersign.errors import ServiceRefused
-from countersign.errors.reasons import DenyReason, stopped_because
+from countersign.errors.reasons import DenyReason, stop_reasons
 from tests.fakes.desk import Desk, effect_rows, refund_tool
 from tests.fakes.running import Left, fails, run
 
@@ -51,7 +59,7 @@ def test_a_denied_effect_fires_nothing_and_says_why(desk: Desk, refund: Any) -> 
 def test_review_without_live_effects_parks_and_says_where_people_answer(desk: Desk, refund: Any) -> None:
     pending = asked(desk, (refund, "o-1", LARGE))
     assert (pending.error.parked, desk.done, pending.txn.state) == (True, [], "review")
-    assert pending.error.reviews[0].asks == (Asks(("finance",), 1),)
+    assert pending.error.reviews[0].asks == (ApprovalRequirement(("finance",), 1),)
     assert "/reviews/" in pending.said
     rows, held = effect_rows(desk), desk.service.latest(pending.error.txn).held
     assert [row.frozen().digest for row in rows] == [one.effect.digest for one in held]
@@ -144,7 +152,7 @@ def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(des
     denied, sibling = desk.service.latest(txn).held
     denied.reasons = sibling.reasons = ()
     view = desk.service.view(desk.service.latest(txn))
-    assert [reason.code for reason in stopped_because(view)] == ["denied", "sibling"]
+    assert [reason.code for reason in stop_reasons(view)] == ["denied", "sibling"]
 
 
 ANEW = ("expired", "revoked", "withdrawn", "superseded", "sibling")
@@ -223,12 +231,14 @@ def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionVie
     return standing(STAGED, SimpleNamespace(proposals=proposals), tool)
 
 
-def edits(desk: Desk, judge: Judge, service: Answered | None = None) -> Edits:
+def edits(desk: Desk, judge: EditPolicy, service: Answered | None = None) -> ProposalResponder:
     engine: Any = SimpleNamespace(registry=desk.registry, service=service or Answered())
-    return Edits(engine, judge)
+    return ProposalResponder(engine, judge)
 
 
-def answers(desk: Desk, view: Any, judge: Judge = True, code: str | None = None) -> tuple[Any, list[str]]:
+def answers(
+    desk: Desk, view: Any, judge: EditPolicy = True, code: str | None = None
+) -> tuple[Any, list[str]]:
     """What comes of it, and what was accepted."""
     service = Answered(code)
     return asyncio.run(edits(desk, judge, service).answer(view)), service.accepted

@@ -170,7 +170,7 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
     assert failed.said.endswith("Stage nothing of it again before that is decided.")
     (found,) = resume(desk.runtime)
     assert str(failed.error.reviews[0]) in found.note
-    assert (found.after, found.waiting, found.is_kept_up) == ("unsettled", True, False)
+    assert (found.after, found.waiting, found.needs_attention) == ("unsettled", True, False)
     desk.service.approve_compensation(failed.txn.txn, failed.placed[0].effect_id)
     (found,) = resume(desk.runtime)
     assert (found.waiting, "To be taken back, and not yet: charge#2: " in found.note) == (True, True)
@@ -185,7 +185,7 @@ def test_what_another_that_stands_keeps_up_is_not_said_to_wait_for_people(desk: 
     assert "Still standing and not undone: refund#2; `countersign resume" in failed.said
     assert "the rest is for a person" in failed.said and "another key" not in failed.said
     (found,) = resume(desk.runtime)
-    assert (found.waiting, found.is_kept_up) == (False, True)
+    assert (found.waiting, found.needs_attention) == (False, True)
 
 
 def test_what_a_service_that_is_away_keeps_up_is_not_said_to_wait_for_people(desk: Desk) -> None:
@@ -194,7 +194,7 @@ def test_what_a_service_that_is_away_keeps_up_is_not_said_to_wait_for_people(des
     assert (failed.error.reviews, failed.error.outcomes["charge#1"]) == ((), "compensating")
     assert "another key" not in failed.said
     (found,) = resume(desk.runtime)
-    assert (found.waiting, found.is_kept_up) == (False, True)
+    assert (found.waiting, found.needs_attention) == (False, True)
 
 
 def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) -> None:

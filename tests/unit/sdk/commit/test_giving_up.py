@@ -101,7 +101,7 @@ def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any,
     desk.service.approve(fails(desk, ReviewPending, refund).error.txn)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
-        assert found.is_kept_up and record_of(desk) == ("ready", True)
+        assert found.needs_attention and record_of(desk) == ("ready", True)
         assert "'t-1'" in found.note and "use another key" not in found.note
         lagging()
         (found,) = resume(later.runtime)

@@ -10,7 +10,7 @@ import pytest
 
 from countersign import Serialize, SQLiteAdapter, errors, resume, transaction
 from countersign.contract.states import EffectState
-from countersign.journal.telling import describe
+from countersign.journal.export import describe_transaction
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -75,7 +75,9 @@ def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None
             note("o-1", look("o-2"))
         refund("o-1", 100)
     assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "order o-2")])
-    rows = describe(desk.runtime.journal, desk.runtime.journal.transactions.require(txn.txn))["effects"]
+    rows = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.require(txn.txn))[
+        "effects"
+    ]
     kept = [("look", "kept"), ("look", "kept"), ("note", "kept")]
     assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 

@@ -11,7 +11,7 @@ import pytest
 
 from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
 from countersign.concurrency import GRACE_SECONDS, ToolTimeoutError
-from countersign.waiting import AsyncWaits
+from countersign.waiting import AsyncExecutor
 from tests.fakes.desk import Desk, states
 from tests.fakes.running import order_tool, run_async
 
@@ -93,7 +93,7 @@ async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -
 
 
 async def call(fn: Callable[[], Awaitable[object]], seconds: float = 0.2) -> object:
-    return await AsyncWaits(lambda: pytest.fail("nothing is sent")).call(fn, {}, seconds)
+    return await AsyncExecutor(lambda: pytest.fail("nothing is sent")).call(fn, {}, seconds)
 
 
 async def sleeps() -> None:

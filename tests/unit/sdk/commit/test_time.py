@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersign import errors, resume
-from countersign.commit.attempt import Outcomes, TimeToFire
+from countersign.commit.attempt import FireWindow, Outcomes
 from countersign.contract import Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import Desk, TickingClock, charge_tools, failing_tool, make_runtime, refund_tool, states
@@ -101,8 +101,8 @@ class Machine(TickingClock):
     def wall(self) -> float:
         return self.service.wall() + self.off
 
-    def steady(self) -> float:
-        return self.service.steady()
+    def monotonic(self) -> float:
+        return self.service.monotonic()
 
 
 @pytest.fixture
@@ -220,13 +220,13 @@ def test_a_process_that_never_has_time_gives_up(here: Desk, refund: Any) -> None
 
 
 def test_no_call_is_made_on_time_given_to_another(here: Desk, refund: Any, monkeypatch: Any) -> None:
-    take, asked = TimeToFire.take, list[int]()
+    take, asked = FireWindow.take, list[int]()
 
-    async def for_the_first(self: TimeToFire, calls: Any, after: Any) -> None:
+    async def for_the_first(self: FireWindow, calls: Any, after: Any) -> None:
         asked.append(len(calls))
         await take(self, calls if len(asked) == 1 else calls[:1], after)
 
-    monkeypatch.setattr(TimeToFire, "take", for_the_first)
+    monkeypatch.setattr(FireWindow, "take", for_the_first)
     with standing_still(here, LONG):
         run(here, [(refund, "o-1", 100), (refund, "o-2", 100)])
     assert asked == [2, 2, 1]  # the second waited until it was given time itself

@@ -11,7 +11,7 @@ import pytest
 
 from countersign import DidNotHappen, OutcomeUnknown, probe, resume
 from countersign.journal import LocalTxn
-from countersign.waiting import SyncWaits
+from countersign.waiting import SyncExecutor
 from tests.fakes.desk import Desk, answering_tool, effect_rows, failing_tool, refund_tool, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS, sleeping
@@ -25,11 +25,11 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
     """What happens in each pause between two tries, in place of waiting."""
     meanwhile: Paused = []
 
-    async def sleep(_: SyncWaits, seconds: float) -> None:
+    async def sleep(_: SyncExecutor, seconds: float) -> None:
         if meanwhile:
             meanwhile.pop(0)()
 
-    monkeypatch.setattr(SyncWaits, "sleep", sleep)
+    monkeypatch.setattr(SyncExecutor, "sleep", sleep)
     return meanwhile
 
 

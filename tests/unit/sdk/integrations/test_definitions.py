@@ -18,12 +18,12 @@ from pydantic import BaseModel
 
 from countersign import MisuseError, RegistrationError, ToolRegistry, tool
 from countersign.integrations import anthropic_tools, openai_tools
-from countersign.integrations.definitions import OfferedTools
-from countersign.integrations.loop import sent_text
-from countersign.manifests.drafting import args_schema
+from countersign.integrations.model_loop import request_text
+from countersign.integrations.tool_definitions import OfferedTools
+from countersign.manifests.drafts import args_schema
 from countersign.tools.tool import tool_of
+from tests.conventions.repository import ROOT
 from tests.fakes.model_vendors import NAME
-from tests.house.repository import ROOT
 
 
 def named(*names: str) -> list[Callable[..., Any]]:
@@ -175,18 +175,18 @@ NOT_TEXT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", COUNTED.values(), ids=COUNTED.keys())
 def test_what_the_options_send_as_text_is_counted(options: dict[str, Any]) -> None:
-    assert WORDS in str(sent_text(SAID, [], options))
+    assert WORDS in str(request_text(SAID, [], options))
 
 
 @pytest.mark.parametrize("options", NOT_TEXT.values(), ids=NOT_TEXT.keys())
 def test_of_what_is_more_than_text_the_program_is_asked(options: dict[str, Any]) -> None:
-    assert sent_text(SAID, [], options) is None
+    assert request_text(SAID, [], options) is None
 
 
 @pytest.mark.parametrize("not_sent", [NOT_GIVEN, omit, openai.NOT_GIVEN, openai.omit])
 def test_what_a_client_does_not_send_is_not_counted(not_sent: object) -> None:
     options = {"system": not_sent, "timeout": openai.Timeout(5), "extra_headers": {"x": WORDS}}
-    assert sent_text(SAID, [], options) == [SAID, [], {}]
+    assert request_text(SAID, [], options) == [SAID, [], {}]
 
 
 MESSAGES: dict[str, tuple[Any, bool]] = {
@@ -200,5 +200,5 @@ MESSAGES: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.parametrize(("content", "is_text"), MESSAGES.values(), ids=MESSAGES.keys())
 def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content: Any, is_text: bool) -> None:
-    sent = sent_text([{"role": "user", "content": content}], [], {})
+    sent = request_text([{"role": "user", "content": content}], [], {})
     assert (sent is not None) is is_text and (WORDS in str(sent)) is is_text

@@ -9,8 +9,8 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
+    IsolationConflict,
     JournalError,
-    Moved,
     NotDone,
     ReleaseLapsed,
     ResourceBusy,
@@ -111,7 +111,7 @@ def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict:
 
 
 TOLD = {
-    "somebody changed what was read": Moved("notes", "o-4", read=True, expected="1", now="2"),
+    "somebody changed what was read": IsolationConflict("notes", "o-4", read=True, expected="1", now="2"),
     "permission ran out": ReleaseLapsed("case-1", "0" * 64, "it took too long"),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from countersign import MisuseError, RegistrationError, Retry, tool
-from countersign.integrations.loop import as_json
+from countersign.integrations.model_loop import as_json
 from countersign.integrations.openai_chat import OpenAIChat
 from tests.fakes.desk import Desk
 from tests.fakes.talking import ALL, ASK, Talk

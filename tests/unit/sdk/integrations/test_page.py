@@ -12,11 +12,11 @@ import pytest
 
 from countersign import use_runtime
 from countersign.integrations import run_openai
+from tests.conventions.documents import all_blocks
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.mcp_bank import bank, mcp_manifests
 from tests.fakes.model_vendors import anthropic_calls, anthropic_says, openai_calls, openai_says, vendor
 from tests.fakes.talking import ASK, Talk
-from tests.house.documents import all_blocks
 from tests.unit.sdk.integrations.talks import LARGE, REFUND, asked
 
 PAGE = "sdk/python/countersign/integrations/README.md"

@@ -12,8 +12,8 @@ import pytest
 from countersign import JournalError, MisuseError
 from countersign.journal.chain import UNBOUND
 from countersign.journal.damage import Damage
-from countersign.journal.spending import Hold
-from countersign.journal.verifying import verify
+from countersign.journal.spending import BudgetHold
+from countersign.journal.verification import verify
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
 
@@ -173,7 +173,7 @@ def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
     with desk.step("secret-key"):
         refund("secret-order", 5)
     bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
-    hold = Hold("a", "tokens", "run", "", 10, "secret-run", 1)
+    hold = BudgetHold("a", "tokens", "run", "", 10, "secret-run", 1)
     desk.runtime.journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
     bodies += b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
     assert b"llm_reserved" in bodies and b"secret" not in bodies

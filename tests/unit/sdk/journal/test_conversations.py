@@ -8,24 +8,24 @@ from unittest.mock import Mock
 
 import pytest
 
-from countersign.integrations.conversation import Numbering
+from countersign.integrations.conversation import TurnNumbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
-from countersign.journal.place import JournalPlace
-from countersign.journal.verifying import verify
+from countersign.journal.location import JournalLocation
+from countersign.journal.verification import verify
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]
 
 
 @pytest.fixture
-def journal(place: JournalPlace) -> Iterator[Journal]:
+def journal(place: JournalLocation) -> Iterator[Journal]:
     opened = Journal(place)
     yield opened
     opened.close()
 
 
-def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, place: JournalPlace) -> None:
+def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, place: JournalLocation) -> None:
     kept = journal.conversations
     assert kept.turns("case-1", "a") == set()
     kept.keep("case-1", ["a", "c"], 1)
@@ -40,7 +40,7 @@ def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place: JournalPlace) -> None:
+def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place: JournalLocation) -> None:
     for turn in (1, 4, 11, 4, 1):
         journal.conversations.keep("case-1", ["a"], turn)
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
@@ -48,12 +48,12 @@ def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalPlace) -> None:
+def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalLocation) -> None:
     """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)
     watched = Mock(wraps=other.conversations)
-    ours, theirs = (Numbering(kept, "case-1", OpenAIChat()) for kept in (journal.conversations, watched))
+    ours, theirs = (TurnNumbering(kept, "case-1", OpenAIChat()) for kept in (journal.conversations, watched))
     assert ours.assign([], calls) == 1
     taken: list[int] = []
     thread = threading.Thread(target=lambda: taken.append(theirs.assign(before, calls)))
@@ -68,7 +68,9 @@ def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: 
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_number_that_was_changed_behind_the_journal_is_found(journal: Journal, place: JournalPlace) -> None:
+def test_a_number_that_was_changed_behind_the_journal_is_found(
+    journal: Journal, place: JournalLocation
+) -> None:
     journal.conversations.keep("case-1", ["a"], 3)
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE meta SET value = '1'", ())

@@ -14,7 +14,7 @@ import pytest
 
 from countersign import OutsideTransaction, Runtime, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import PrivateKey
-from countersign.journal.database import Database, _Forking
+from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
@@ -129,7 +129,7 @@ class _Locked:
 def test_a_fork_takes_locks_in_the_order_in_which_they_lock_each_other() -> None:
     """A unit that ends a lease holds its database, and then asks for the heartbeat: never the other way round."""
     taken: list[int] = []
-    forking = _Forking()
+    forking = _ForkHandlers()
     kept = [_Locked(order, taken) for order in (1, 0, 1, 0, 1, 1, 0)]
     for one in kept:
         forking.known.add(one)

@@ -12,7 +12,7 @@ import pytest
 from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.leases import Heartbeat
-from countersign.journal.place import JournalPlace
+from countersign.journal.location import JournalLocation
 from tests.fakes.desk import AGENT, Desk
 from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked
 from tests.unit.sdk.journals import POSTGRES
@@ -138,7 +138,7 @@ def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heart
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalPlace) -> None:
+def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalLocation) -> None:
     """What another thread had locked would stay locked in the child for ever."""
     journal = Journal(place)
     inside, forking = threading.Event(), threading.Event()

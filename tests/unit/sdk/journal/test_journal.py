@@ -16,11 +16,11 @@ import pytest
 from countersign import errors, resume, transaction
 from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
-from countersign.journal import Done, Journal, Lease, LocalState, News, Staged
-from countersign.journal.leases import fate_of, new_holder
-from countersign.journal.moves import MOVES, SOURCES
-from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.verifying import verify
+from countersign.journal import EffectOutcome, Journal, Lease, LocalState, RemoteOutcome, StagedRow
+from countersign.journal.leases import is_alive, new_holder
+from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.states import SOURCES, TRANSITIONS
+from countersign.journal.verification import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
 from tests.unit.sdk.journals import both_engines
 
@@ -37,7 +37,7 @@ def clock() -> TickingClock:
 
 
 @pytest.fixture
-def journal(place: JournalPlace, clock: TickingClock) -> Iterator[Journal]:
+def journal(place: JournalLocation, clock: TickingClock) -> Iterator[Journal]:
     opened = Journal(place, clock=clock, lease_seconds=60)
     yield opened
     opened.close()
@@ -68,7 +68,7 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     staging = journal.transactions.begin_staging(lease)
     for effect in effects:
         its = (effect.effect_id, effect.call_key, effect.tool, effect.args_bytes)
-        journal.transactions.stage(lease, staging, Staged(*its, "staged", effect.seq, ()))
+        journal.transactions.stage(lease, staging, StagedRow(*its, "staged", effect.seq, ()))
     digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
     rest: dict[str, Any] = {"secret": {"a" * 64: ()}, "txn_digest": digest, "live": 0}
     return staging, journal.transactions.freeze(lease, staging, effects, **rest)
@@ -229,7 +229,7 @@ def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal,
 
 
 def test_a_lease_is_held_as_soon_as_another_thread_can_read_it(
-    journal: Journal, place: JournalPlace, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, place: JournalLocation, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
     other, seen, commit = Journal(place, clock=clock), [], journal.database._commit
@@ -283,12 +283,12 @@ def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journ
         begin(journal, lease, staging, effect)  # not redeemed
     journal.firing.redeemed(lease, staging, [effect.effect_id])
     begin(journal, lease, staging, effect)
-    done = Done(effect.effect_id, Outcome.FIRED, attempt)
+    done = EffectOutcome(effect.effect_id, Outcome.FIRED, attempt)
     journal.firing.write(lease, staging, [done])
     with pytest.raises(errors.JournalError):
         begin(journal, lease, staging, effect)
     with pytest.raises(errors.JournalError):
-        journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FAILED, attempt)])
+        journal.firing.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FAILED, attempt)])
     assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
 
 
@@ -297,7 +297,7 @@ def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> No
     first, second = an_effect(1, 5), an_effect(2, 6)
     staging, attempt = redeemed(journal, lease, first, second)
     begin(journal, lease, staging, first)
-    fired = Done(first.effect_id, Outcome.FIRED, attempt)
+    fired = EffectOutcome(first.effect_id, Outcome.FIRED, attempt)
     with pytest.raises(errors.JournalError):  # the second half fails, so the first is not written either
         journal.firing.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
     assert journal.transactions.state_of(TXN, staging, first.effect_id) is LocalState.FIRING
@@ -340,7 +340,7 @@ def test_a_dead_owner_is_succeeded_at_once(journal: Journal) -> None:
         holder = child.submit(new_holder).result()
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE transactions SET holder = ?", (holder,))
-    assert fate_of(holder) == "dead"
+    assert is_alive(holder) == "dead"
     assert isinstance(journal.leases.acquire(TXN), Lease)
 
 
@@ -355,15 +355,15 @@ UNKNOWN_HOLDERS = {
 
 @pytest.mark.parametrize("holder", UNKNOWN_HOLDERS.values(), ids=UNKNOWN_HOLDERS)
 def test_doubt_about_an_owner_is_said(holder: str) -> None:
-    assert fate_of(holder) == "unknown"
-    assert fate_of(new_holder()) == "alive"
+    assert is_alive(holder) == "unknown"
+    assert is_alive(new_holder()) == "alive"
 
 
 def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
-    assert set(MOVES) == set(LocalState)
+    assert set(TRANSITIONS) == set(LocalState)
     assert {state.value for state in EffectState} <= {state.value for state in LocalState}
-    assert not any(to is LocalState.STAGED for moves in MOVES.values() for to in moves)
-    assert all(frm in MOVES and to in MOVES[frm] for to in LocalState for frm in SOURCES[to])
+    assert not any(to is LocalState.STAGED for moves in TRANSITIONS.values() for to in moves)
+    assert all(frm in TRANSITIONS and to in TRANSITIONS[frm] for to in LocalState for frm in SOURCES[to])
     assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
 
 
@@ -379,7 +379,7 @@ def test_what_people_said_is_written_once_however_often_it_is_looked_at(journal:
     frozen(journal, lease, effect)
     for said in (b'[{"answer":"fired"}]', b'[{"answer":"fired"},{"answer":"left_standing"}]'):
         for _ in range(3):
-            journal.firing.learn(lease, 1, [News(effect.effect_id, (), settlements=said)])
+            journal.firing.learn(lease, 1, [RemoteOutcome(effect.effect_id, (), settlements=said)])
     (row,) = journal.transactions.effects(journal.transactions.require(TXN))
     assert row.left_standing
     lines = journal.database.rows("SELECT body FROM chain WHERE kind = 'learned'")

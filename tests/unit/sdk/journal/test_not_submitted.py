@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
-from countersign.journal.counting import count
-from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.reading import Wanted
-from countersign.journal.telling import description_of, exported, summary_of
+from countersign.journal.export import description_of, render_export, summary_of
+from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.queries import TransactionFilter
+from countersign.journal.statistics import count
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool
@@ -82,7 +82,7 @@ def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseExcep
     assert desk.done == []
 
 
-def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace, refund: Any) -> None:
+def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocation, refund: Any) -> None:
     with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
@@ -93,9 +93,9 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace,
         assert "out of stock" in output and "o-1" in output and "withdrawn" in output, verb
     listed = CliRunner().invoke(app, ["journal", "list", *journal], env={"COLUMNS": "200"}).output
     assert "refund withdrawn" in listed and "out of stock" in listed
-    counted = count(desk.runtime.journal.database, Wanted())
+    counted = count(desk.runtime.journal.database, TransactionFilter())
     assert [(one["tool"], one["called"], one["fired"]) for one in counted["tools"]] == [("refund", 1, 0)]
-    for wanted in (Wanted(state="withdrawn"), Wanted(tool="refund")):
+    for wanted in (TransactionFilter(state="withdrawn"), TransactionFilter(tool="refund")):
         assert len(desk.runtime.journal.transactions.matching_ids(wanted)) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path
     ]
     assert [one[2]["order_id"] for one in calls(found, "dropped")] == ["o-3", "o-2", "o-2"]
     for form in ("json", "csv", "md"):
-        assert "not this one" in exported(form, [found], "now")
+        assert "not this one" in render_export(form, [found], "now")
     if then == "commits":
         assert found["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 

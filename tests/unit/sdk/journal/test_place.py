@@ -9,8 +9,8 @@ import pytest
 
 from countersign.errors import JournalError, SettingsError
 from countersign.journal import Journal
-from countersign.journal.place import JournalUrl, journal_place
-from countersign.journal.postgres import translated
+from countersign.journal.location import JournalUrl, parse_location
+from countersign.journal.postgres import translate_sql
 from countersign.settings import Settings
 
 SECRET = "s3cr3t-w0rd"
@@ -61,7 +61,7 @@ WRONG = {
 @pytest.mark.parametrize("address", WRONG.values(), ids=WRONG)
 def test_an_error_about_an_address_does_not_tell_its_password(address: str) -> None:
     with pytest.raises((JournalError, SettingsError)) as raised:
-        Journal(journal_place(address)).transactions.newest_ids(1)
+        Journal(parse_location(address)).transactions.newest_ids(1)
     chain: BaseException | None = raised.value
     while chain is not None:
         assert SECRET not in str(chain)
@@ -71,8 +71,8 @@ def test_an_error_about_an_address_does_not_tell_its_password(address: str) -> N
 @pytest.mark.parametrize("named", ["sqlite:///x.db", "mysql://h/db", "postgresql+psycopg://h/db", "http://x"])
 def test_an_address_of_something_else_is_refused(named: str) -> None:
     with pytest.raises(SettingsError, match="a file or a PostgreSQL database"):
-        journal_place(named)
-    assert journal_place("state/journal.db") == Path("state/journal.db")
+        parse_location(named)
+    assert parse_location("state/journal.db") == Path("state/journal.db")
 
 
 def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +92,4 @@ def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_values_are_marked_as_the_driver_reads_them(ours: str, theirs: str) -> None:
-    assert translated(ours).decode() == theirs
+    assert translate_sql(ours).decode() == theirs

@@ -13,12 +13,12 @@ import psycopg
 import pytest
 
 from countersign import JournalError, MisuseError, resume
-from countersign.journal import Journal, Lease, LocalState, database_at
+from countersign.journal import Journal, Lease, LocalState, open_database
 from countersign.journal import postgres as engine_module
 from countersign.journal.damage import Damage
-from countersign.journal.place import JournalUrl
+from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.verifying import verify
+from countersign.journal.verification import verify
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, effect_rows, refund_tool
@@ -377,4 +377,4 @@ def test_lines_are_neither_changed_nor_deleted_nor_forged(eventful: JournalUrl) 
 def test_a_database_without_a_journal_is_a_mistake_and_stays_as_it_is(place: JournalUrl) -> None:
     with pytest.raises(MisuseError, match="there is no journal at 'postgresql://"):
         verify(place)
-    assert not database_at(place).is_there()
+    assert not open_database(place).is_there()

@@ -11,14 +11,14 @@ import pytest
 from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
-from countersign.journal.place import JournalPlace
+from countersign.journal.location import JournalLocation
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import POSTGRES
 
 
 @pytest.fixture
-def database(place: JournalPlace) -> Iterator[Database]:
+def database(place: JournalLocation) -> Iterator[Database]:
     opened = Journal(place).database
     yield opened
     opened.close()

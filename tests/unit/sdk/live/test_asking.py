@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from countersign import Asks, SQLiteAdapter, errors, replay, tool
+from countersign import ApprovalRequirement, SQLiteAdapter, errors, replay, tool
 from countersign.contract import DenyCode, ErrorCode, Verdict, load, names
 from countersign.contract.wire import Claimed, Reason
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import AGENT, Desk, asked_of_policy, notes_in
 from tests.fakes.service import Refused
@@ -117,7 +117,11 @@ def test_what_needs_people_does_not_wait_for_them(desk: Desk, notes: Path, note:
     with pytest.raises(errors.ReviewRequired, match="finance would have to agree") as refused:
         once(desk, note, wait=60, dry_run=dry_run)
     told = refused.value
-    assert (told.tool, told.code, told.asks) == ("note", "review_required", (Asks(("finance",), 1),))
+    assert (told.tool, told.code, told.asks) == (
+        "note",
+        "review_required",
+        (ApprovalRequirement(("finance",), 1),),
+    )
     assert (notes_in(notes), asked_of_policy(desk)) == ([], [("POST", "/v1/evaluations")])
 
 

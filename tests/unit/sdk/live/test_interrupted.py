@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, MemoryAdapter, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
-from countersign.adapters.redo import Work
+from countersign.adapters.files_session import FilesSession
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite_connection import LiveConnection
 from tests.fakes.desk import Desk, charge_tools, live_states, notes_in, save_tool
 
@@ -61,7 +61,7 @@ PLACES = {
     "before the first COMMIT": (LiveConnection, "say", "before"),
     "as the first COMMIT returns": (LiveConnection, "say", "after"),
     "before the files are put in place": (FilesSession, "commit", "before"),
-    "while the files are put in place": (Work, "_apply", "after"),
+    "while the files are put in place": (SessionFolder, "_apply", "after"),
     "as the files stand": (FilesSession, "commit", "after"),
     "while it is tidied up": (FilesSession, "close", "before"),
 }

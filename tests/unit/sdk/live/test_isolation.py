@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from countersign import Abort, Retry, Serialize, Transaction, errors, run_transaction, tool, transaction
-from countersign.adapters.contract import Resource
+from countersign.adapters.contract_suite import ContractResource
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
 from tests.unit.sdk.journals import BOTH
@@ -22,14 +22,14 @@ ON_BOTH = pytest.mark.parametrize("engine", BOTH)
 
 
 @pytest.fixture(params=["files", "memory"])
-def resource(request: pytest.FixtureRequest, tmp_path: Path) -> Resource:
+def resource(request: pytest.FixtureRequest, tmp_path: Path) -> ContractResource:
     return FilesBelow(tmp_path) if request.param == "files" else MemoryValues()
 
 
 class Tools:
     """Live tools on one resource."""
 
-    def __init__(self, desk: Desk, resource: Resource) -> None:
+    def __init__(self, desk: Desk, resource: ContractResource) -> None:
         adapter = self.adapter = resource.adapter()
 
         @tool("add", lane="live", adapter=adapter, registry=desk.registry)
@@ -70,13 +70,15 @@ def lists(desk: Desk) -> list[tuple[int, str]]:
 # ------------------------------------------------------------------------------------------ Abort, always
 
 
-def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resource: Resource) -> None:
+def test_scenario_45_of_two_that_add_to_one_number_one_commits(
+    desk: Desk, resource: ContractResource
+) -> None:
     tools = Tools(desk, resource)
     resource.change_outside("n", "5")
     first, second = Agent(desk, "first"), Agent(desk, "second", isolation=Abort())
     assert (first.do(tools.add, "n", 1), second.do(tools.add, "n", 10)) == (6, 15)
     second.leave()
-    with pytest.raises(errors.Moved) as moved:
+    with pytest.raises(errors.IsolationConflict) as moved:
         first.leave()
     assert resource.outside("n") == "15"
     told = moved.value
@@ -88,9 +90,14 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resou
 
 
 @pytest.mark.parametrize("moved", ["n", "other"])
-def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: Resource, moved: str) -> None:
+def test_scenario_46_what_another_writes_is_a_conflict(
+    desk: Desk, resource: ContractResource, moved: str
+) -> None:
     tools = Tools(desk, resource)
-    with pytest.raises(errors.Moved, match="'n' of") if moved == "n" else nullcontext(), desk.step():
+    with (
+        pytest.raises(errors.IsolationConflict, match="'n' of") if moved == "n" else nullcontext(),
+        desk.step(),
+    ):
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
         resource.change_outside(moved, "7")  # nobody here has looked at the other one
     assert (resource.outside("n"), resource.outside(moved)) == ("7" if moved == "n" else "2", "7")
@@ -99,7 +106,7 @@ def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: Res
 # -------------------------------------------------------------------------------------------------- Retry
 
 
-def spoilt(desk: Desk, resource: Resource, spoils: int, isolation: Any) -> tuple[list[int], Any]:
+def spoilt(desk: Desk, resource: ContractResource, spoils: int, isolation: Any) -> tuple[list[int], Any]:
     """A step that adds one, of which so many runs are spoilt by somebody else: what each saw, and how it ended."""
     tools, ran = Tools(desk, resource), list[int]()
 
@@ -111,19 +118,21 @@ def spoilt(desk: Desk, resource: Resource, spoils: int, isolation: Any) -> tuple
 
     try:
         return ran, run_transaction(step, key="t-1", isolation=isolation, runtime=desk.runtime)
-    except errors.Moved as moved:
+    except errors.IsolationConflict as moved:
         return ran, moved
 
 
 @ON_BOTH
-def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource: Resource) -> None:
+def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource: ContractResource) -> None:
     ran, answer = spoilt(desk, resource, 3, Retry(4))
     assert (ran, answer, resource.outside("n")) == ([1, 11, 21, 31], 31, "31")
     assert lists(desk) == [(1, "undone"), (2, "undone"), (3, "undone"), (4, "kept")]
 
 
 @pytest.mark.parametrize(("isolation", "runs"), [(Retry(), 3), (Retry(2), 2), (Abort(), 1)])
-def test_scenario_47_runs_are_counted(desk: Desk, resource: Resource, isolation: Any, runs: int) -> None:
+def test_scenario_47_runs_are_counted(
+    desk: Desk, resource: ContractResource, isolation: Any, runs: int
+) -> None:
     ran, moved = spoilt(desk, resource, 9, isolation)
     assert (len(ran), moved.attempts, resource.outside("n")) == (runs, runs, str(10 * runs))
     assert (f"in each of {runs} runs" in str(moved)) is (runs > 1)

@@ -160,7 +160,7 @@ def test_independent_effects_are_not_live(desk: Desk, note: Note) -> None:
 
 def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: FilesAdapter) -> None:
     save, refund = save_tool(desk, files), refund_tool(desk)
-    with pytest.raises(errors.Moved, match="run the transaction again") as moved, desk.step():
+    with pytest.raises(errors.IsolationConflict, match="run the transaction again") as moved, desk.step():
         save("a", "mine")
         refund("o-1", 100)
         (root / "a").write_text("theirs")
@@ -180,7 +180,7 @@ def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: N
         desk.run((note, "o-1", "late"), (refund, "o-1", 100))
     theirs = sqlite3.connect(notes, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    moved = fails(desk, errors.Moved, (note, "o-1", "late"), match="Nothing was fired now").error
+    moved = fails(desk, errors.IsolationConflict, (note, "o-1", "late"), match="Nothing was fired now").error
     theirs.close()
     assert ("An earlier run of its key was redeemed and is settled" in str(moved)) is fired
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
-from countersign.journal.counting import count
-from countersign.journal.reading import LIVE_LANE, Wanted
-from countersign.journal.telling import describe
+from countersign.journal.export import describe_transaction
+from countersign.journal.queries import LIVE_LANE, TransactionFilter
+from countersign.journal.statistics import count
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH
@@ -68,9 +68,11 @@ def test_the_journal_says_that_it_is_undone_and_what_stands(desk: Desk, notes: P
     assert live_rows(desk) == [KEPT, RAISED, KEPT]
     assert (live_count(desk), txn.state) == (2, "settled")
     assert notes_in(notes) == [("o-1", "first"), ("o-2", "second")]
-    (counted,) = count(desk.runtime.journal.database, Wanted())["tools"]
+    (counted,) = count(desk.runtime.journal.database, TransactionFilter())["tools"]
     assert (counted["fired"], counted["states"]) == (2, {"kept": 2, "undone": 1})
-    told = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])["effects"]
+    told = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])[
+        "effects"
+    ]
     assert [(one["state"], one["error"]) for one in told] == [KEPT[1:], RAISED[1:], KEPT[1:]]
 
 

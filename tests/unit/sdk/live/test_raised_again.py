@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, replay, resume, tool
-from countersign.journal.telling import describe, exported
+from countersign.journal.export import describe_transaction, render_export
 from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
@@ -122,8 +122,8 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
     options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
     if source == "export":
         records = desk.runtime.journal.transactions.find("t-1")
-        told = [describe(desk.runtime.journal, record) for record in records]
-        options["export"] = json.loads(exported("json", told, "2026-11-24T00:00:00Z"))
+        told = [describe_transaction(desk.runtime.journal, record) for record in records]
+        options["export"] = json.loads(render_export("json", told, "2026-11-24T00:00:00Z"))
     assert replay("t-1", step, **options).status == "same"
     for other in ({"well": True}, {"more": True}):
         (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences

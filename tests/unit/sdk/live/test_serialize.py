@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from countersign import Abort, FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
-from countersign.journal import Claim, Lease
-from countersign.manifests.drafting import manifest_json
+from countersign.journal import Lease, ResourceLock
+from countersign.manifests.drafts import manifest_json
 from countersign.runtime import Runtime
 from countersign.settings import Settings
 from countersign.tools.registry import ToolRegistry
@@ -57,7 +57,7 @@ def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any)
             with transaction("theirs", isolation=isolation, runtime=runtime):
                 pipe.send(add("n", 10))
                 pipe.recv()
-        except errors.Moved as moved:
+        except errors.IsolationConflict as moved:
             pipe.send(f"moved: {moved.key}")
         else:
             pipe.send("committed")
@@ -99,7 +99,7 @@ def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path:
         other.send("leave")
         assert told(other) == ("moved: n" if first == "ours" else "committed")
         if first == "theirs":
-            with pytest.raises(errors.Moved, match="'n' of"):
+            with pytest.raises(errors.IsolationConflict, match="'n' of"):
                 ours.leave()
     assert (tmp_path / "root" / "n").read_text() == {"ours": "1", "theirs": "10"}[first]
     assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
@@ -168,17 +168,17 @@ def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
     assert journal.claims.standing({"x", "y", "z"}) is None
     assert journal.claims.take(first, {"x", "y"}) is None
     assert journal.claims.take(first, {"x", "y"}) is None  # his own is in nobody's way
-    assert journal.claims.take(second, {"y", "z"}) == Claim("y", "key-a", first.holder)
+    assert journal.claims.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
     assert journal.claims.standing({"z"}) is None
     journal.claims.drop(second)
-    assert journal.claims.standing({"x"}) == Claim("x", "key-a", first.holder)
+    assert journal.claims.standing({"x"}) == ResourceLock("x", "key-a", first.holder)
     journal.leases.release(first)
     assert journal.claims.take(second, {"y", "z"}) is None
     again = journal.leases.acquire("a")  # another run of the first: what the one before had is not its own
     assert isinstance(again, Lease) and journal.claims.standing({"x"}) is None
     with pytest.raises(errors.LeaseLost):
         journal.claims.take(first, {"x"})
-    assert journal.claims.take(again, {"y"}) == Claim("y", "key-b", second.holder)
+    assert journal.claims.take(again, {"y"}) == ResourceLock("y", "key-b", second.holder)
 
 
 @ON_BOTH

@@ -13,9 +13,9 @@ from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transact
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
 from countersign.integrations.conversation import ModelCall
-from countersign.integrations.definitions import OfferedTools
-from countersign.integrations.taking import StepTaker
-from countersign.waiting import run
+from countersign.integrations.tool_definitions import OfferedTools
+from countersign.integrations.tool_execution import StepExecutor
+from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
@@ -91,15 +91,15 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
     "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
     "a conflict": (
-        lambda: errors.Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET),
-        errors.Moved,
+        lambda: errors.IsolationConflict("memory", SECRET, read=True, expected=SECRET, now=SECRET),
+        errors.IsolationConflict,
     ),
     "a record that is damaged": (lambda: errors.JournalError("the record is damaged"), errors.JournalError),
 }
 
 
 @pytest.mark.parametrize("staged", [True, False], ids=["beside what is staged", "alone"])
-@pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
+@pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
     desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
@@ -110,7 +110,7 @@ def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secre
     assert (told_by(told), type(told), desk.done) == ([], kind, [])
 
 
-@pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
+@pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks, method: str) -> None:
     put, error = in_memory(desk, secret=False), ValueError("no account")
     breaks(method, error=error)
@@ -159,7 +159,7 @@ def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, c
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 
 
-@pytest.mark.parametrize("method", ["changes", "verify_unmoved"])
+@pytest.mark.parametrize("method", ["changes", "verify_isolation"])
 def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
     breaks(method)
     assert told_by(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
@@ -180,19 +180,21 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
 def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
-    told = fails(desk, errors.Moved, (put, SECRET), match=met).error
+    told = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
     assert told_by(told) == []
     assert (told.key, told.expected, told.now) == ("(secret)", None, None)
-    taker = StepTaker(OfferedTools([put]), awaits=False, runtime=desk.runtime)
+    taker = StepExecutor(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
-    (answer,) = run(taker.take([call], key="t-2", said=""))  # a model is told no more
+    (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model is told no more
     assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")
     assert found_in({"answer": answer.text.encode()}) == []
 
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files), secret=False)
-    fails(desk, errors.Moved, (put, "rent"), match="'rent' of 'root' was overwritten at no version")
+    fails(
+        desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version"
+    )
 
 
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:
@@ -202,6 +204,6 @@ def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files
         runs.append(txn)
         put(f"{SECRET}{len(runs)}")
 
-    with pytest.raises(errors.Moved) as told:
+    with pytest.raises(errors.IsolationConflict) as told:
         run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
     assert (len(runs), told.value.attempts, told_by(told.value)) == (2, 2, [])

@@ -16,8 +16,8 @@ import pytest
 from countersign import Budget, BudgetExceeded, MisuseError, SettingsError, Stopped, llm_call
 from countersign.journal import Journal, spending
 from countersign.journal.database import Database
-from countersign.journal.place import JournalPlace
-from countersign.journal.spending import Hold
+from countersign.journal.location import JournalLocation
+from countersign.journal.spending import BudgetHold
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH
@@ -280,9 +280,9 @@ def test_budgets_of_a_file_and_of_code_count_together(make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_two_cannot_take_the_same(place: JournalPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cannot_take_the_same(place: JournalLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
-    cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
+    cap = BudgetHold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     second_done = threading.Event()
     looked: list[str] = []
     look, unit = spending.shortage, Database.unit

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from countersign import Budget, NotDone, llm_call, record_llm
 from countersign.cli.app import app
 from countersign.clock import SystemClock
-from countersign.journal.spending import Hold
+from countersign.journal.spending import BudgetHold
 from countersign.llm.budgets import day_of
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
@@ -144,7 +144,7 @@ def test_a_person_settles_a_call(told: Desk, answer: str, state: str, spent: str
 
 def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(told: Desk) -> None:
     now = told.clock.time
-    hold = Hold("a-day", "tokens", "day", "", 10_000, day_of(now).isoformat(), 70)
+    hold = BudgetHold("a-day", "tokens", "day", "", 10_000, day_of(now).isoformat(), 70)
     for name, ago in (("aaaaaaaa-young", 60), ("bbbbbbbb-older", 3700)):
         told.clock.time = now - ago
         with told.restarted() as later:

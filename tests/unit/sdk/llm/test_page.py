@@ -12,9 +12,9 @@ import pytest
 from countersign import use_runtime
 from countersign.llm.budgets import load_budgets
 from countersign.llm.prices import load_prices
+from tests.conventions.documents import all_blocks
 from tests.fakes.desk import make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, as_object
-from tests.house.documents import all_blocks
 
 PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/how-to/model-costs.md")
 (PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/how-to/model-costs.md")

@@ -14,7 +14,7 @@ import pytest
 import countersign.llm
 from countersign import SettingsError, Usage, UsageUnknown
 from countersign.llm.prices import PICOS, Price, Prices, load_prices
-from countersign.llm.shapes import Billed, read_usage
+from countersign.llm.usage import Billed, read_usage
 from tests.fakes.llm_answers import (
     ANTHROPIC,
     ANTHROPIC_STREAM_END,

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from countersign import RegistrationError, ToolRegistry, tool
 from countersign.contract.manifest import ToolManifest
-from countersign.tools.declaring import Draft
+from countersign.tools.declaration import Draft
 from countersign.tools.tool import tool_of
 
 

@@ -13,8 +13,8 @@ from countersign.cli.app import app
 from countersign.contract import load_manifest
 from countersign.contract.json_schema import validator_of
 from countersign.errors import MisuseError
+from countersign.manifests.mcp_closed_schemas import ANY_VALUE
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
-from countersign.manifests.mcp_schemas import ANY_VALUE
 from policy_service.facts.manifests import InputCodec
 
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}
@@ -154,7 +154,7 @@ def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
 ) -> None:
     draft = drafted(schema(x=given))
     assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
-    assert InputCodec(draft.manifest).may_be_unseen == {"x"}
+    assert InputCodec(draft.manifest).possible_unseen == {"x"}
     (told,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
     assert "asks the group `unseen`" in told
 

@@ -13,7 +13,7 @@ import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import EffectState, Verdict
-from countersign.recovery.recovery import Resumed
+from countersign.recovery.recovery import RecoveryResult
 from tests.fakes.desk import (
     Desk,
     answering_tool,
@@ -39,8 +39,8 @@ def waits(step: Callable[..., Any]) -> str:
     return str(step(raises=errors.ReviewPending).txn)
 
 
-def told(found: list[Resumed]) -> list[tuple[str, bool, bool]]:
-    return [(one.after, one.waiting, one.is_kept_up) for one in found]
+def told(found: list[RecoveryResult]) -> list[tuple[str, bool, bool]]:
+    return [(one.after, one.waiting, one.needs_attention) for one in found]
 
 
 def test_a_step_with_live_work_says_what_it_waits_for(desk: Desk, step: Callable[..., Any]) -> None:

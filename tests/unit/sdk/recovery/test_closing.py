@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume, run_transaction
 from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
-from countersign.commit.compensation import Unwinding
-from countersign.journal.verifying import verify
+from countersign.commit.compensation import Compensator
+from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
-from countersign.waiting import run
+from countersign.waiting import run_sync
 from tests.fakes.desk import (
     Desk,
     answering_tool,
@@ -74,8 +74,8 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
     assert resume(desk.runtime) == []
-    looked = run(resume_one(desk.runtime.engine(desk.runtime.sync_waits()), txn))
-    assert (looked.after, looked.is_kept_up) == ("closed", False)
+    looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_waits()), txn))
+    assert (looked.after, looked.needs_attention) == ("closed", False)
     assert looked.note == "another process has finished it"
     for _ in range(2):
         with pytest.raises(errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027") as told:
@@ -145,7 +145,7 @@ def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> Non
 def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     charge = charge_tools(desk)
     with monkeypatch.context() as broken:
-        broken.setattr(Unwinding, "_permit", away)
+        broken.setattr(Compensator, "_permit", away)
         txn = left_in_part(desk, both, (charge, "o-1", 100))
         with pytest.raises(
             errors.MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"

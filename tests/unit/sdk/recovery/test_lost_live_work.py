@@ -22,7 +22,7 @@ from countersign import (
     resume,
     run_transaction,
 )
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import EffectState, Verdict
 from countersign.journal import Lease, leases
@@ -116,7 +116,7 @@ def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk
     desk.service.policy = lambda name, _: Verdict.REVIEW if name == "repay" else Verdict.RELEASE
     died((pay, "o-1"))
     (found,) = resume(desk.runtime)
-    assert (found.waiting, found.is_kept_up) == (True, False)
+    assert (found.waiting, found.needs_attention) == (True, False)
     assert "finance" in found.note
     assert [one[0] for one in desk.done] == ["pay", "pay"]
 
@@ -268,7 +268,7 @@ BUSY = "it cannot be told whether its live effects were kept"
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "fate_of", lambda holder: "unknown")
+    monkeypatch.setattr(leases, "is_alive", lambda holder: "unknown")
     monkeypatch.setattr(leases, "is_of_this_process", lambda holder: False)
 
 

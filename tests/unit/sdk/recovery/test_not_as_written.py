@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, OutcomeUnknown, resume
-from countersign.journal.telling import summary_of
-from countersign.recovery.recovery import Resumed, resume_one
-from countersign.waiting import run
+from countersign.journal.export import summary_of
+from countersign.recovery.recovery import RecoveryResult, resume_one
+from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, answering_tool, charge_tools
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
@@ -56,8 +56,8 @@ def change(desk: Desk, sql: str) -> None:
         assert unit.execute(sql).rowcount > 0
 
 
-def told(found: list[Resumed]) -> list[tuple[str, str | None, str | None, bool]]:
-    return [(one.run_key, one.before, one.after, one.is_kept_up) for one in found]
+def told(found: list[RecoveryResult]) -> list[tuple[str, str | None, str | None, bool]]:
+    return [(one.run_key, one.before, one.after, one.needs_attention) for one in found]
 
 
 @pytest.mark.usefixtures("died")
@@ -74,7 +74,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     lines = f"SELECT body FROM chain WHERE {OF_IT} ORDER BY id"
     as_found = [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)]
     damaged, other = resume(desk.runtime)
-    assert (damaged.is_kept_up, damaged.before, other.after) == (True, damaged.after, "settled")
+    assert (damaged.needs_attention, damaged.before, other.after) == (True, damaged.after, "settled")
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
@@ -115,6 +115,6 @@ def test_a_journal_that_is_away_is_raised(desk: Desk, monkeypatch: pytest.Monkey
     with monkeypatch.context() as broken:
         broken.setattr(journal.database, "rows", away)
         with pytest.raises(JournalError, match="nobody answers"):
-            run(resume_one(engine, txn))
+            run_sync(resume_one(engine, txn))
         with pytest.raises(JournalError, match="nobody answers"):
             summary_of(journal, txn)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, ToolRegistry, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -54,7 +54,7 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
         as_live(later, "refund")
         for _ in range(2):
             (found,) = resume(later.runtime)
-            assert (found.after, found.is_kept_up, desk.done) == ("review", True, [])
+            assert (found.after, found.needs_attention, desk.done) == ("review", True, [])
         assert "tool 'refund' is live here, but transaction 't-1' was staged with it" in found.note
         assert "declare it staged" in found.note
     (found,) = resume(desk.runtime)
@@ -68,7 +68,7 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
-        assert (found.before, found.after, found.is_kept_up) == ("redeemed", "redeemed", True)
+        assert (found.before, found.after, found.needs_attention) == ("redeemed", "redeemed", True)
         with pytest.raises(errors.RegistrationError, match="is live here"), later.step():
             """Whatever it does."""
         assert len(desk.done) == 1
@@ -91,7 +91,7 @@ def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, mo
         failing_tool(later, ZeroDivisionError(), failure_means="not_done", acts=False)
         as_live(later, "void")
         (found,) = resume(later.runtime)
-        assert (found.after, found.is_kept_up) == ("unsettled", True)
+        assert (found.after, found.needs_attention) == ("unsettled", True)
         assert "tool 'void' is live here, but it takes back 'charge'" in caplog.text
         assert desk.done == [("charge", "o-1", 100)]
     (found,) = resume(desk.runtime)
@@ -141,7 +141,7 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
             desk.done.append((name, text))
 
         (found,) = resume(later.runtime)
-        assert (found.is_kept_up, desk.done) == (True, [])
+        assert (found.needs_attention, desk.done) == (True, [])
         assert "tool 'save' ran live in this transaction and is staged here" in found.note
         assert "declare it live with the adapter it had" in found.note
     (found,) = resume(desk.runtime)

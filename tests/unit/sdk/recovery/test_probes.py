@@ -21,7 +21,7 @@ from countersign import (
     resume,
     tool,
 )
-from countersign.commit.probing import Doubt
+from countersign.commit.probes import UncertainCall
 from countersign.contract import EffectState
 from countersign.journal import LocalState
 from tests.fakes.desk import (
@@ -138,10 +138,10 @@ def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> Non
     desk.run((payments.pay, "o-1", 100), raises=OutcomeUnknown)
     (row,) = effect_rows(desk)
     call: Any = SimpleNamespace(manifest=SimpleNamespace(timeout_seconds=60))
-    assert Doubt.of(row, call, 0.0) == Doubt(row.updated_at)
+    assert UncertainCall.of(row, call, 0.0) == UncertainCall(row.updated_at)
     firing, at = replace(row, state=LocalState.FIRING), row.updated_at
-    assert Doubt.of(firing, call, at + 119) == Doubt(at + 119)
-    assert Doubt.of(firing, call, at + 120) == Doubt(at + 60)
+    assert UncertainCall.of(firing, call, at + 119) == UncertainCall(at + 119)
+    assert UncertainCall.of(firing, call, at + 120) == UncertainCall(at + 60)
 
 
 def test_what_is_firing_beside_a_no_is_unknown_and_nothing_is_taken_back(desk: Desk) -> None:

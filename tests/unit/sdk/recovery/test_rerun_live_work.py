@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnknown, resume
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal import Lease
 from countersign.journal.transactions import Transactions
-from countersign.journal.verifying import damage_of
+from countersign.journal.verification import find_damage
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
@@ -52,7 +52,7 @@ def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
 def in_force(desk: Desk) -> list[tuple[str, str]]:
     """What people are told."""
     (record,) = desk.runtime.journal.transactions.find("t-1")
-    assert damage_of(desk.runtime.journal.database, record.txn) is None
+    assert find_damage(desk.runtime.journal.database, record.txn) is None
     return [(row.tool, row.state.value) for row in desk.runtime.journal.transactions.live(record)]
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.recovery import worker
-from countersign.recovery.recovery import Resumed
+from countersign.recovery.recovery import RecoveryResult
 from countersign.runtime import Engine
 from countersign.tools.rest import RestUnknown
 from tests.fakes.desk import Desk, save_tool
@@ -38,7 +38,7 @@ def files(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> FilesAdapter:
     return files
 
 
-def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
+def left_live(desk: Desk, save: Callable[..., None]) -> list[RecoveryResult]:
     """What is found of a transaction that its adapter cannot undo, and after it one that is approved."""
     with pytest.raises((sqlite3.IntegrityError, errors.ToolRaised)), desk.step():
         save("a", "new")
@@ -49,8 +49,8 @@ def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
     return found
 
 
-def told(found: list[Resumed]) -> list[tuple[str, str, bool]]:
-    return [(one.run_key, one.after, one.is_kept_up) for one in found]
+def told(found: list[RecoveryResult]) -> list[tuple[str, str, bool]]:
+    return [(one.run_key, one.after, one.needs_attention) for one in found]
 
 
 def test_a_raising_adapter_stops_one(desk: Desk, files: FilesAdapter, monkeypatch: Any, caplog: Any) -> None:
@@ -130,20 +130,20 @@ class Rounds:
     def __init__(self, *rounds: Exception | None) -> None:
         self._left = list(rounds)
 
-    async def __call__(self, engine: Engine) -> AsyncIterator[Resumed]:
+    async def __call__(self, engine: Engine) -> AsyncIterator[RecoveryResult]:
         error = self._left.pop(0)
         if not self._left:
             os.kill(os.getpid(), signal.SIGTERM)
         if error is not None:
             raise error
-        yield Resumed("txn", "t-1", "review", "review", "people are asked")  # type: ignore[arg-type]
+        yield RecoveryResult("txn", "t-1", "review", "review", "people are asked")  # type: ignore[arg-type]
 
 
 def test_a_worker_outlasts_a_journal_that_is_away(desk: Desk, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(worker, "resume_each", Rounds(None, errors.JournalError("nobody answers"), None))
-    heard: list[Resumed] = []
+    heard: list[RecoveryResult] = []
     with caplog.at_level(logging.WARNING):
-        asyncio.run(worker.work(desk.runtime, heard.append, every_seconds=0.001))
+        asyncio.run(worker.run_worker(desk.runtime, heard.append, every_seconds=0.001))
     assert "nobody answers" in caplog.text
     assert len(heard) == 1, "what was told before the journal was away is no news after it"
 
@@ -152,4 +152,6 @@ def test_a_worker_outlasts_a_journal_that_is_away(desk: Desk, monkeypatch: Any, 
 def test_a_journal_that_was_never_there_ends_it(desk: Desk, monkeypatch: Any, every_seconds: Any) -> None:
     monkeypatch.setattr(worker, "resume_each", Rounds(errors.JournalError("no journal"), None))
     with pytest.raises(errors.JournalError, match="no journal"):
-        asyncio.run(worker.work(desk.runtime, list[Resumed]().append, every_seconds=every_seconds))
+        asyncio.run(
+            worker.run_worker(desk.runtime, list[RecoveryResult]().append, every_seconds=every_seconds)
+        )

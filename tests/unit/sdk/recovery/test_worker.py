@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from countersign import ReviewPending, Runtime, Settings, resume
-from countersign.recovery.recovery import Resumed
-from countersign.recovery.worker import Told, _Stop, work
+from countersign.recovery.recovery import RecoveryResult
+from countersign.recovery.worker import ReportedResults, _Stop, run_worker
 from countersign.tools.registry import default_registry
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, operators_environment, refund_tool
@@ -79,7 +79,7 @@ class Yard:
         self.started.append(started)
         return started
 
-    def resume(self) -> list[Resumed]:
+    def resume(self) -> list[RecoveryResult]:
         """Go through the journal once, in this process."""
         with self.runtime() as runtime:
             return resume(runtime)
@@ -127,14 +127,14 @@ def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(de
     desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending)
     told: list[tuple[Any, Any]] = []
 
-    def tell(one: Resumed) -> None:
+    def tell(one: RecoveryResult) -> None:
         told.append((one.before, one.after))
         if one.after == "review":
             desk.service.approve(one.txn)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    asyncio.run(work(desk.runtime, tell, every_seconds=0.001))
+    asyncio.run(run_worker(desk.runtime, tell, every_seconds=0.001))
     assert told == [("review", "review"), ("review", "settled")] and len(desk.done) == 1
 
 
@@ -143,7 +143,7 @@ def test_stopped_it_ends_its_effect(desk: Desk, refund: Any, capfd: Any, how: An
     desk.service.approve(desk.run((refund, "o-1", 90_000), (refund, "o-2", 1), raises=ReviewPending).txn)
     desk.approved("t-2")
     desk.before_fire = lambda _: os.kill(os.getpid(), how)
-    asyncio.run(work(desk.runtime, lambda _: None, every_seconds=60))
+    asyncio.run(run_worker(desk.runtime, lambda _: None, every_seconds=60))
     assert "finishing" in capfd.readouterr().err
     assert desk.done == [("refund", "o-1", 90_000)]
     found = {key: desk.runtime.journal.transactions.find(key)[0].state for key in ("t-1", "t-2")}
@@ -190,12 +190,12 @@ def test_a_wake_up_by_no_signal_of_ours_ends_one_wait_and_stops_nothing() -> Non
     asyncio.run(woken())
 
 
-def found(n: int, note: str = "people are asked", after: str = "review") -> Resumed:
-    return Resumed(f"txn-{n}", f"t-{n}", "review", after, note)
+def found(n: int, note: str = "people are asked", after: str = "review") -> RecoveryResult:
+    return RecoveryResult(f"txn-{n}", f"t-{n}", "review", after, note)
 
 
 def test_a_worker_tells_of_a_change_once_and_keeps_nothing_of_what_is_finished() -> None:
-    told = Told()
+    told = ReportedResults()
     for one, new in ((found(1), True), (found(1), False), (found(1, "denied"), True), (found(1), True)):
         assert told.is_new(one) is new
         told.end_of_round()

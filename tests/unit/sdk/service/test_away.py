@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction
-from countersign.commit.review import pause_seconds
+from countersign.commit.review import poll_pause
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.recovery.test_worker import Yard, yard
@@ -119,4 +119,4 @@ def test_the_pauses_grow_and_stay_within_a_long_poll(desk: Desk) -> None:
     settings = replace(desk.runtime.settings, retry_base_seconds=0.1, poll_seconds=20)
     longest = [0.1 * 2**missed for missed in range(8)] + [20.0] * 2000
     for missed, most in enumerate(longest):
-        assert most / 2 <= pause_seconds(settings, missed) <= most
+        assert most / 2 <= poll_pause(settings, missed) <= most

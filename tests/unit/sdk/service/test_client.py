@@ -22,7 +22,7 @@ from countersign import (
 )
 from countersign.contract import ErrorCode, KeySet, PrivateKey
 from countersign.service.client import Client
-from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits, run
+from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor, run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
@@ -268,25 +268,27 @@ def test_a_proof_covers_the_body(desk: Desk, refund: Any) -> None:
 # ------------------------------------------------------------------ what is read of an answer, by either way to wait
 
 MOST = 100
-ASKED = Asked("GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST)
+ASKED = HttpRequest(
+    "GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST
+)
 Answer = Callable[[httpx2.Request], httpx2.Response]
 
 
-def blocking(answer: Answer) -> Answered:
+def blocking(answer: Answer) -> HttpResponse:
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
-        return run(SyncWaits(lambda: http).send(ASKED))
+        return run_sync(SyncExecutor(lambda: http).send(ASKED))
 
 
-def awaiting(answer: Answer) -> Answered:
+def awaiting(answer: Answer) -> HttpResponse:
     def client() -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
 
-    return asyncio.run(AsyncWaits(client).send(ASKED))
+    return asyncio.run(AsyncExecutor(client).send(ASKED))
 
 
 @pytest.mark.parametrize("send", [blocking, awaiting])
 def test_an_answer_is_read_up_to_what_the_request_allows_and_not_unpacked(
-    send: Callable[[Answer], Answered],
+    send: Callable[[Answer], HttpResponse],
 ) -> None:
     assert send(lambda _: httpx2.Response(200, content=b"x" * MOST)).body == b"x" * MOST
     with pytest.raises(ServiceUnavailable, match="its answer is larger than 100 bytes") as away:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from countersign import current_effect, errors
-from countersign.concurrency import Threaded, ToolTimeoutError
+from countersign.concurrency import ThreadedCall, ToolTimeoutError
 from countersign.manifests.reviewed import require_fits
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, failing_tool, refund_tool, states
@@ -285,7 +285,7 @@ def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk, where: Any
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            os._exit(0 if Threaded(lambda: 7, {}).result(10) == 7 else 1)
+            os._exit(0 if ThreadedCall(lambda: 7, {}).result(10) == 7 else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -295,5 +295,5 @@ def test_the_tools_own_timeout_error_is_not_taken_for_ours() -> None:
         raise TimeoutError("the bank")
 
     with pytest.raises(TimeoutError, match="the bank") as raised:
-        Threaded(late, {}).result(10)
+        ThreadedCall(late, {}).result(10)
     assert not isinstance(raised.value, ToolTimeoutError)

@@ -212,4 +212,4 @@ def test_a_result_with_free_keys_is_told_to_ask_people(desk: Desk, result: Any, 
     declare(desk, Charge)
     unmet = desk.registry.unmet(desk.registry.require("charge", ""))
     assert [("TypedDict" in one) for one in unmet] == [True] * is_told
-    assert bool(InputCodec(back_of(desk)).may_be_unseen) is is_told
+    assert bool(InputCodec(back_of(desk)).possible_unseen) is is_told

@@ -9,7 +9,7 @@ import pytest
 
 from countersign import Happened, MemoryAdapter, Unsure, errors, probe, tool
 from countersign.contract import BUILT_IN_TYPES, RESERVED_IDENTIFIERS
-from countersign.tools.declaring import OPTIONS
+from countersign.tools.declaration import OPTIONS
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails, order_tool, run

@@ -14,8 +14,8 @@ from countersign import (
     DidNotHappen,
     Happened,
     ProbeAnswer,
-    RestAnswer,
     RestApi,
+    RestResponse,
     RestUnknown,
     Unsure,
     current_effect,
@@ -151,7 +151,7 @@ BROKEN: dict[str, tuple[bytes, ...]] = {
 @pytest.mark.parametrize(("line", "body"), BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_body_that_breaks_off_undoes_nothing(desk: Desk, line: bytes, body: bytes, resets: bool) -> None:
-    answers: list[RestAnswer] = []
+    answers: list[RestResponse] = []
     with speaking(head(201, line.decode()), body, resets=resets) as (url, asked), RestApi(url) as api:
 
         @order_tool(desk)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from countersign import ToolRegistry, errors, tool, tool_of
 from countersign.contract import load_manifest
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from tests.fakes.desk import Desk, changed, refund_tool
 from tests.fakes.running import fails, order_tool, run
 

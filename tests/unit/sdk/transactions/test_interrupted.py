@@ -14,8 +14,8 @@ import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tracing
 from countersign.journal.transactions import Transactions
+from countersign.transactions.call_list import CallList
 from countersign.transactions.intake import Intake
-from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.running import fails, run
@@ -199,14 +199,14 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 @pytest.fixture
 def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, the journal cannot be read from the moment that the placeholders are to be told."""
-    settle = Listing.settle
+    settle = CallList.settle
 
-    def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
+    def settled(listing: CallList, results: dict[str, object], *, submitted: bool) -> None:
         with monkeypatch.context() as outage:
             outage.setattr(desk.runtime.journal.transactions, "require", gone)
             settle(listing, results, submitted=submitted)
 
-    return lambda: monkeypatch.setattr(Listing, "settle", settled)
+    return lambda: monkeypatch.setattr(CallList, "settle", settled)
 
 
 @on_both

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from countersign import Asks, SQLiteAdapter, errors, resume, run_transaction, transaction
+from countersign import ApprovalRequirement, SQLiteAdapter, errors, resume, run_transaction, transaction
 from countersign.contract import Verdict
 from countersign.contract.wire import Need, QuestionView, TransactionView
 from tests.fakes import service
@@ -191,7 +191,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_waits_for_people_reads_it(desk: Desk) -> None:
     pending = fails(desk, errors.ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
     (review,) = pending.error.reviews
-    assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert review.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in pending.said
 
 
@@ -204,5 +204,5 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
 
     desk.service.policy = lambda *_: Verdict.REVIEW
     refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would have to agree")
-    assert refused.error.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert refused.error.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in refused.said

@@ -41,7 +41,7 @@ class Traced:
 @pytest.fixture
 def traced() -> Iterator[Traced]:
     made = Traced()
-    with tracing.using(made.provider):
+    with tracing.use_provider(made.provider):
         yield made
     made.provider.shutdown()
 

@@ -14,12 +14,12 @@ import pytest
 
 import countersign
 from countersign import errors, run_transaction
-from countersign.commit.attempt import told_cause
+from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
-from countersign.concurrency import Threaded, ToolTimeoutError
+from countersign.concurrency import ThreadedCall, ToolTimeoutError
 from countersign.contract import Verdict
 from countersign.journal.sqlite import SQLiteDatabase
-from countersign.waiting import run
+from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
@@ -136,13 +136,13 @@ def test_a_wait_that_we_gave_up_has_no_line_of_ours_and_a_bug_of_ours_keeps_them
     call: Any = SimpleNamespace(has_secrets=False)
     ready = threading.Event()
     with pytest.raises(ToolTimeoutError) as gave_up:
-        Threaded(ready.wait, {}).result(0)
+        ThreadedCall(ready.wait, {}).result(0)
     ready.set()
     with pytest.raises(AttributeError) as bug:
-        run(None)  # type: ignore[arg-type]
+        run_sync(None)  # type: ignore[arg-type]
     for raised, left in ((gave_up, []), (bug, ["run"])):
         inside = raised.value.with_traceback(raised.tb.tb_next)
-        assert [frame.name for frame in frames(told_cause(call, inside))] == left
+        assert [frame.name for frame in frames(public_cause(call, inside))] == left
 
 
 def test_each_of_a_group_is_as_short(how: str, desk: Desk) -> None:

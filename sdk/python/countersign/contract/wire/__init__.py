@@ -4,7 +4,38 @@ Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pas
 unknown fields are refused, times are RFC 3339 in UTC with `Z`.
 """
 
-from .answers import (
+from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
+from .discussion import (
+    AcceptRequest,
+    CommentView,
+    DeclineRequest,
+    ProposalView,
+    ProposeRequest,
+    QuestionView,
+    SiblingView,
+)
+from .requests import (
+    AnswerRequest,
+    BringKeyRequest,
+    Claimed,
+    CommentRequest,
+    CompensateRequest,
+    EvaluationRequest,
+    Recall,
+    RecalledCompensation,
+    RecalledEffect,
+    RedeemRequest,
+    ReleaseRequest,
+    RenewRequest,
+    ReportedOutcome,
+    ReportRequest,
+    SettleRequest,
+    SubmitRequest,
+    SubmittedEffect,
+    VoteRequest,
+    WithdrawRequest,
+)
+from .responses import (
     AuditPage,
     AuditRow,
     BroughtKey,
@@ -35,28 +66,6 @@ from .answers import (
     TransactionPage,
     TransactionView,
 )
-from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
-from .requests import (
-    AnswerRequest,
-    BringKeyRequest,
-    Claimed,
-    CommentRequest,
-    CompensateRequest,
-    EvaluationRequest,
-    Recall,
-    RecalledCompensation,
-    RecalledEffect,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportedOutcome,
-    ReportRequest,
-    SettleRequest,
-    SubmitRequest,
-    SubmittedEffect,
-    VoteRequest,
-    WithdrawRequest,
-)
 from .reviews import (
     EarlierDenial,
     ReviewPageView,
@@ -69,15 +78,6 @@ from .reviews import (
     TaskPage,
     TaskView,
     VoteView,
-)
-from .talk import (
-    AcceptRequest,
-    CommentView,
-    DeclineRequest,
-    ProposalView,
-    ProposeRequest,
-    QuestionView,
-    SiblingView,
 )
 
 __all__ = [

@@ -136,7 +136,9 @@ def _validated(model: type[Model], canonical: bytes) -> Model:
         return model.model_validate_json(canonical)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = tuple((_pointer(item["loc"]), item["msg"]) for item in found if not _is_echo(item, found))
+        problems = tuple(
+            (_pointer(item["loc"]), item["msg"]) for item in found if not _is_derived_error(item, found)
+        )
         code = "unknown_field" if any(item["type"] in _UNKNOWN for item in found) else "invalid_request"
         told = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
         raise WireError(code, f"the body is not a {model.__name__}: {told}", problems) from None
@@ -146,7 +148,7 @@ def _pointer(place: tuple[int | str, ...]) -> str:
     return "".join(f"/{part}" for part in place)
 
 
-def _is_echo(item: ErrorDetails, found: list[ErrorDetails]) -> bool:
+def _is_derived_error(item: ErrorDetails, found: list[ErrorDetails]) -> bool:
     """A container that is only too short because one of its items was refused."""
     place = item["loc"]
     return item["type"] == "too_short" and any(

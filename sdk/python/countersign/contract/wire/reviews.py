@@ -8,9 +8,9 @@ from pydantic import Field, JsonValue
 
 from countersign.contract.states import TaskAnswer, TaskKind
 
-from .answers import EffectView, Need, Settlement
 from .base import Digest, Instant, Many, Name, Text, WireModel
-from .talk import CommentView, SiblingView
+from .discussion import CommentView, SiblingView
+from .responses import EffectView, Need, Settlement
 
 
 class VoteView(WireModel):

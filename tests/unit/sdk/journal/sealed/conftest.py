@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from countersign.journal.place import JournalPlace
+from countersign.journal.location import JournalLocation
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.verifying import verify
+from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.journals import both_engines
 
@@ -24,7 +24,9 @@ def keys(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, place: JournalPlace, keys: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+def desk(
+    tmp_path: Path, place: JournalLocation, keys: Path, request: pytest.FixtureRequest
+) -> Iterator[Desk]:
     made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
     yield made
     there = made.runtime.journal.database.is_there()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, MemoryAdapter, ReviewPending, errors, resume, tool, transaction
-from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE
+from countersign.journal.export import describe_transaction
+from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
-from countersign.journal.telling import describe
-from countersign.journal.verifying import verify
-from countersign.manifests.drafting import manifest_json
+from countersign.journal.verification import verify
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, charge_tools, failing_tool
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
@@ -57,7 +57,7 @@ def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     with pytest.raises(JournalError, match="put where it was not sealed"):
         desk.runtime.journal.transactions.effects(record)
     with pytest.raises(JournalError, match="put where it was not sealed"):
-        describe(desk.runtime.journal, record)  # who has the key checks what is shown as well
+        describe_transaction(desk.runtime.journal, record)  # who has the key checks what is shown as well
 
 
 @pytest.mark.tampers
@@ -101,7 +101,7 @@ def test_a_journal_without_seals_is_read(desk: Desk, monkeypatch: pytest.MonkeyP
             pay("o-1", 5, CARD)
         parked(desk, pay)
     assert [is_sealed(row["args"]) for row in columns(desk)] == [False, False]
-    (told,) = describe(desk.runtime.journal, found(desk, "old"))["effects"]
+    (told,) = describe_transaction(desk.runtime.journal, found(desk, "old"))["effects"]
     assert (told["result"], CARD in told["args"]) == (HIDDEN, False)
     with without_key(desk, tmp_path) as poor:  # what was never sealed needs no key
         (seen,) = resume(poor)
@@ -144,7 +144,7 @@ def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Des
         pay("o-1", 5, CARD)
         (before,) = columns(desk)
         assert before["args"] == b""
-        (shown,) = describe(desk.runtime.journal, found(desk, "t-1"))["effects"]
+        (shown,) = describe_transaction(desk.runtime.journal, found(desk, "t-1"))["effects"]
         assert (shown["state"], shown["args"]) == ("staged", '"(secret)"')
     (after,) = columns(desk)
     assert sealed_pointers(after["args"]) == ("/card",)
@@ -211,7 +211,9 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     (read,) = rows(desk, "t-1", COMPENSATE_LANE)
     assert read.frozen().resource.id == CARD == said[0]
     (told,) = [
-        one for one in describe(desk.runtime.journal, found(desk, "t-1"))["effects"] if one["tool"] == "void"
+        one
+        for one in describe_transaction(desk.runtime.journal, found(desk, "t-1"))["effects"]
+        if one["tool"] == "void"
     ]
     assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
 

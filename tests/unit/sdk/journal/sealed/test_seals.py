@@ -20,16 +20,16 @@ from countersign.cli.app import app
 from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.journal import Journal, sealing
-from countersign.journal.place import JournalPlace
-from countersign.journal.sealing import HIDDEN, About, is_sealed, sealed_pointers, shown
+from countersign.journal.location import JournalLocation
+from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, redacted, sealed_pointers
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
 
-ABOUT = About("t" * 64, "e" * 64, "args")
+ABOUT = SealContext("t" * 64, "e" * 64, "args")
 RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]})
 
 
 @pytest.fixture
-def journal(place: JournalPlace, keys: Path) -> Iterator[Journal]:
+def journal(place: JournalLocation, keys: Path) -> Iterator[Journal]:
     opened = Journal(place, key_path=keys)
     yield opened
     opened.close()
@@ -42,7 +42,7 @@ def memory() -> Iterator[Journal]:
     opened.close()
 
 
-def sealed(journal: Journal, raw: bytes, *pointers: str, about: About = ABOUT) -> bytes:
+def sealed(journal: Journal, raw: bytes, *pointers: str, about: SealContext = ABOUT) -> bytes:
     with journal.database.unit(durable=True) as unit:
         return journal.seals.seal(unit, about, raw, pointers)
 
@@ -53,7 +53,7 @@ def test_what_is_sealed_is_not_there_and_comes_back_as_the_same_bytes(journal: J
     assert b"4111" not in stored
     assert sealed_pointers(stored) == ("/to/1", "/card/number")
     assert journal.seals.open(ABOUT, stored) == RAW
-    assert shown(stored) == {"amount": 5, "card": {"number": HIDDEN, "cvv": "123"}, "to": ["a", HIDDEN]}
+    assert redacted(stored) == {"amount": 5, "card": {"number": HIDDEN, "cvv": "123"}, "to": ["a", HIDDEN]}
 
 
 def test_where_nothing_is_secret_the_bytes_stay_as_they_are_and_no_key_is_asked_for(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_where_nothing_is_secret_the_bytes_stay_as_they_are_and_no_key_is_asked_
     assert sealed(journal, RAW) == RAW
     assert sealed(journal, RAW, "/absent", "/to/7", "/to/01", "/amount/deeper") == RAW
     assert journal.seals.open(ABOUT, RAW) == RAW
-    assert shown(RAW) == {"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]}
+    assert redacted(RAW) == {"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]}
     journal.close()
 
 
@@ -107,14 +107,14 @@ def test_any_value_is_restored_whatever_is_sealed(memory: Journal, value: Any, d
 
 
 ELSEWHERE = {
-    "another transaction": About("u" * 64, ABOUT.effect_id, "args"),
-    "another effect": About(ABOUT.txn, "f" * 64, "args"),
-    "another column": About(ABOUT.txn, ABOUT.effect_id, "result"),
+    "another transaction": SealContext("u" * 64, ABOUT.effect_id, "args"),
+    "another effect": SealContext(ABOUT.txn, "f" * 64, "args"),
+    "another column": SealContext(ABOUT.txn, ABOUT.effect_id, "result"),
 }
 
 
 @pytest.mark.parametrize("elsewhere", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_seal_opens_nowhere_else(journal: Journal, elsewhere: About) -> None:
+def test_a_seal_opens_nowhere_else(journal: Journal, elsewhere: SealContext) -> None:
     stored, text = sealed(journal, RAW, "/card"), sealed_text(journal, "o-1")
     with pytest.raises(ValueError, match="put where it was not sealed"):
         journal.seals.open(elsewhere, stored)
@@ -174,15 +174,17 @@ REPEATS = ["args:/card", "args:/card/number", "args:/card/number/first", "args:"
 
 @pytest.mark.parametrize("source", [*REPEATS, "args:/cards", "args:/order", 'const:"/card/number"'])
 def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
-    assert sealing.inherited({"a/b": source}, ["/card/number"]) == (("/a~1b",) if source in REPEATS else ())
-    assert sealing.inherited({"a/b": source}, []) == ()
+    assert sealing.inherited_pointers({"a/b": source}, ["/card/number"]) == (
+        ("/a~1b",) if source in REPEATS else ()
+    )
+    assert sealing.inherited_pointers({"a/b": source}, []) == ()
 
 
 def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
-    assert sealing.is_told_by(RAW, ["/card"], "4111")
-    assert not sealing.is_told_by(RAW, ["/card/cvv"], "4111")
-    assert sealing.is_told_by(RAW, ["/amount"], "5")
-    assert not sealing.is_told_by(RAW, [], "5")
+    assert sealing.is_secret_value(RAW, ["/card"], "4111")
+    assert not sealing.is_secret_value(RAW, ["/card/cvv"], "4111")
+    assert sealing.is_secret_value(RAW, ["/amount"], "5")
+    assert not sealing.is_secret_value(RAW, [], "5")
 
 
 def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_two_that_make_a_key_file_at_once_agree(tmp_path: Path, monkeypatch: pyt
     assert [first.make()] == list(read_keys(path))
 
 
-def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalPlace, tmp_path: Path) -> None:
+def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalLocation, tmp_path: Path) -> None:
     journal = Journal(place, key_path=tmp_path / "missing")
     with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY") as refused:
         sealed(journal, RAW, "/card")
@@ -227,7 +229,7 @@ def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalPlace, t
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalPlace) -> None:
+def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalLocation) -> None:
     journal = Journal(place)
     assert sealed(journal, RAW) == RAW
     with pytest.raises(JournalSealed, match=r"shared.*COUNTERSIGN_JOURNAL_KEY"):
@@ -235,7 +237,7 @@ def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalPlace
     journal.close()
 
 
-def test_without_the_key_nothing_opens_or_seals(journal: Journal, place: JournalPlace, keys: Path) -> None:
+def test_without_the_key_nothing_opens_or_seals(journal: Journal, place: JournalLocation, keys: Path) -> None:
     """Else one host would write what the others cannot read."""
     stored = sealed(journal, RAW, "/card")
     (key,) = read_keys(keys)
@@ -278,7 +280,7 @@ def test_a_seal_that_was_undone_notes_no_key(journal: Journal, keys: Path) -> No
     ]
 
 
-def test_a_new_key_seals_and_the_old_ones_open(journal: Journal, place: JournalPlace, keys: Path) -> None:
+def test_a_new_key_seals_and_the_old_ones_open(journal: Journal, place: JournalLocation, keys: Path) -> None:
     before = sealed(journal, RAW, "/card")
     added = add_key(keys)
     rotated = Journal(place, key_path=keys)

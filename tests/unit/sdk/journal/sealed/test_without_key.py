@@ -14,22 +14,22 @@ from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, t
 from countersign.adapters import LiveCall
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.cli.app import app
-from countersign.commit.firing import FireResult
+from countersign.commit.executor import ExecutionResult
 from countersign.commit.plan import StagedCall
 from countersign.contract.states import Outcome
 from countersign.contract.wire import EffectView, SubmittedEffect
 from countersign.errors import JournalSealed
 from countersign.errors.reasons import Proposal
-from countersign.journal import Done, Journal, News, Report, Staged
-from countersign.journal.place import JournalUrl
+from countersign.journal import EffectOutcome, Journal, RemoteOutcome, Report, StagedRow
+from countersign.journal.export import describe_transaction, summary
+from countersign.journal.location import JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
-from countersign.journal.telling import describe, summary
-from countersign.live.sessions import CommitFailed, Recovered, recover
+from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions
 from countersign.live.work import LiveWork
-from countersign.llm.shapes import Usage
-from countersign.rehearsal.divergences import CallNow, ReplayedCall
-from countersign.rehearsal.recorded import RecordedCall
+from countersign.llm.usage import Usage
+from countersign.simulation.recording import RecordedCall
+from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
@@ -95,7 +95,7 @@ def test_whoever_reads_needs_no_key(desk: Desk) -> None:
     reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
     (record,) = reader.transactions.find("t-1")
     assert summary(reader, record)["effects"] == "pay fired"
-    (told,) = describe(reader, record)["effects"]
+    (told,) = describe_transaction(reader, record)["effects"]
     assert told["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
     assert told["result"] == HIDDEN
     with pytest.raises(JournalSealed):
@@ -115,7 +115,7 @@ def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pyte
         pay("o-1", 5, CARD)
     reader = Journal(desk.runtime.settings.journal_path, key_path=tmp_path / "missing")
     record = found(desk, "t-1")
-    assert describe(reader, record)["unreported"] == 1
+    assert describe_transaction(reader, record)["unreported"] == 1
     (pending,) = reader.outbox.pending()
     with pytest.raises(JournalSealed):
         reader.outbox.opened(pending)
@@ -161,16 +161,16 @@ RAW = json.dumps(ARGS).encode()
 
 
 SHOWN: dict[str, object] = {
-    "staged for the journal": Staged("e", "k", "pay", RAW, "staged", 1, ()),
-    "an outcome": Done("e", Outcome.FIRED, "a", result=RAW),
-    "news": News("e", (), settlements=RAW, result=RAW),
+    "staged for the journal": StagedRow("e", "k", "pay", RAW, "staged", 1, ()),
+    "an outcome": EffectOutcome("e", Outcome.FIRED, "a", result=RAW),
+    "news": RemoteOutcome("e", (), settlements=RAW, result=RAW),
     "a report": Report(1, "t", "a", "e", "fired", RAW, None),
-    "a call of a replay": CallNow("pay", "k", RAW, ()),
+    "a call of a replay": ReplayCall("pay", "k", RAW, ()),
     "a live call": LiveCall("pay", ARGS, "e"),
     "a proposal": Proposal("p", "pay", "e", dict(ARGS), dict(ARGS), "why", "p", "Maya"),
     "an effect on the wire": EffectView.model_construct(tool="pay", args=ARGS),
     "a submission": SubmittedEffect.model_construct(tool="pay", args=ARGS),
-    "a run": FireResult(results={"e": CARD}),
+    "a run": ExecutionResult(results={"e": CARD}),
     "what a model said": Usage(provider=None, model="m", reasoning=CARD),
     "a call of a record": RecordedCall.model_construct(tool="pay", opened=CARD),
     "a replayed call": ReplayedCall("staged", 1, "pay", "e", "{}", "fired", CARD, HIDDEN, None),
@@ -208,10 +208,12 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
-        assert recover(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {adapter.name}
+        assert recover_sessions(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {
+            adapter.name
+        }
     live = LiveWork("t")
-    live.adopt(Recovered({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
-    with pytest.raises(CommitFailed) as failed:
+    live.adopt(AdapterRecovery({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
+    with pytest.raises(AdapterCommitError) as failed:
         live.commit("attempt", lambda: None)
     assert str(failed.value) == "ValueError"
 

@@ -1,0 +1,247 @@
+"""Decisions of the operator with a reason: freeze, unfreeze, revoke, reinstate, and accept a commit of the policies.
+
+A freeze takes nothing away and ends; a revocation is for good. What takes several transactions goes one by one and can
+be repeated: what has ended meanwhile is passed over. Every answer names the database it was done in, because the
+operator may be in the wrong folder.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
+from policy_service.channels.admin.socket import describe_database, run_admin_command
+from policy_service.errors import StartError
+from policy_service.pap.bundle import build_bundle
+from policy_service.pap.problems import BundleError
+from policy_service.settings import load_settings
+
+freeze_app = typer.Typer(no_args_is_help=True, help="Stop at once, without taking anything away.")
+unfreeze_app = typer.Typer(no_args_is_help=True, help="End a freeze.")
+revoke_app = typer.Typer(no_args_is_help=True, help="End for good what was allowed.")
+reinstate_app = typer.Typer(no_args_is_help=True, help="Take a revocation of a person back.")
+
+Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)]
+OptionalReason = Annotated[
+    str | None, typer.Option("--reason", help="Why, in your words; it stays in the log.")
+]
+AgentName = Annotated[str, typer.Argument(help="The agent.")]
+KeyId = Annotated[str, typer.Argument(help="The key's id, as `policy-service agent list` shows it.")]
+ToolName = Annotated[str, typer.Argument(help="The tool, as policies name it.")]
+PersonKey = Annotated[
+    str, typer.Argument(help="The person: ISSUER|SUBJECT, as `policy-service people` shows it.")
+]
+
+
+@freeze_app.command("agent")
+def freeze_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> None:
+    """Stop an agent; what it has begun may still be taken back."""
+    with report_errors():
+        done = _run_command("freeze", {"agent": name, "reason": reason})
+        _print_done(
+            done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen"
+        )
+
+
+@freeze_app.command("tool")
+def freeze_tool(name: ToolName, reason: Reason, as_json: AsJson = False) -> None:
+    """Stop a tool for every agent, as a compensation too."""
+    _freeze(name, reason, as_json)
+
+
+@freeze_app.command("everything")
+def freeze_everything(reason: Reason, as_json: AsJson = False) -> None:
+    """Stop every tool of every agent, compensations too."""
+    _freeze(None, reason, as_json)
+
+
+def _freeze(tool: str | None, reason: str, as_json: bool) -> None:
+    with report_errors():
+        done = _run_command("stop", {"tool": tool, "reason": reason})
+        if tool is not None:
+            _warn_of_unknown(tool, done.pop("tools", None) or _tools_here())
+        _print_done(
+            done, as_json, f"{tool or 'everything'} is frozen: nothing of it fires until it is unfrozen"
+        )
+
+
+@freeze_app.command("list")
+def freeze_list(as_json: AsJson = False) -> None:
+    """What is frozen now, since when and why."""
+    with report_errors():
+        settings = load_settings()
+        found = run_admin_command(settings, "stop-list", {})
+        lines = [
+            " ".join([one["what"], *([one["name"]] if one["name"] else [])])
+            + f"  since {one['since']} by {one['by']}{'  ' + one['reason'] if one['reason'] else ''}"
+            for one in found
+        ]
+        print_result(found, as_json, "\n".join([*lines, *([] if lines else ["nothing is frozen"])]))
+
+
+def _warn_of_unknown(tool: str, tools: list[str]) -> None:
+    if tools and tool not in tools:
+        typer.echo(
+            f"WARNING: the bundle holds no tool {tool!r}, so this may stop nothing; it holds {', '.join(tools)}",
+            err=True,
+        )
+
+
+def _tools_here() -> list[str]:
+    """The tools of the bundle as this shell's settings have it, where no running service says which is in force."""
+    try:
+        return sorted(build_bundle(configured_bundle_files(load_settings())).manifests)
+    except BundleError:
+        return []
+
+
+@unfreeze_app.command("agent")
+def unfreeze_agent(name: AgentName, reason: OptionalReason = None, as_json: AsJson = False) -> None:
+    """Let a frozen agent act again; what lapsed meanwhile stays lapsed."""
+    with report_errors():
+        done = _run_command("unfreeze", {"agent": name, "reason": reason})
+        _print_done(done, as_json, f"{name} may act again")
+
+
+@unfreeze_app.command("tool")
+def unfreeze_tool(name: ToolName, reason: OptionalReason = None, as_json: AsJson = False) -> None:
+    """Let a frozen tool be used again."""
+    _unfreeze(name, reason, as_json)
+
+
+@unfreeze_app.command("everything")
+def unfreeze_everything(reason: OptionalReason = None, as_json: AsJson = False) -> None:
+    """Go on. Agents and tools that are frozen by themselves stay so."""
+    _unfreeze(None, reason, as_json)
+
+
+def _unfreeze(tool: str | None, reason: str | None, as_json: bool) -> None:
+    with report_errors():
+        done = _run_command("go-on", {"tool": tool, "reason": reason})
+        what = tool or "everything"
+        _print_done(done, as_json, f"{what} may go on" if done["ended"] else f"{what} was not frozen")
+
+
+@revoke_app.command("effect")
+def revoke_effect(
+    effect_id: Annotated[str, typer.Argument(help="The effect's id.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """End one effect that waits or is released; its transaction ends with it."""
+    with report_errors():
+        done = _run_command("revoke-effect", {"effect_id": effect_id, "reason": reason})
+        _print_done(done, as_json, f"revoked; its transaction {done['txn']} ended")
+
+
+@revoke_app.command("transaction")
+def revoke_transaction(
+    txn: Annotated[str, typer.Argument(help="The transaction's id.")], reason: Reason, as_json: AsJson = False
+) -> None:
+    """End a transaction that waits or is ready."""
+    with report_errors():
+        done = _run_command("revoke-transaction", {"txn": txn, "reason": reason})
+        _print_done(done, as_json, f"revoked {txn}")
+
+
+@revoke_app.command("agent")
+def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> None:
+    """Freeze an agent, end all its keys and everything of its that waits or is released."""
+    with report_errors():
+        done = _run_command("revoke-agent", {"agent": name, "reason": reason})
+        ended = _revoke_each("transaction", "txn", done["open"], reason)
+        _print_done(
+            done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions"
+        )
+
+
+KEY_IDS = {"ignore_unknown_options": True}
+"""One key id in 64 begins with a hyphen; it is no option."""
+
+
+@revoke_app.command("key", context_settings=KEY_IDS)
+def revoke_key(kid: KeyId, reason: Reason, as_json: AsJson = False) -> None:
+    """End one key of an agent; what was released to it can no longer be redeemed with it."""
+    with report_errors():
+        done = _run_command("agent-key-revoke", {"kid": kid, "reason": reason})
+        others = len(done["ended"]) - 1
+        and_others = f" and {others} more that the same issuer's tokens brought" if others > 0 else ""
+        _print_done(done, as_json, f"revoked {kid}{and_others}")
+
+
+@revoke_app.command("approver")
+def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) -> None:
+    """Take a person out of every decision: their sessions end and none of their votes counts any more.
+
+    Somebody who never signed in is refused when they come.
+    """
+    with report_errors():
+        done = _run_command("revoke-approver", {"person": person, "reason": reason})
+        text = f"revoked {person}: {done['votes']} votes left the count, every session ended"
+        if not done["known"]:
+            text = f"revoked {person}, who never signed in and is refused when they come; is that how they are named?"
+        _print_done(done, as_json, text)
+
+
+@revoke_app.command("commit")
+def revoke_commit(
+    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full, as decisions name it.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """End everything open that a commit of the policies decided last. Put another commit in force first."""
+    with report_errors():
+        done = _run_command("revoke-commit", {"commit": commit, "reason": reason})
+        ended = _revoke_each("effect", "effect_id", done["open"], reason)
+        told = f"revoked {ended} open transactions and compensations decided by {commit}"
+        _print_done(done | {"ended": ended}, as_json, told)
+
+
+@reinstate_app.command("approver")
+def reinstate_approver(person: PersonKey, reason: OptionalReason = None, as_json: AsJson = False) -> None:
+    """Let a revoked person decide again; the votes that left the count stay out of it."""
+    with report_errors():
+        done = _run_command("reinstate-approver", {"person": person, "reason": reason})
+        _print_done(done, as_json, f"{person} may decide again")
+
+
+def _run_command(verb: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Run a verb; what it did, and in which database."""
+    settings = load_settings()
+    return {**run_admin_command(settings, verb, args), "database": describe_database(settings)}
+
+
+def _revoke_each(kind: str, name: str, ids: list[str], reason: str) -> int:
+    """Revoke them one by one, past those that have ended by themselves or with a sibling; how many it ended."""
+    settings, verb = load_settings(), f"revoke-{kind}-if-open"
+    return sum(run_admin_command(settings, verb, {name: one, "reason": reason})["ended"] for one in ids)
+
+
+def _print_done(done: dict[str, Any], as_json: bool, text: str) -> None:
+    print_result(done, as_json, f"{text}\n(in the database {done['database']})")
+
+
+policies_app = typer.Typer(no_args_is_help=True, help="The policies this service follows.")
+
+
+@policies_app.command("accept")
+def accept_commit(
+    commit: Annotated[str, typer.Argument(help="The commit in full, as the refusal names it.")],
+    reason: Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Let a rewritten or rewound branch come into force, once and for this commit only."""
+    with report_errors():
+        settings = load_settings()
+        if not settings.policies_repository:
+            raise StartError("policies_repository is not set: a folder has no history to keep to")
+        done = {**run_admin_command(settings, "policies-accept", {"commit": commit, "reason": reason})}
+        done["database"] = describe_database(settings)
+        text = (
+            f"{commit} comes into force at the next look, if the branch is there by then, it loads and is signed as "
+            f"asked for\n(in the database {done['database']})"
+        )
+        print_result(done, as_json, text)

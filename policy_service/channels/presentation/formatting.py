@@ -1,0 +1,121 @@
+"""How the pages say times, counts and names. English, UTC, no locale.
+
+Pure: `now` is a parameter. Times are UTC with the zone written, counts are exact, money is not rounded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from countersign.contract import TaskKind
+
+_QUESTIONS: Final = {
+    TaskKind.UNKNOWN: "We do not know whether this fired",
+    TaskKind.RESTORED: "We do not know whether this fired: what this service remembers was put back",
+    TaskKind.COMPENSATION_FAILED: "This fired, and could not be taken back",
+    TaskKind.COMPENSATION_DUE: "This fired, and nobody has taken it back",
+    TaskKind.STANDING: "This fired, and what belongs to it did not",
+    TaskKind.CONTRADICTION: "Two reports of this differ",
+    TaskKind.BREAK_GLASS_REVIEW: "One person opened this alone, in an emergency: was it justified?",
+    TaskKind.IMPOSSIBLE_QUORUM: "Nobody can approve this as things stand",
+}
+_DOUBTS: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
+
+
+def is_unknown_outcome(kind: TaskKind) -> bool:
+    """Whether it is asked for because nobody knows what happened."""
+    return kind in _DOUBTS
+
+
+def question_text(kind: TaskKind, *, of_compensation: bool) -> str:
+    """What is asked; a doubt about a compensation is about that, not about the effect."""
+    if of_compensation and is_unknown_outcome(kind):
+        return "We do not know whether this was taken back"
+    return _QUESTIONS[kind]
+
+
+SOON = timedelta(minutes=15)  # less than this and the ring turns red
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The time that is left, in words, as a clock time and as a part of the whole."""
+
+    words: str
+    clock: str
+    iso: str
+    percent: int
+    soon: bool
+    over: bool
+
+
+def deadline_of(opened_at: datetime, answer_by: datetime, now: datetime) -> Deadline:
+    """`answer_by` itself is already too late: windows are half open."""
+    left, whole = answer_by - now, answer_by - opened_at
+    over = left <= timedelta(0)
+    percent = 0 if over or whole <= timedelta(0) else min(100, max(1, round(100 * (left / whole))))
+    words = "time is up" if over else span_words(left)
+    return Deadline(words, clock_time(answer_by, now), iso(answer_by), percent, left < SOON, over)
+
+
+def span_words(span: timedelta) -> str:
+    """`2 h 41 min`, `12 min`, `3 d 4 h`: two units at most, rounded down, never less than a minute."""
+    minutes = max(0, int(span.total_seconds())) // 60
+    if minutes < 1:
+        return "under 1 min"
+    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min"
+
+
+def age_words(age: timedelta) -> str:
+    """How old a fact was."""
+    seconds = max(0, int(age.total_seconds()))
+    if seconds < 1:
+        return "read just then"
+    return f"{seconds} s old" if seconds < 60 else f"{span_words(age)} old"
+
+
+def clock_time(at: datetime, now: datetime) -> str:
+    """`17:07`, with the date when it is not today's."""
+    if at.date() == now.date():
+        return f"{at:%H:%M}"
+    return f"{at.day} {at:%b}, {at:%H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y}, {at:%H:%M}"
+
+
+def iso(at: datetime) -> str:
+    """RFC 3339, to the second."""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def as_sentence(detail: str) -> str:
+    """An error's sentence begins small and ends bare; on a page it is a sentence."""
+    text = detail[:1].upper() + detail[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def join_or(names: Sequence[str]) -> str:
+    """`finance`, `finance or cfo`, `finance, cfo or board`."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def pluralize(number: int, noun: str, plural: str = "") -> str:
+    """`1 vote`, `2 votes`, `18,442 bytes`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def short_digest(value: str, groups: int = 4) -> str:
+    """`7c1e 09af 4b52 d8e0 … 31fa`; anything that is not a long digest stays as it is."""
+    if len(value) < 40 or not all(char in "0123456789abcdef" for char in value):
+        return value
+    return " ".join(value[i : i + 4] for i in range(0, 4 * groups, 4)) + " … " + value[-4:]
+
+
+def initials(name: str) -> str:
+    """Two letters for an avatar."""
+    words = [word for word in name.split() if word[0].isalnum()]
+    return (words[0][0] + (words[-1][0] if len(words) > 1 else "")).upper() if words else "?"

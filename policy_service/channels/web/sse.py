@@ -1,0 +1,141 @@
+"""The event stream of the pages: ids and kinds, never HTML, never a word of an agent's.
+
+A stream belongs to a session, ends with it and does not keep it from idling out. It ends when the service stops, too:
+browsers come back by themselves with the last index they saw. An idle tab costs a look at its session at each
+heartbeat, when somebody has signed out, and before something is said; what no page shows does not wake it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from fastapi import Request
+from fastapi.sse import format_sse_event
+
+from policy_service import metrics
+from policy_service.audit.feed import PEOPLE, Event, Feed
+from policy_service.errors import InvalidRequestError
+from policy_service.identity.sessions import Sessions
+
+HEARTBEAT_SECONDS = (
+    15.0  # proxies cut a silent stream after 30 to 60; also how often the session is looked at
+)
+BATCH_SIZE = 100  # events a read; more arrive with the next
+
+
+_ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
+_OPENED = frozenset({"review_opened", "review_reopened"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """Something happened: an id and a kind, never HTML. `index` is the dense index of the audit row."""
+
+    index: int
+    kind: str  # "review_opened", "vote_recorded", "review_settled", "task_opened", "task_settled", ...
+    review_id: str = ""
+    task_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order, and how far was looked: rows about other things are passed over for good."""
+
+    events: tuple[QueueEvent, ...]
+    index: int
+    session_ended: bool  # a session has ended among what was passed over
+
+
+async def read_events(feed: Feed, index: int, limit: int) -> EventBatch:
+    """Events about reviews and tasks among the next `limit` after an index."""
+    found = await feed.events_after(index, limit)
+    events = tuple(told for event in found if (told := _told(event)) is not None)
+    left = any(event.kind == "signed_out" for event in found)
+    return EventBatch(events, found[-1].index if found else index, left)
+
+
+def _told(event: Event) -> QueueEvent | None:
+    if event.kind in _ABOUT_TASKS and event.task_id is not None:
+        return QueueEvent(event.index, event.kind, task_id=event.task_id)
+    if event.review_id is None:
+        return None
+    return QueueEvent(event.index, "review_opened" if event.kind in _OPENED else event.kind, event.review_id)
+
+
+async def _wait_after(feed: Feed, index: int, timeout_seconds: float) -> int:
+    """Return as soon as there may be something new, with the index after which that is."""
+    found, reached = await feed.follow(index, timeout_seconds, PEOPLE)
+    return found[0].index - 1 if found else reached
+
+
+async def stream(
+    feed: Feed, sessions: Sessions, cookie: str, after: int, about: str | None
+) -> AsyncIterator[bytes]:
+    """Server-sent events after an index, about one review or task or about all, until the session or the service
+    ends."""
+    index, clock = after, asyncio.get_running_loop().time
+    with metrics.STREAMS.labels("web").track_inprogress():
+        yield format_sse_event(comment="open", retry=2_000)
+        session, due = await sessions.find(cookie, touch=False), clock() + HEARTBEAT_SECONDS
+        while session is not None and not feed.closing:
+            batch = await read_events(feed, index, BATCH_SIZE)
+            told, silent = _about(batch.events, about), clock() >= due
+            if told or silent or batch.session_ended:
+                session = await sessions.find(cookie, touch=False)
+                if session is None:
+                    return
+            for event in told:
+                yield _wire(event)
+            if silent:
+                yield format_sse_event(comment="still here", id=str(batch.index))
+            if told or silent:
+                due = clock() + HEARTBEAT_SECONDS
+            if batch.index > index:
+                index = batch.index
+            else:
+                index = await _wait_after(feed, index, due - clock())
+
+
+def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:
+    return [event for event in events if about is None or about in {event.review_id, event.task_id}]
+
+
+def _wire(event: QueueEvent) -> bytes:
+    name, told = ("task", event.task_id) if event.task_id else ("review", event.review_id)
+    data = json.dumps({"kind": event.kind, f"{name}_id": told}, separators=(",", ":"))
+    return format_sse_event(event=name, data_str=data, id=str(event.index))
+
+
+def index_param(request: Request, name: str) -> int:
+    """The index a page names in its address."""
+    return parse_index(request.query_params.get(name, "0"))
+
+
+def parse_index(text: str) -> int:
+    """An index of the log, strictly.
+
+    Raises InvalidRequestError for anything else.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"an index is a whole number, not {text!r}")
+    return int(text)
+
+
+def count_changes(events: Sequence[QueueEvent], what: str = "review") -> tuple[int, int]:
+    """How many reviews (or tasks) were opened and how many settled, each counted once and none as both."""
+    opened = {_id_of(event) for event in events if event.kind == f"{what}_opened"}
+    settled = {_id_of(event) for event in events if event.kind == f"{what}_settled"}
+    return len(opened - settled), len(settled - opened)
+
+
+def settled_ids(events: Sequence[QueueEvent]) -> tuple[str, ...]:
+    """The reviews that settled, and were not opened again since."""
+    last = {
+        event.review_id: event.kind for event in events if event.kind in ("review_opened", "review_settled")
+    }
+    return tuple(review_id for review_id, kind in last.items() if kind == "review_settled")
+
+
+def _id_of(event: QueueEvent) -> str:
+    return event.task_id or event.review_id

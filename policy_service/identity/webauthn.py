@@ -1,0 +1,247 @@
+"""What a browser is asked of a passkey and what its answer proves: WebAuthn by py_webauthn, with our own limits.
+
+Pure. Rules kept here, for both ceremonies: the RP id is the public URL's host and the origin is exactly that URL; the
+person was present and verified by the device; the page was not inside somebody else's; only ES256, EdDSA and RS256
+sign. A step-up signs a challenge made of everything the vote says, so the answer is to nothing else. The sign counter
+is the caller's to compare: it is the one thing an answer must be held against a row for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from webauthn import (
+    generate_authentication_options,
+    generate_registration_options,
+    options_to_json,
+    verify_authentication_response,
+    verify_registration_response,
+)
+from webauthn.helpers import (
+    base64url_to_bytes,
+    bytes_to_base64url,
+    decode_credential_public_key,
+)
+from webauthn.helpers.cose import COSEAlgorithmIdentifier
+from webauthn.helpers.decode_credential_public_key import DecodedRSAPublicKey
+from webauthn.helpers.exceptions import WebAuthnException
+from webauthn.helpers.structs import (
+    AttestationConveyancePreference,
+    AuthenticatorSelectionCriteria,
+    PublicKeyCredentialDescriptor,
+    ResidentKeyRequirement,
+    UserVerificationRequirement,
+)
+
+from countersign.contract import canonicalize
+from countersign.contract.names import labelled_digest
+
+STEP_UP_LABEL: Final = b"countersign/step-up/v1\n"
+STEP_UP_MEMBERS: Final = (
+    "review", "rev", "txn_digest", "effect_digest", "view_digest", "person", "verdict", "nonce",
+)  # fmt: skip
+"""The members of a step-up's challenge: all of them, and no other."""
+
+_ALGORITHMS = [
+    COSEAlgorithmIdentifier.ECDSA_SHA_256,
+    COSEAlgorithmIdentifier.EDDSA,
+    COSEAlgorithmIdentifier.RSASSA_PKCS1_v1_5_SHA_256,
+]
+_MALFORMED = (WebAuthnException, ValueError, LookupError, TypeError)
+_MAX_RESPONSE = 16_384  # characters; a real one has about 1,500
+_MIN_RSA_BYTES = 256  # 2,048 bits
+
+
+class WebAuthnVerificationError(Exception):
+    """The answer proves nothing; the sentence says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelyingParty:
+    """Whom passkeys are bound to: this deployment."""
+
+    rp_id: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredCredential:
+    """A fresh credential."""
+
+    credential_id: str
+    public_key: bytes
+    sign_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A passkey's answer, taken apart."""
+
+    credential_id: str
+    authenticator_data: bytes
+    client_data: bytes
+    signature: bytes
+
+
+def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
+    """The 32 bytes that a vote's passkey signs.
+
+    Raises:
+        ValueError: a member is missing, or there is another one.
+    """
+    if signed.keys() != set(STEP_UP_MEMBERS):
+        raise ValueError(
+            f"a step-up signs {', '.join(STEP_UP_MEMBERS)}; here are {', '.join(sorted(signed))}"
+        )
+    return bytes.fromhex(labelled_digest(STEP_UP_LABEL, canonicalize(dict(signed))))
+
+
+def registration_options(
+    party: RelyingParty, challenge: bytes, *, handle: bytes, name: str, known: Sequence[str], timeout_s: int
+) -> str:
+    """The options for ``navigator.credentials.create``, in JSON. ``handle`` names the person, and tells nothing."""
+    options = generate_registration_options(
+        rp_id=party.rp_id,
+        rp_name="Countersign",
+        user_name=name,
+        user_display_name=name,
+        user_id=handle,
+        challenge=challenge,
+        timeout=timeout_s * 1000,
+        attestation=AttestationConveyancePreference.NONE,
+        authenticator_selection=AuthenticatorSelectionCriteria(
+            resident_key=ResidentKeyRequirement.PREFERRED,
+            user_verification=UserVerificationRequirement.REQUIRED,
+        ),
+        exclude_credentials=_descriptors(known),
+        supported_pub_key_algs=_ALGORITHMS,
+    )
+    return options_to_json(options)
+
+
+def authentication_options(
+    party: RelyingParty, challenge: bytes, *, known: Sequence[str], timeout_s: int
+) -> str:
+    """The options for ``navigator.credentials.get``, in JSON."""
+    options = generate_authentication_options(
+        rp_id=party.rp_id,
+        challenge=challenge,
+        timeout=timeout_s * 1000,
+        allow_credentials=_descriptors(known),
+        user_verification=UserVerificationRequirement.REQUIRED,
+    )
+    return options_to_json(options)
+
+
+def _descriptors(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
+    return [PublicKeyCredentialDescriptor(id=base64url_to_bytes(one)) for one in known]
+
+
+def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> RegisteredCredential:
+    """The credential that was made for this challenge.
+
+    Raises:
+        UnprovenError: it was not, or it is none of ours to take.
+    """
+    read = _parse_response(answer)
+    try:
+        verified = verify_registration_response(
+            credential=read,
+            expected_challenge=challenge,
+            expected_rp_id=party.rp_id,
+            expected_origin=party.origin,
+            require_user_verification=True,
+            supported_pub_key_algs=_ALGORITHMS,
+        )
+        key = decode_credential_public_key(verified.credential_public_key)
+        _require_own_frame(base64url_to_bytes(read["response"]["clientDataJSON"]))
+    except _MALFORMED as error:
+        raise WebAuthnVerificationError(f"the new passkey does not hold: {error}") from error
+    if isinstance(key, DecodedRSAPublicKey) and len(key.n) < _MIN_RSA_BYTES:
+        raise WebAuthnVerificationError("the new passkey's RSA key is shorter than 2,048 bits")
+    return RegisteredCredential(
+        bytes_to_base64url(verified.credential_id), verified.credential_public_key, verified.sign_count
+    )
+
+
+def read_assertion(answer: str) -> Assertion:
+    """An answer to ``ask_to_sign``, taken apart and not verified.
+
+    Raises:
+        UnprovenError: it is none.
+    """
+    read = _parse_response(answer)
+    try:
+        response = read["response"]
+        if read["type"] != "public-key" or read["id"] != read["rawId"]:
+            raise WebAuthnVerificationError("the passkey's answer names itself in two ways")
+        return Assertion(
+            str(read["id"]),
+            base64url_to_bytes(response["authenticatorData"]),
+            base64url_to_bytes(response["clientDataJSON"]),
+            base64url_to_bytes(response["signature"]),
+        )
+    except _MALFORMED as error:
+        raise WebAuthnVerificationError(f"this is no passkey's answer: {error}") from error
+
+
+def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion, public_key: bytes) -> int:
+    """That the holder of this key signed exactly this challenge here; the authenticator's counter.
+
+    Raises:
+        UnprovenError: they did not.
+    """
+    credential = {
+        "id": assertion.credential_id,
+        "rawId": assertion.credential_id,
+        "type": "public-key",
+        "response": {
+            "authenticatorData": bytes_to_base64url(assertion.authenticator_data),
+            "clientDataJSON": bytes_to_base64url(assertion.client_data),
+            "signature": bytes_to_base64url(assertion.signature),
+        },
+    }
+    try:
+        if decode_credential_public_key(public_key).alg not in _ALGORITHMS:
+            raise WebAuthnVerificationError("the public key is of an algorithm that is not taken here")
+        _require_own_frame(assertion.client_data)
+        verified = verify_authentication_response(
+            credential=credential,
+            expected_challenge=challenge,
+            expected_rp_id=party.rp_id,
+            expected_origin=party.origin,
+            credential_public_key=public_key,
+            credential_current_sign_count=0,  # compared by the caller, who can tell a regression from a forgery
+            require_user_verification=True,
+        )
+    except _MALFORMED as error:
+        raise WebAuthnVerificationError(f"the passkey's answer does not hold: {error}") from error
+    return verified.new_sign_count
+
+
+def key_digest(public_key: bytes) -> str:
+    """How a public key is named: SHA-256 of its COSE bytes, in lower-case hex."""
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def _require_own_frame(client_data: bytes) -> None:
+    """A page that another one has framed signs nothing (WebAuthn section 13.4.9)."""
+    said = json.loads(client_data)
+    if not isinstance(said, dict) or said.get("crossOrigin", False) is not False or "topOrigin" in said:
+        raise WebAuthnVerificationError("the passkey was asked from inside another site's page")
+
+
+def _parse_response(answer: str) -> dict[str, Any]:
+    if len(answer) > _MAX_RESPONSE:
+        raise WebAuthnVerificationError("the passkey's answer is too long to be one")
+    try:
+        read = json.loads(answer)
+    except ValueError as error:
+        raise WebAuthnVerificationError("the passkey's answer is no JSON") from error
+    if not isinstance(read, dict):
+        raise WebAuthnVerificationError("the passkey's answer is no object")
+    return read

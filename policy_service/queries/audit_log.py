@@ -1,0 +1,277 @@
+"""The audit log as callers read it: an agent sees the rows of its own transactions, a person sees and searches all.
+
+Rules: a line holds ids and codes, and no argument of an agent's. A page is read by index: by the transaction's key
+for an agent, by the narrowest one that a search names for a person. It looks through so many lines at most and says
+how far it looked, so no question reads the whole log. What happens now comes from the feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Table, or_, select, text
+
+from countersign.contract import canonicalize, wire
+from policy_service.audit.feed import EVERYTHING, Event, party_topic
+from policy_service.audit.log import Entry, canonical_record
+from policy_service.errors import InvalidRequestError
+from policy_service.identity.agents import Caller
+from policy_service.identity.people import names_of
+from policy_service.queries.alarms import actor_display_name
+from policy_service.queries.context import Context
+from policy_service.queries.repository import rows
+from policy_service.storage.core import table
+from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.tables import EffectRow, TransactionRow
+from policy_service.storage.types import parse_stored_json
+
+_MAX_PAGE_SCAN = 2_000  # lines of a page; that many look-ups by key are a few milliseconds
+
+
+@dataclass(frozen=True)
+class AuditReader:
+    """Who reads the log: an agent, or a signed-in person (None)."""
+
+    caller: Caller | None
+
+
+async def audit_page(ctx: Context, who: AuditReader, after: int, limit: int) -> wire.AuditPage:
+    """Rows after an index, by index: at most ``limit``, and fewer where many lines are others'."""
+    found, reached = await ctx.db.read(lambda conn: _after(conn, who, after, limit + 1))
+    shown = tuple(_row(row) for row in found[:limit])
+    return wire.AuditPage(rows=shown, next=shown[-1].index if len(found) > limit else reached)
+
+
+async def wait_for_events(
+    ctx: Context, who: AuditReader, index: int, seconds: float
+) -> tuple[list[wire.Event], int]:
+    """Events after an index as soon as there are some, and how far was looked; none when the time is up."""
+    topic = EVERYTHING if who.caller is None else party_topic(who.caller.agent)
+    found, reached = await ctx.feed.follow(index, seconds, topic)
+    return [_event(event) for event in found], reached
+
+
+def _after(conn: Connection, who: AuditReader, after: int, limit: int) -> tuple[list[AuditRow], int | None]:
+    """The rows, and where their lines end if the log goes on there."""
+    line = table(AuditRow).c
+    query = select(*line).where(line.idx > after).order_by(line.idx).limit(limit)
+    if who.caller is None:
+        return rows(conn, AuditRow, query), None
+    next_page = select(line.idx).where(line.idx > after).order_by(line.idx).offset(_MAX_PAGE_SCAN).limit(1)
+    beyond = conn.execute(next_page).scalar()
+    if beyond is not None:
+        query = query.where(line.idx < beyond)
+    row, agent = table(TransactionRow).c, who.caller.agent
+    # one value for a line, not EXISTS: a planner may turn that round and begin with all the agent ever had
+    mine = select(row.txn).where(row.txn == line.txn, or_(row.agent == agent, row.aud == agent)).limit(1)
+    query = query.where(mine.scalar_subquery().is_not(None))
+    return rows(conn, AuditRow, query), None if beyond is None else beyond - 1
+
+
+def rows_of_effect(conn: Connection, effect: EffectRow, most: int) -> list[AuditRow]:
+    """The rows of one effect at its revision, and those of its transaction as a whole, in the order they were written;
+    where there are more than ``most``, the newest."""
+    line = table(AuditRow).c
+    mine = or_(line.effect_id.is_(None), line.effect_id == effect.effect_id)
+    where = (line.txn == effect.txn, or_(line.rev == effect.rev, line.rev.is_(None)), mine)
+    newest = select(*line).where(*where).order_by(line.audit_id.desc()).limit(most)
+    return rows(conn, AuditRow, newest)[::-1]
+
+
+def _row(row: AuditRow) -> wire.AuditRow:
+    kind, _, name = row.actor.partition(":")
+    body = parse_stored_json(row.body)
+    return wire.AuditRow(
+        index=row.idx or 0,
+        at=row.at,
+        kind=row.kind,
+        actor={"type": kind, "id": name} if name else {"type": kind},
+        body=body if isinstance(body, dict) else {},
+        txn=row.txn,
+        effect_id=row.effect_id,
+        rev=row.rev,
+    )
+
+
+def _event(event: Event) -> wire.Event:
+    return wire.Event(
+        index=event.index,
+        kind=event.kind,
+        txn=event.txn,
+        effect_id=event.effect_id,
+        review_id=event.review_id,
+        rev=event.rev,
+    )
+
+
+MAX_SEARCHED: Final = 5_000  # lines of an index, for what it does not hold; some ten milliseconds
+_EXPORTED_AT_ONCE: Final = 500
+_MICROSECONDS: Final = 1_000_000
+_BY_PEOPLE: Final = text("substr(actor, 1, 7) = 'person:'")  # as the index says it
+_ID_CHARS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class LogSearch:
+    """What is searched for; what is empty is not asked."""
+
+    agent: str = ""
+    about: str = ""  # an effect's id or a transaction's
+    kind: str = ""
+    person: str = ""  # iss|sub
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log, for people and in full."""
+
+    index: int
+    at: datetime
+    kind: str
+    actor: str
+    actor_name: str
+    agent: str | None
+    txn: str | None
+    effect_id: str | None
+    record: bytes  # the canonical bytes of the whole line
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A page of lines; ``next_cursor`` leads on, and ``looked_back_to`` is set where the page ends before its place."""
+
+    rows: tuple[LogLine, ...]
+    next_cursor: str | None = None
+    looked_back_to: datetime | None = None
+
+
+async def search_log(ctx: Context, wanted: LogSearch, cursor: str | None, limit: int) -> LogPage:
+    """A page of the lines that fit.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    _require_cursor(cursor)
+    return await ctx.db.read(lambda conn: _search(conn, ctx, wanted, cursor, limit))
+
+
+async def export_lines(ctx: Context, wanted: LogSearch) -> AsyncIterator[LogLine]:
+    """Every line that fits, the newest first, read by page: no connection is held between two."""
+    cursor: str | None = None
+    while True:
+        page = await search_log(ctx, wanted, cursor, _EXPORTED_AT_ONCE)
+        for line in page.rows:
+            yield line
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+def _require_cursor(cursor: str | None) -> None:
+    if cursor is not None and not (len(cursor) <= _ID_CHARS and set(cursor) <= set("0123456789abcdef")):
+        raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours; start without one")
+
+
+def _search(conn: Connection, ctx: Context, wanted: LogSearch, cursor: str | None, limit: int) -> LogPage:
+    lines: Table = table(AuditRow)
+    along, beside = _split(conn, wanted)
+    stretch = select(lines).where(*along, *_between(wanted, cursor))
+    stretch = stretch.order_by(lines.c.audit_id.desc()).limit(MAX_SEARCHED)
+    if beside:
+        near = stretch.subquery("near")
+        fitting = [near.c[column] == value for column, value in beside]
+        found = rows(
+            conn, AuditRow, select(near).where(*fitting).order_by(near.c.audit_id.desc()).limit(limit + 1)
+        )
+    else:
+        found = rows(conn, AuditRow, stretch.limit(limit + 1))
+    shown = [row for row in found[:limit] if row.idx is not None]
+    told = tuple(_lines(conn, ctx, shown))
+    if len(found) > limit:
+        return LogPage(told, found[limit - 1].audit_id)
+    end = _end_of(conn, along, wanted, cursor) if beside else None
+    return LogPage(told, *end) if end is not None else LogPage(told)
+
+
+def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool]], list[tuple[str, str]]]:
+    """The conditions one index keeps together, and those that are looked for along it."""
+    row = table(AuditRow).c
+    asked: list[tuple[str, str]] = []
+    if wanted.about:
+        # of live effects there is only the log
+        known = select(row.txn).where(row.txn == wanted.about).limit(1)
+        asked.append(("effect_id" if conn.execute(known).scalar() is None else "txn", wanted.about))
+    if wanted.person:
+        asked.append(("actor", f"person:{wanted.person}"))
+    if wanted.agent:
+        asked.append(("agent", wanted.agent))
+    if wanted.kind:
+        asked.append(("kind", wanted.kind))
+    if not asked:
+        return [], []
+    column, value = asked[0]
+    along: list[ColumnElement[bool]] = [row[column] == value]
+    if column == "actor":
+        along.append(_BY_PEOPLE)  # type: ignore[arg-type]
+    return along, asked[1:]
+
+
+def _between(wanted: LogSearch, cursor: str | None) -> list[ColumnElement[bool]]:
+    """A line's id begins with the microsecond it was written at, so a time is a place in every index."""
+    row = table(AuditRow).c
+    found = [] if wanted.since is None else [row.audit_id >= _first_id(wanted.since)]
+    ends = [
+        end for end in (cursor, None if wanted.until is None else _first_id(wanted.until)) if end is not None
+    ]
+    return [*found, *([row.audit_id < min(ends)] if ends else [])]
+
+
+def _first_id(at: datetime) -> str:
+    return f"{max(0, int(at.timestamp() * _MICROSECONDS)):014x}"
+
+
+def _end_of(
+    conn: Connection, along: list[ColumnElement[bool]], wanted: LogSearch, cursor: str | None
+) -> tuple[str, datetime] | None:
+    """Where the looking stopped, if the stretch goes on there."""
+    row = table(AuditRow).c
+    last = select(row.audit_id, row.at).where(*along, *_between(wanted, cursor))
+    found = conn.execute(last.order_by(row.audit_id.desc()).offset(MAX_SEARCHED - 1).limit(2)).all()
+    return (found[0].audit_id, found[0].at) if len(found) > 1 else None
+
+
+def _lines(conn: Connection, ctx: Context, found: list[AuditRow]) -> list[LogLine]:
+    people = {row.actor.removeprefix("person:") for row in found if row.actor.startswith("person:")}
+    names, bundle = names_of(conn, people), ctx.active.current
+    return [
+        LogLine(
+            index=row.idx or 0,
+            at=row.at,
+            kind=row.kind,
+            actor=row.actor,
+            actor_name=actor_display_name(bundle, row.actor, names),
+            agent=row.agent,
+            txn=row.txn,
+            effect_id=row.effect_id,
+            record=_record(row),
+        )
+        for row in found
+    ]
+
+
+def _record(row: AuditRow) -> bytes:
+    body: Any = parse_stored_json(row.body)
+    entry = Entry(
+        row.idx or 0, row.audit_id, row.kind, row.actor, body, row.at, row.txn, row.effect_id, row.rev
+    )
+    return canonical_record(entry)
+
+
+def export_line(line: LogLine) -> bytes:
+    """A line of an export: its index, and the record the index is of."""
+    return canonicalize({"index": line.index, "record": parse_stored_json(line.record)})

@@ -1,0 +1,372 @@
+"""Reading a transaction as it is: one snapshot of its rows, taken in one connection.
+
+A snapshot is what every verb works on. Rows are the tables' own classes, used as plain typed values: no session is
+attached, so changing one changes memory only; :mod:`policy_service.workflow.transitions` keeps the two in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
+from sqlmodel import col
+
+from countersign.contract import EffectState, TaskAnswer
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.settlement import EffectStatus
+from policy_service.errors import NotFoundError
+from policy_service.storage import proposals
+from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
+from policy_service.storage.proposals import OPEN, ProposalRow
+from policy_service.storage.tables import (
+    AgentRow,
+    AttemptRow,
+    CommentRow,
+    DecisionRow,
+    EffectRow,
+    RedemptionRow,
+    ReviewRow,
+    TaskRow,
+    TransactionRow,
+    VoteRow,
+)
+
+_Row = TypeVar("_Row", bound=Row)
+
+
+def left_as_fired(effect: EffectRow) -> bool:
+    """Whether a person settled that this stays as it fired."""
+    return any(said["answer"] == TaskAnswer.LEFT_STANDING.value for said in effect.settlements)
+
+
+@dataclass
+class Snapshot:
+    """One revision of a transaction with everything that hangs on it."""
+
+    transaction: TransactionRow
+    effects: list[EffectRow]
+    compensations: list[EffectRow] = field(default_factory=list)
+    decisions: dict[str, DecisionRow] = field(default_factory=dict)
+    reviews: dict[str, ReviewRow] = field(default_factory=dict)  # by effect id
+    votes: dict[str, list[VoteRow]] = field(default_factory=dict)  # by review id
+    proposals: list[ProposalRow] = field(default_factory=list)  # open or accepted, at any revision
+    comments: dict[str, list[CommentRow]] = field(default_factory=dict)  # by review id, oldest first
+    head_rev: int = 0
+
+    @property
+    def superseded_by(self) -> int | None:
+        """The revision in force, when it is not this one."""
+        return self.head_rev if self.head_rev > self.transaction.rev else None
+
+    def parts(self) -> list[EffectStatus]:
+        """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
+        unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
+        return [
+            EffectStatus(
+                EffectState(e.state),
+                e.compensation is not None,
+                e.effect_id in unknown,
+                left_as_fired(e),
+                e.may_fail,
+                e.reads,
+            )
+            for e in self.effects
+        ]
+
+    def find(self, effect_id: str) -> EffectRow | None:
+        """The effect or compensation of that id, or None."""
+        return next((e for e in [*self.effects, *self.compensations] if e.effect_id == effect_id), None)
+
+    def review_of(self, effect: EffectRow) -> ReviewRow | None:
+        """The review of an effect, open or settled, or None when nobody was ever asked."""
+        return self.reviews.get(effect.effect_id)
+
+    def open_proposals_of(self, effect: EffectRow) -> list[ProposalRow]:
+        """The open proposals about an effect at this revision, oldest first; they lapse when its review closes."""
+        review = self.review_of(effect)
+        if review is None or review.state != "open":
+            return []
+        named = (effect.effect_id, effect.rev)
+        return [row for row in self.proposals if row.state == OPEN and (row.effect_id, row.rev) == named]
+
+    def edits_of(self, effect: EffectRow) -> list[ProposalRow]:
+        """The accepted changes that made the arguments of an effect at this revision, in the order they were."""
+        call = (effect.effect_id, effect.tool_digest)
+        made = [
+            row
+            for row in self.proposals
+            if (row.effect_id, row.tool_digest) == call and (row.became_rev or effect.rev + 1) <= effect.rev
+        ]
+        return sorted(made, key=lambda row: row.became_rev or 0)
+
+    def comments_on(self, effect: EffectRow) -> list[CommentRow]:
+        """Everything written about an effect at this revision, oldest first."""
+        review = self.review_of(effect)
+        return self.comments.get(review.review_id, []) if review else []
+
+    @property
+    def open_questions(self) -> frozenset[str]:
+        """What people ask its agent and it has not answered, in reviews that are open."""
+        waiting = (r.review_id for r in self.reviews.values() if r.state == "open")
+        written = (one for review_id in waiting for one in self.comments.get(review_id, []))
+        return frozenset(one.comment_id for one in written if one.kind == "question" and one.answer is None)
+
+    def votes_on(self, effect: EffectRow) -> list[VoteRow]:
+        """Every vote on an effect at this revision, oldest first."""
+        review = self.review_of(effect)
+        return self.votes.get(review.review_id, []) if review else []
+
+
+def rows(conn: Connection, model: type[_Row], query: Select[Any], **values: Any) -> list[_Row]:
+    """The rows of ``query`` as instances of ``model``, detached from any session."""
+    return rows_of(model, conn.execute(query, values))
+
+
+def _all(model: type[_Row]) -> Select[Any]:
+    return select(*table(model).columns)
+
+
+# Asked for by every verb: built once.
+_NEWEST = (
+    _all(TransactionRow)
+    .where(col(TransactionRow.txn) == bindparam("txn"))
+    .order_by(col(TransactionRow.rev).desc())
+    .limit(1)
+)
+_DECISIONS = _all(DecisionRow).where(
+    col(DecisionRow.decision_id).in_(
+        select(col(EffectRow.decision_id)).where(
+            col(EffectRow.txn) == bindparam("txn"), col(EffectRow.rev) == bindparam("rev")
+        )
+    )
+)
+# Through the effects: reviews and votes are found by key however many there have ever been.
+_OF_A_REVISION = and_(
+    col(EffectRow.txn) == bindparam("txn"),
+    col(EffectRow.rev) == bindparam("rev"),
+    col(ReviewRow.effect_id) == col(EffectRow.effect_id),
+    col(ReviewRow.rev) == col(EffectRow.rev),
+)
+_REVIEWS = _all(ReviewRow).where(_OF_A_REVISION)
+_VOTES = (
+    _all(VoteRow)
+    .where(col(VoteRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
+    .order_by(col(VoteRow.vote_id))
+)
+_COMMENTS = (
+    _all(CommentRow)
+    .where(col(CommentRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
+    .order_by(col(CommentRow.comment_id))
+)
+
+
+def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
+    """The transaction at ``rev``, or as it is in force; None when there is no such revision."""
+    newest = next(iter(rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
+    if newest is None:
+        return None
+    in_force = rev is None or rev == newest.rev
+    transaction = newest if in_force else find_one(conn, TransactionRow, txn=txn, rev=rev)
+    if transaction is None:
+        return None
+    which = {"txn": txn, "rev": transaction.rev}
+    effects = sorted(find(conn, EffectRow, **which), key=lambda effect: effect.seq)
+    snapshot = Snapshot(
+        transaction,
+        effects=[e for e in effects if e.kind == "effect"],
+        compensations=[e for e in effects if e.kind == "compensate"],
+        decisions={row.decision_id: row for row in rows(conn, DecisionRow, _DECISIONS, **which)},
+        head_rev=newest.rev,
+    )
+    if any(effect.gates for effect in effects):
+        snapshot.reviews = {review.effect_id: review for review in rows(conn, ReviewRow, _REVIEWS, **which)}
+        for vote in rows(conn, VoteRow, _VOTES, **which):
+            snapshot.votes.setdefault(vote.review_id, []).append(vote)
+    if snapshot.reviews or transaction.edited_by:
+        snapshot.proposals = proposals.active_proposals(conn, txn)
+        for comment in rows(conn, CommentRow, _COMMENTS, **which):
+            snapshot.comments.setdefault(comment.review_id, []).append(comment)
+    return snapshot
+
+
+def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
+    """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are.
+
+    No other revision is read: an agent makes as many of one transaction as it likes, each as large as it may be.
+    """
+    txns = sorted({txn for txn, _ in wanted})
+    heads = _newest_revisions(conn, txns)
+    transactions = select_at_revisions(conn, TransactionRow, "txn", wanted)
+    found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
+    effects = select_at_revisions(conn, EffectRow, "txn", wanted)
+    decided = [effect.decision_id for effect in effects]
+    decisions = {
+        d.decision_id: d for d in select_in(conn, DecisionRow, col(DecisionRow.decision_id), decided)
+    }
+    for effect in sorted(effects, key=lambda effect: effect.seq):
+        snapshot = found[effect.txn, effect.rev]
+        (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
+        snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
+    named = [(effect.effect_id, effect.rev) for effect in effects]
+    asked = select_at_revisions(conn, ReviewRow, "effect_id", named)
+    reviews = {row.review_id: row for row in asked}
+    for review in reviews.values():
+        found[review.txn, review.rev].reviews[review.effect_id] = review
+    votes = select_in(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
+    for vote in sorted(votes, key=lambda vote: vote.vote_id):
+        review = reviews[vote.review_id]
+        found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
+    standing = proposals.active_proposals_by_txn(conn, txns)
+    for (txn, _), snapshot in found.items():
+        snapshot.proposals = standing.get(txn, [])
+    comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
+    for comment in sorted(comments, key=lambda comment: comment.comment_id):
+        review = reviews[comment.review_id]
+        found[review.txn, review.rev].comments.setdefault(comment.review_id, []).append(comment)
+    return {key: found[key] for key in wanted if key in found}
+
+
+def _newest_revisions(conn: Connection, txns: Sequence[str]) -> dict[str, int]:
+    newest = select(col(TransactionRow.txn), func.max(col(TransactionRow.rev)).label("newest"))
+    found = conn.execute(newest.where(col(TransactionRow.txn).in_(txns)).group_by(col(TransactionRow.txn)))
+    return {row.txn: row.newest for row in found}
+
+
+def select_at_revisions(
+    conn: Connection,
+    model: type[_Row],
+    name: str,
+    values: Iterable[tuple[str, int]],
+    *more: ColumnElement[bool],
+) -> list[_Row]:
+    """The rows at exactly these pairs of what the column ``name`` holds and a revision, by one query. The names stand
+    there twice, for SQLite serves no list of pairs by an index."""
+    columns, pairs = table(model).c, sorted(set(values))
+    if not pairs:
+        return []
+    at = (
+        columns[name].in_(sorted({each for each, _ in pairs})),
+        tuple_(columns[name], columns.rev).in_(pairs),
+    )
+    return rows(conn, model, _all(model).where(*at, *more))
+
+
+def select_in(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+    """The rows whose column is one of these values, by one query."""
+    return rows(conn, model, _all(model).where(column.in_(values)))
+
+
+def require_transaction(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
+    """:func:`load` for a transaction that must be there.
+
+    Raises:
+        NotFoundError: there is no such transaction, or not at that revision.
+    """
+    snapshot = load(conn, txn, rev)
+    if snapshot is None:
+        raise NotFoundError(
+            f"there is no transaction {txn!r}" + ("" if rev is None else f" at revision {rev}")
+        )
+    return snapshot
+
+
+def agents_of(conn: Connection, names: Sequence[str]) -> dict[str, AgentRow]:
+    """Enrolled parties by name."""
+    return {agent.name: agent for agent in select_in(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
+
+
+def agent_of(conn: Connection, name: str) -> AgentRow | None:
+    """An enrolled party by name."""
+    return find_one(conn, AgentRow, name=name)
+
+
+def review_by_id(conn: Connection, review_id: str) -> ReviewRow | None:
+    """A review by its id."""
+    return find_one(conn, ReviewRow, review_id=review_id)
+
+
+def reviewed_effect(conn: Connection, review_id: str) -> EffectRow:
+    """The effect that a review asks about.
+
+    Raises:
+        NotFoundError: there is no such review, or its effect is gone.
+    """
+    review = require_review(conn, review_id)
+    effect = find_one(conn, EffectRow, effect_id=review.effect_id, rev=review.rev)
+    if effect is None:
+        raise NotFoundError(f"the effect of review {review_id!r} is gone")
+    return effect
+
+
+def require_review(conn: Connection, review_id: str) -> ReviewRow:
+    """A review that must be there.
+
+    Raises:
+        NotFoundError: there is none of that id.
+    """
+    review = review_by_id(conn, review_id)
+    if review is None:
+        raise NotFoundError(f"there is no review {review_id!r}")
+    return review
+
+
+def attempt_of(conn: Connection, redeemer: str, attempt_id: str) -> AttemptRow | None:
+    """An attempt by the name its redeemer gave it; those of other parties are not seen."""
+    return find_one(conn, AttemptRow, redeemer=redeemer, attempt_id=attempt_id)
+
+
+def list_open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit: int) -> list[ReviewRow]:
+    """A page of open reviews, those that expire first in front, after the (answer_by, review_id) given."""
+    c = table(ReviewRow).c
+    query = _all(ReviewRow).where(c.state == "open")
+    if after is not None:
+        query = query.where(key_after((c.answer_by, c.review_id), after))
+    return rows(conn, ReviewRow, query.order_by(c.answer_by, c.review_id).limit(limit))
+
+
+def reviews_by_id(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow]:
+    """These reviews, in no order."""
+    return select_in(conn, ReviewRow, col(ReviewRow.review_id), review_ids)
+
+
+_SEARCHED_BYTES = 16_384  # a larger effect's sentence is not searched
+
+
+def searchable_effects(conn: Connection, effects: Sequence[tuple[str, int]]) -> list[EffectRow]:
+    """These effects, each at its revision, but for the large ones."""
+    small = func.length(col(EffectRow.args)) <= _SEARCHED_BYTES
+    return select_at_revisions(conn, EffectRow, "effect_id", effects, small)
+
+
+def answered_reviews(conn: Connection, iss: str, sub: str, review_ids: Sequence[str]) -> set[str]:
+    """Which of these reviews hold an answer of this person's: cast in time, and not revoked. A signature for an
+    emergency answers no gate."""
+    votes = table(VoteRow).c
+    query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
+    standing = (votes.late.is_(False), votes.revoked_at.is_(None), votes.verdict != BREAK_GLASS)
+    return set(conn.execute(query.where(*standing)).scalars())
+
+
+def list_tasks(
+    conn: Connection, *, state: str, kind: str | None = None, after: str | None = None, limit: int
+) -> list[TaskRow]:
+    """A page of tasks in ``state``, of one kind or of all, by key."""
+    query = _all(TaskRow).where(col(TaskRow.state) == state).order_by(col(TaskRow.task_id)).limit(limit)
+    if kind is not None:
+        query = query.where(col(TaskRow.kind) == kind)
+    return rows(conn, TaskRow, query if after is None else query.where(col(TaskRow.task_id) > after))
+
+
+def redemptions_of(conn: Connection, attempt: AttemptRow) -> dict[str, RedemptionRow]:
+    """What an attempt spent, by effect."""
+    named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
+    return {row.effect_id: row for row in find(conn, RedemptionRow, **named)}
+
+
+def redeemed_effects(conn: Connection, effect_ids: Sequence[str]) -> set[str]:
+    """Which of these effects were ever redeemed, at any revision."""
+    query = select(col(RedemptionRow.effect_id)).where(col(RedemptionRow.effect_id).in_(effect_ids))
+    return {effect_id for (effect_id,) in conn.execute(query)}

@@ -1,0 +1,384 @@
+"""What an agent is told: a snapshot as the wire's read models. Nothing here is a permission but a signed token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeAlias, cast
+
+from countersign.contract import (
+    JSON,
+    DenyCode,
+    EffectState,
+    Mode,
+    Outcome,
+    Resource,
+    TaskAnswer,
+    TaskKind,
+    TxnState,
+    Verdict,
+    load,
+)
+from countersign.contract.wire import (
+    CompensationRef,
+    DecisionView,
+    EffectView,
+    EvaluatedEffect,
+    EvaluationView,
+    Need,
+    OutcomeView,
+    ProposalView,
+    QuestionView,
+    Reason,
+    ReviewSummary,
+    Settlement,
+    TransactionView,
+)
+from policy_service.domain.decision import Decision
+from policy_service.domain.gates import Gate, merge
+from policy_service.domain.quorum import Tally
+from policy_service.pap.bundle import Bundle
+from policy_service.queries.context import Context
+from policy_service.queries.effect_text import without_secrets
+from policy_service.queries.effects import args_of, gates_of
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.vote_eligibility import count_votes, person_key
+from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
+
+ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
+_OUTCOMES = {outcome.value for outcome in Outcome}
+_ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
+_TAKES_SIBLINGS_ALONG = {
+    EffectState.DENIED: "was denied",
+    EffectState.EXPIRED: "expired",
+    EffectState.REVOKED: "was revoked",
+}
+
+
+def transaction_view(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    now: datetime,
+    *,
+    releases: Sequence[str] = (),
+    receipt: str | None = None,
+) -> TransactionView:
+    """A transaction for its agent, with tokens only where they were asked for.
+
+    A spent one names the attempt it was spent under, so that whoever lost an answer knows its own.
+    """
+    row = snapshot.transaction
+    return TransactionView(
+        txn=row.txn,
+        rev=row.rev,
+        state=TxnState(row.state),
+        agent=row.agent,
+        run_key=row.run_key,
+        txn_digest=row.txn_digest,
+        aud=row.aud,
+        submitted_at=row.submitted_at,
+        valid_until=row.valid_until,
+        superseded_by=snapshot.superseded_by,
+        effects=tuple(effect_view(ctx, bundle, agent, snapshot, effect, now) for effect in snapshot.effects),
+        releases=tuple(releases),
+        receipt=receipt,
+        attempt_id=snapshot.effects[0].redeemed_by,
+        questions=question_views(snapshot),
+    )
+
+
+def question_views(snapshot: Snapshot) -> tuple[QuestionView, ...]:
+    """What people have asked the agent about this revision, oldest first."""
+    asked = [
+        (review, one)
+        for review in snapshot.reviews.values()
+        for one in snapshot.comments.get(review.review_id, [])
+        if one.kind == "question"
+    ]
+    return tuple(
+        QuestionView(
+            question_id=one.comment_id,
+            review_id=review.review_id,
+            effect_id=review.effect_id,
+            text=one.text,
+            asked_by=one.name,
+            asked_at=one.written_at,
+            answer=one.answer,
+            answered_at=one.answered_at,
+        )
+        for review, one in sorted(asked, key=lambda pair: pair[1].comment_id)
+    )
+
+
+def effect_view(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    now: datetime,
+    *,
+    counted: Tally | None = None,
+    for_people: bool = False,
+) -> EffectView:
+    """One effect or compensation as the service holds it; people are not shown its secrets.
+
+    Whoever has counted its votes already hands in what they came to.
+    """
+    args = args_of(effect)
+    undo = next((c for c in snapshot.compensations if c.compensates == effect.effect_id), None)
+    return EffectView(
+        effect_id=effect.effect_id,
+        seq=effect.seq,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource=Resource(effect.resource_type, effect.resource_id),
+        args_digest=effect.args_digest,
+        effect_digest=effect.effect_digest,
+        call_key=effect.call_key,
+        state=EffectState(effect.state),
+        args=without_secrets(args, effect.secret) if for_people else args,
+        decision=_decision(snapshot, effect),
+        review=_review(ctx, bundle, agent, snapshot, effect, now, counted, for_people=for_people),
+        outcome=_outcome(effect),
+        compensation=None
+        if undo is None
+        else CompensationRef(
+            effect_id=undo.effect_id,
+            state=EffectState(undo.state),
+            settlements=_settlements(undo, for_people=for_people),
+        ),
+        settlements=_settlements(effect, for_people=for_people),
+        edits=tuple(proposal_view(effect, row, for_people=for_people) for row in snapshot.edits_of(effect)),
+    )
+
+
+def proposal_view(effect: EffectRow, row: ProposalRow, *, for_people: bool = False) -> ProposalView:
+    """Arguments that were proposed for an effect; people are not shown its secrets."""
+    args = cast("dict[str, JSON]", load(row.args))
+    return ProposalView(
+        proposal_id=row.proposal_id,
+        effect_id=row.effect_id,
+        rev=row.rev,
+        state=cast(ProposalState, row.state),
+        args=without_secrets(args, effect.secret) if for_people else args,
+        args_digest=row.args_digest,
+        reason=row.reason,
+        person=person_key(row.iss, row.sub),
+        name=row.name,
+        proposed_at=row.proposed_at,
+        decided_by=row.decided_by,
+        decided_at=row.decided_at,
+        became_rev=row.became_rev,
+    )
+
+
+def _settlements(effect: EffectRow, *, for_people: bool) -> tuple[Settlement, ...]:
+    return tuple(settlement_view(said, for_people=for_people) for said in effect.settlements)
+
+
+def settlement_view(said: Mapping[str, Any], *, for_people: bool = False) -> Settlement:
+    """What a person said; the result of a tool is for its agent, who knows what in it is secret."""
+    shown = {name: value for name, value in said.items() if not (for_people and name == "result")}
+    return Settlement(
+        **{
+            **shown,
+            "kind": TaskKind(said["kind"]),
+            "answer": TaskAnswer(said["answer"]),
+            "at": datetime.fromisoformat(said["at"]),
+        }
+    )
+
+
+def _decision(snapshot: Snapshot, effect: EffectRow) -> DecisionView:
+    row = snapshot.decisions[effect.decision_id]
+    state = EffectState(effect.state)
+    review = snapshot.review_of(effect)
+    opened = review is not None and review.break_glass_at is not None
+    mode = Mode.BREAK_GLASS if opened else Mode.REVIEW if effect.gates else Mode.AUTO
+    return DecisionView(
+        decision_id=row.decision_id,
+        outcome=Verdict(row.outcome),
+        mode=mode if state in _ONCE_RELEASED and row.outcome != Verdict.DENY.value else None,
+        policies=tuple(row.policies),
+        gates=tuple(dict.fromkeys(gate.policy_id for gate in gates_of(effect))),
+        reasons=(*_reasons(row), *_waiting_reasons(effect), *_ending_reasons(snapshot, effect)),
+        bundle=row.bundle,
+        commit=row.commit,
+        unseen=tuple(row.unseen),
+    )
+
+
+def _reasons(row: DecisionRow) -> tuple[Reason, ...]:
+    return tuple(Reason(**reason) for reason in row.reasons)
+
+
+def _waiting_reasons(effect: EffectRow) -> tuple[Reason, ...]:
+    """Why an effect waits, one reason for each gate that asked."""
+    if EffectState(effect.state) is not EffectState.REVIEW:
+        return ()
+    return tuple(
+        Reason(
+            code="needs_approval",
+            text=f"{gate.title or gate.policy_id}: waits for {', '.join(sorted(gate.groups))}",
+            policy=gate.policy_id,
+        )
+        for gate in gates_of(effect)
+    )
+
+
+def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]:
+    state = EffectState(effect.state)
+    if state is EffectState.DENIED:
+        denies = [v for v in snapshot.votes_on(effect) if v.verdict == "deny" and not v.late]
+        return tuple(
+            Reason(
+                code=DenyCode.DENIED_BY_PERSON.value,
+                text=f"{vote.name} denied it: {vote.reason}",
+                advice="do not resubmit it reworded; change what was objected to, under another run key",
+            )
+            for vote in denies
+        )
+    if state is EffectState.WITHDRAWN:
+        return (_why_withdrawn(snapshot),)
+    if state is EffectState.EXPIRED:
+        text = "nobody answered or used it in time; submit it again to ask anew"
+        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_longer(effect)),)
+    return ()
+
+
+def _longer(effect: EffectRow) -> str:
+    """The annotations that would give more time, and where."""
+    asked = ", ".join(dict.fromkeys(repr(gate.policy_id) for gate in gates_of(effect)))
+    where = f"on the gate {asked}" if asked else "on a gate of its tool"
+    return f"more time is `@answer_within(...)` for people and `@valid_for(...)` for the agent, {where}"
+
+
+def _why_withdrawn(snapshot: Snapshot) -> Reason:
+    """The effects of a transaction are withdrawn together: because one of them ended, or because nobody wants them."""
+    for effect in snapshot.effects:
+        if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
+            advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
+            return Reason(
+                code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
+            )
+    if snapshot.superseded_by is not None:
+        text = f"revision {snapshot.superseded_by} replaced it"
+        return Reason(
+            code=DenyCode.SUPERSEDED.value,
+            text=text,
+            advice="the newer list is what counts; for another intent take another run key",
+        )
+    words = next((effect.taken_back for effect in snapshot.effects if effect.taken_back is not None), None)
+    text = "it was taken back" if words is None else f"it was taken back: {words}"
+    return Reason(
+        code=DenyCode.WITHDRAWN.value,
+        text=text,
+        advice="to ask once more, submit it again under the same run key",
+    )
+
+
+def review_url(ctx: Context, review: ReviewRow) -> str:
+    """Where people answer a review."""
+    return f"{ctx.settings.public_url}/reviews/{review.review_id}"
+
+
+def _review(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    now: datetime,
+    counted: Tally | None,
+    *,
+    for_people: bool,
+) -> ReviewSummary | None:
+    review = snapshot.review_of(effect)
+    if review is None:
+        return None
+    if counted is None:
+        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+    return ReviewSummary(
+        review_id=review.review_id,
+        state=review.state,
+        url=review_url(ctx, review),
+        answer_by=review.answer_by,
+        needs=need_views(counted),
+        escalated_at=escalated_at(review),
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
+        proposals=tuple(
+            proposal_view(effect, row, for_people=for_people) for row in snapshot.open_proposals_of(effect)
+        ),
+    )
+
+
+def escalated_at(review: ReviewRow) -> datetime | None:
+    """Since when a review asks further groups as well."""
+    return min(map(datetime.fromisoformat, review.escalated.values()), default=None)
+
+
+def need_views(counted: Tally) -> tuple[Need, ...]:
+    """What each merged gate asks for and has."""
+    return tuple(
+        Need(
+            gates=entry.gate.gates,
+            groups=tuple(sorted(entry.gate.voters)),
+            quorum=entry.need,
+            have=entry.have,
+            step_up=entry.gate.step_up,
+            shared=entry.gate.shared,
+            added=tuple(sorted(entry.gate.added - entry.gate.groups)),
+        )
+        for entry in counted.per_gate
+    )
+
+
+def _outcome(effect: EffectRow) -> OutcomeView | None:
+    if effect.state not in _OUTCOMES:
+        return None
+    return OutcomeView(outcome=Outcome(effect.state), at=effect.changed_at, error=effect.error)
+
+
+def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView:
+    """The answer to a dry run; nothing of it is stored, so the decision has no id of its own."""
+    return EvaluationView(
+        effects=tuple(
+            EvaluatedEffect(tool=tool, decision=_dry(d), needs=_asked(d.gates)) for tool, d in evaluated
+        )
+    )
+
+
+def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
+    """What the review that would be opened asks for, before anybody has voted or it was escalated."""
+    return tuple(
+        Need(
+            gates=gate.gates,
+            groups=tuple(sorted(gate.groups)),
+            quorum=gate.quorum,
+            have=0,
+            step_up=gate.step_up,
+            shared=gate.shared,
+        )
+        for gate in merge(gates)
+    )
+
+
+def _dry(decision: Decision) -> DecisionView:
+    reasons: list[dict[str, Any]] = [
+        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice} for r in decision.reasons
+    ]
+    return DecisionView(
+        decision_id="dry-run",
+        outcome=decision.outcome,
+        policies=decision.policies,
+        gates=tuple(gate.policy_id for gate in decision.gates),
+        reasons=tuple(Reason(**reason) for reason in reasons),
+        bundle=decision.bundle,
+        commit=decision.commit,
+        unseen=decision.unseen,
+    )

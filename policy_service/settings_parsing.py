@@ -1,0 +1,111 @@
+"""Where settings are read from, and how a wrong one is told."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from policy_service.errors import StartError
+
+ENV_PREFIX = "COUNTERSIGN_"
+CONFIG_NAME = "countersign.toml"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nothing else. Names are not resolved: only ``localhost`` counts."""
+    bare = host.strip("[]")
+    if bare == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
+
+
+def require_origin(value: str) -> str:
+    """A ``public_url``, or an empty one.
+
+    Raises:
+        ValueError: it is another address than an origin.
+    """
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or parts.path
+        or parts.query
+        or parts.fragment
+    ):
+        raise ValueError(f"public_url {value!r} is not an origin; write https://host or https://host:port")
+    if parts.username is not None or value != value.lower():
+        raise ValueError(f"public_url {value!r} must be lower case and name no user")
+    return value
+
+
+def require_proxy(value: str | None) -> str | None:
+    """The address of a proxy. It may hold a password, so no message repeats it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not value:
+        return None
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("it is not the address of a proxy; write it like http://proxy.example:3128")
+    return value
+
+
+def without_password(url: str) -> str:
+    """An address as people and logs may see it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def setting_error(error: Any) -> str:
+    """One fault, in words that name the setting and never its value: a member of a table as the file has it, such as
+    ``[slack]: team_id`` or, of the second table of a list, ``[[providers]] no. 2: issuer``."""
+    table, name = _setting_location(error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        see = (
+            "docs/reference/settings.md" if table else "`policy-service settings`"
+        )  # which has no members of tables
+        return f"{table}{name!r} is no setting of this service; see {see}"
+    if error["type"] == "missing":
+        return f"{table}{name} is missing; see docs/reference/settings.md"
+    return f"{table}{name}: {message}" if name else f"{table}{message}"
+
+
+def _setting_location(loc: tuple[str | int, ...]) -> tuple[str, str]:
+    """Where a setting stands: its table, and its name in it."""
+    match loc:
+        case (str(table), int(nth), *rest):
+            return f"[[{table}]] no. {nth + 1}: ", ".".join(map(str, rest))
+        case (str(table), *rest) if rest:
+            return f"[{table}]: ", ".".join(map(str, rest))
+    return "", ".".join(map(str, loc))
+
+
+def config_file(data_dir: Path) -> Path | None:
+    """The file that holds settings: the one the environment names, or the one in the data folder.
+
+    Raises:
+        StartError: the environment names none that is there.
+    """
+    named = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file; name one that exists")
+        return Path(named)
+    beside = data_dir.expanduser() / CONFIG_NAME
+    return beside if beside.is_file() else None

@@ -1,0 +1,88 @@
+"""Secret files: made once, readable by nobody else, or refused.
+
+Rules: a file is created with mode 0600 by O_EXCL and reaches the disk before anyone uses it; one that others can read,
+or that another user owns, is refused with the command that mends it. Nothing here prints a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from policy_service.errors import StartError
+
+_GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_secret_folder(folder: Path) -> None:
+    """The folder of the secrets, for this user alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def create_secret(path: Path, content: bytes) -> None:
+    """Write a new secret file durably.
+
+    Raises:
+        FileExistsError: there is one already; a secret is never overwritten.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def replace_secret(path: Path, content: bytes) -> None:
+    """Put a secret file in the place of another, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)  # of a replacement that was cut short
+    create_secret(fresh, content)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new or renamed file's name durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_secret(
+    path: Path, *, what: str = "the key", get: str = "policy-service init makes the keys"
+) -> bytes:
+    """A secret file's bytes. ``what`` a refusal calls it, and how to ``get`` one that is missing.
+
+    Raises:
+        StartError: it is missing, is not a plain file, belongs to somebody else, or others can read it.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not hang the start
+    except FileNotFoundError:
+        raise StartError(f"{what} {path} is missing; {get}") from None
+    except OSError as error:
+        raise StartError(
+            f"{what} {path} cannot be read ({error.strerror}); put a plain file there"
+        ) from error
+    try:
+        _require_private(f"{what} {path}", path, os.fstat(handle))
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def _require_private(named: str, path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise StartError(f"{named} is not a plain file; put one there")
+    if status.st_uid != os.geteuid():
+        raise StartError(
+            f"{named} belongs to user {status.st_uid}, the service runs as {os.geteuid()}; "
+            f"run: chown {os.geteuid()} {path}"
+        )
+    if status.st_mode & _GROUP_OR_OTHERS:
+        raise StartError(f"{named} can be read by others; run: chmod 600 {path}")

@@ -1,0 +1,372 @@
+"""Verify an exported review without the service and without its database. Pure: a file in, a report out.
+
+Numbered as they run; each fault names the step:
+
+1. the file is of the known format, every member is there, none is there twice and there is no other;
+2. the seal is this service's word for exactly this content;
+3. the effect's digests follow from its bytes, its id from its transaction and call key, and the transaction's digest
+   from its list, in which the effect stands at its place;
+4. every view's digest follows from its material, and the material is about this review, revision and these digests;
+5. every vote is on this revision and these digests, and on a view that is here; nobody approved, or opened in an
+   emergency, a page with folded arguments;
+6. every vote that claims a passkey has an assertion: its challenge is made of exactly this vote, and the public key
+   verifies it, for this origin and RP id, the person present and verified; no nonce and no assertion serves two;
+7. one key is one person's;
+8. a person whose keys are pinned used one of them;
+9. the gates are met, opened in an emergency, or denied, as the review says, by the domain's own count; none of the
+   requester's side counts.
+
+What no file can prove is said: who a key belongs to, who was in which group, when.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from countersign.contract import ContractError, Effect, KeySet, PublicKey, VerificationError, open_token
+from countersign.contract.effect import Compensation, Resource
+from countersign.contract.keys import decode_base64url
+from countersign.contract.names import txn_digest
+from policy_service.domain.gates import Gate, merge
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.quorum import BallotVote, BreakGlassSignature, Tally, break_glass_approval, tally
+from policy_service.identity.webauthn import (
+    Assertion,
+    RelyingParty,
+    WebAuthnVerificationError,
+    key_digest,
+    step_up_challenge,
+    verify_assertion,
+)
+from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, RenderedView, folded_args
+from policy_service.tokens.keys import TYP_EXPORT
+from policy_service.workflow.passkeys.step_up import PASSKEY
+from policy_service.workflow.review_export.export import FORMAT, content_digest
+
+_MALFORMED = (ContractError, ValueError, LookupError, TypeError, AttributeError)
+_CONTENT = frozenset(
+    "deployment review effect transaction requesters gates votes views decisions redemption".split()
+)
+_VERDICTS = ("approve", "deny", BREAK_GLASS)
+
+
+class _Fault(Exception):
+    """One thing that does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationInput:
+    """What the reader brings along, so that they need not take the file's word for it."""
+
+    pins: Mapping[str, frozenset[str]] = field(default_factory=dict)  # key digests by person
+    origin: str | None = None
+    keys: KeySet | None = None  # the deployment's own
+
+
+@dataclass
+class VerificationReport:
+    """What was proven, what has to be believed, what is wrong."""
+
+    proven: list[str] = field(default_factory=list)
+    trusted: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults and bool(self.proven)
+
+
+def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationReport:
+    """Weigh a file."""
+    given, report = given or VerificationInput(), VerificationReport()
+    try:
+        document = json.loads(raw.decode(), object_pairs_hook=_once)
+        if document["format"] != FORMAT or document.keys() != {"format", "content", "seal", "jwk"}:
+            raise _Fault(f"the file is not of the format {FORMAT}")
+        content: dict[str, Any] = document["content"]
+        if content.keys() != _CONTENT:
+            raise _Fault("the content does not have exactly the members of this format")
+    except (_Fault, RecursionError, *_MALFORMED) as error:
+        report.faults.append(f"step 1: {error}")
+        return report
+    steps: tuple[tuple[int, Callable[[], None]], ...] = (
+        (2, lambda: _seal(document, content, given, report)),
+        (3, lambda: _bytes(content, report)),
+        (4, lambda: _views(content, report)),
+        (5, lambda: _votes(content, report)),
+        (6, lambda: _passkeys(content, given, report)),
+        (7, lambda: _one_key_one_person(content, report)),
+        (8, lambda: _pins(content, given, report)),
+        (9, lambda: _count(content, report)),
+    )
+    for number, step in steps:
+        try:
+            step()
+        except (_Fault, VerificationError, *_MALFORMED) as error:
+            said = str(error) if isinstance(error, _Fault) else f"{type(error).__name__}: {error}"
+            report.faults.append(f"step {number}: {said}")
+    _say_what_is_believed(content, report)
+    return report
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _Fault("a member is there twice")
+    return found
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Fault(otherwise)
+
+
+def _seal(
+    document: dict[str, Any], content: dict[str, Any], given: VerificationInput, report: VerificationReport
+) -> None:
+    own = PublicKey.from_jwk(document["jwk"])
+    keys = given.keys if given.keys is not None else KeySet([own])
+    opened = open_token(document["seal"], typ=TYP_EXPORT, key_for=keys.get)
+    claims = opened.claims
+    _require(opened.kid == own.kid, "the key in the file is not the one that sealed it")
+    _require(claims["digest"] == content_digest(content), "the seal is over another content")
+    _require(claims["sub"] == content["review"]["review_id"], "the seal is of another review")
+    _require(claims["iss"] == content["deployment"]["iss"], "the seal is of another deployment")
+    report.proven.append(f"the content is as the key {own.kid} sealed it")
+    if given.keys is None:
+        report.trusted.append(f"that the key {own.kid} is {content['deployment']['iss']}'s (give --jwks)")
+
+
+def _bytes(content: dict[str, Any], report: VerificationReport) -> None:
+    said, listed = content["effect"], content["transaction"]["effects"]
+    _require(
+        txn_digest(effect_digests=listed) == content["transaction"]["txn_digest"],
+        "the transaction's digest is not that of its effects",
+    )
+    if said["kind"] == "effect":
+        place = said["seq"]
+        _require(
+            type(place) is int and place > 0 and listed[place - 1] == said["effect_digest"],
+            "the effect is not in its transaction at its place",
+        )
+    if said["args"] is None:
+        report.trusted.append(f"that the arguments, which hold secrets, are those of {said['args_digest']}")
+        return
+    undo = said["compensation"]
+    effect = Effect(
+        agent=said["agent"],
+        txn=said["txn"],
+        effect_id=said["effect_id"],
+        seq=said["seq"],
+        tool=said["tool"],
+        tool_digest=said["tool_digest"],
+        resource=Resource(**said["resource"]),
+        args_bytes=said["args"].encode(),
+        call_key=said["call_key"],
+        compensation=None if undo is None else Compensation(**undo),
+    )
+    _require(effect.args_digest == said["args_digest"], "the args are not those of their digest")
+    _require(effect.digest == said["effect_digest"], "the effect is not that of its digest")
+    report.proven.append(f"{said['tool']} with exactly these arguments is the effect {effect.digest}")
+    report.proven.append(f"it stands in the transaction {content['transaction']['txn_digest']}")
+
+
+def _views(content: dict[str, Any], report: VerificationReport) -> None:
+    for digest, material in content["views"].items():
+        _require(RenderedView(material).digest == digest, f"the view {digest[:12]} is not that of its digest")
+        about = (
+            material["review"], material["rev"], material["effect"]["effect_digest"],
+            material["transaction"]["txn_digest"],
+        )  # fmt: skip
+        _require(about == _about(content), f"the view {digest[:12]} shows something else")
+    report.proven.append(f"each of {len(content['views'])} views shows this effect at this revision")
+
+
+def _about(content: dict[str, Any]) -> tuple[Any, ...]:
+    review = content["review"]
+    return (
+        review["review_id"], review["rev"], content["effect"]["effect_digest"],
+        content["transaction"]["txn_digest"],
+    )  # fmt: skip
+
+
+def _votes(content: dict[str, Any], report: VerificationReport) -> None:
+    _, *about = _about(content)
+    for vote in content["votes"]:
+        named = f"the vote of {vote['person']}"
+        _require(
+            [vote["rev"], vote["effect_digest"], vote["txn_digest"]] == about, f"{named} is on another effect"
+        )
+        _require(
+            vote["verdict"] in _VERDICTS,
+            f"{named} is no approval, no denial and no signature of break-glass",
+        )
+        if vote["view_digest"] is None:
+            _require(
+                vote["verdict"] == "deny" or vote["channel"] not in CHANNELS_REQUIRING_VIEW,
+                f"{named} names no view",
+            )
+            report.trusted.append(f"what {vote['person']} was shown: their vote names no view")
+            continue
+        material = content["views"].get(vote["view_digest"])
+        _require(material is not None, f"{named} is on a view that is not here")
+        if vote["verdict"] != "deny":
+            _require(not folded_args(RenderedView(material)), f"{named} is on a page with folded arguments")
+    report.proven.append(f"{len(content['votes'])} votes are on exactly this revision")
+
+
+def _passkeys(content: dict[str, Any], given: VerificationInput, report: VerificationReport) -> None:
+    deployment = content["deployment"]
+    origin = given.origin or deployment["origin"]
+    proven, signatures, nonces = 0, set(), set()
+    for vote in content["votes"]:
+        proof, named = vote["assertion"], f"the vote of {vote['person']}"
+        if vote["step_up"] is None and proof is None:
+            continue
+        _require(
+            vote["step_up"] == PASSKEY and proof is not None,
+            f"{named} claims a step-up without a proof of it",
+        )
+        _verify_proof(content, vote, RelyingParty(deployment["rp_id"], origin), named)
+        signatures.add(proof["signature"])
+        nonces.add(proof["signed"]["nonce"])
+        proven += 1
+        report.proven.append(f"a passkey signed {named}: {vote['verdict']}, key {_key_of(vote)}")
+    _require(len(signatures) == len(nonces) == proven, "one assertion serves two votes")
+    if proven and given.origin is None:
+        report.trusted.append(f"that {deployment['origin']} is where people decide (give --origin)")
+
+
+def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingParty, named: str) -> None:
+    proof = vote["assertion"]
+    signed = proof["signed"]
+    review_id, rev, effect_digest, whole = _about(content)
+    stands = {
+        "review": review_id,
+        "rev": rev,
+        "txn_digest": whole,
+        "effect_digest": effect_digest,
+        "person": vote["person"],
+        "verdict": vote["verdict"],
+        "view_digest": signed["view_digest"],
+        "nonce": signed["nonce"],
+    }
+    _require(signed == stands, f"{named}: the passkey signed something else")
+    material = content["views"].get(signed["view_digest"])
+    _require(material is not None, f"{named}: the passkey signed a view that is not here")
+    _require(
+        not folded_args(RenderedView(material)), f"{named}: the passkey signed a page with folded arguments"
+    )
+    assertion = Assertion(
+        proof["credential_id"],
+        decode_base64url(proof["authenticator_data"]),
+        decode_base64url(proof["client_data"]),
+        decode_base64url(proof["signature"]),
+    )
+    try:
+        verify_assertion(party, step_up_challenge(signed), assertion, decode_base64url(proof["public_key"]))
+    except WebAuthnVerificationError as error:
+        raise _Fault(f"{named}: {error}") from error
+
+
+def _key_of(vote: dict[str, Any]) -> str:
+    return key_digest(decode_base64url(vote["assertion"]["public_key"]))
+
+
+def _proved(content: dict[str, Any]) -> list[dict[str, Any]]:
+    return [vote for vote in content["votes"] if vote["assertion"] is not None]
+
+
+def _one_key_one_person(content: dict[str, Any], report: VerificationReport) -> None:
+    holders: dict[str, str] = {}
+    for vote in _proved(content):
+        for key in (_key_of(vote), vote["assertion"]["credential_id"]):
+            holder = holders.setdefault(key, vote["person"])
+            _require(holder == vote["person"], f"{holder} and {vote['person']} used the same passkey")
+    if holders:
+        report.proven.append("no two people used the same passkey")
+
+
+def _pins(content: dict[str, Any], given: VerificationInput, report: VerificationReport) -> None:
+    for vote in _proved(content):
+        person, key = vote["person"], _key_of(vote)
+        if person not in given.pins:
+            report.trusted.append(f"that the key {key} is {person}'s (give --pin)")
+            continue
+        _require(key in given.pins[person], f"{person} used a key that is not pinned: {key}")
+        report.proven.append(f"{person} used a key that is pinned")
+    proved = {vote["person"] for vote in _proved(content)}
+    for person in given.pins.keys() - proved:
+        _require(
+            all(vote["person"] != person for vote in content["votes"]),
+            f"{person} is pinned and voted without a passkey",
+        )
+
+
+def _count(content: dict[str, Any], report: VerificationReport) -> None:
+    counted = _counted(content)
+    for vote in content["votes"]:
+        _require(
+            vote["counted"] is counted.counts(vote["vote_id"]),
+            f"the vote {vote['vote_id']} is counted wrongly",
+        )
+    state = content["review"]["state"]
+    if state == "met" and counted.opened is not None:
+        people = "one person alone" if counted.opened.alone else f"{len(counted.opened.vote_ids)} people"
+        report.proven.append(f"{people} opened it in an emergency, without the people its gates ask")
+    elif state == "met":
+        _require(counted.met, "the review says that its gates are met, and as the votes stand they are not")
+        names = "; ".join(f"{each.have} of {each.need} for {each.gate.key}" for each in counted.per_gate)
+        report.proven.append(f"every gate is met by people of its own, and nobody denied: {names}")
+    elif state == "denied":
+        _require(counted.denied_by is not None, "the review says it was denied, and nobody denied it")
+        report.proven.append("somebody who may has denied it")
+    else:
+        _require(
+            not counted.permits_release or state in ("withdrawn", "expired", "revoked"),
+            f"its gates are met or were opened, and the review says {state}",
+        )
+        report.proven.append(f"the review is {state}")
+
+
+def _counted(content: dict[str, Any]) -> Tally:
+    """The votes that stand, counted by the domain's own rules."""
+    gates = merge(
+        (Gate.from_json(gate) for gate in content["gates"]), frozenset(content["review"]["escalated"])
+    )
+    side = frozenset(content["requesters"])
+    standing = [vote for vote in content["votes"] if vote["late"] is False and vote["revoked"] is False]
+    ballots = [
+        BallotVote(
+            vote["vote_id"], vote["person"], frozenset(vote["groups"]), vote["verdict"], vote["step_up"],
+            vote["permitted"] is True,
+        )
+        for vote in standing
+        if vote["verdict"] != BREAK_GLASS
+    ]  # fmt: skip
+    signed = [
+        BreakGlassSignature(
+            vote["vote_id"], vote["person"], vote["step_up"], vote["permitted"] is True, vote["alone"] is True
+        )
+        for vote in standing
+        if vote["verdict"] == BREAK_GLASS
+    ]
+    return replace(
+        tally(gates, ballots, excluded=side), opening=break_glass_approval(gates, signed, excluded=side)
+    )
+
+
+def _say_what_is_believed(content: dict[str, Any], report: VerificationReport) -> None:
+    report.trusted += [
+        "who was in which group, whom the approval policy permits, and whose agent it was, as the service says",
+        "every time, and every decision, release and receipt named here, as the service says",
+    ]
+    report.trusted += [
+        f"that {vote['person']} cast their vote ({vote['verdict']}): no passkey signed it"
+        for vote in content["votes"]
+        if isinstance(vote, dict) and vote.get("assertion") is None
+    ]

@@ -1,0 +1,207 @@
+"""Shadow: what a candidate bundle would have said about live traffic, counted and listed, never deciding.
+
+Who shadows follows the log: every submission's decision that has an index is asked about again, of both bundles, at the
+time it was decided, each with the facts of its own sources as they are now. So it costs a submission nothing, survives
+a restart, and is done once whichever replica does it. What a candidate has no history of is left alone: it is compared
+from the line at which it was first seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import Connection, delete, select
+
+from policy_service.audit.log import Entry, entries_after, highest_index
+from policy_service.domain.decision import Decision
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.candidate import Candidate
+from policy_service.pap.diff.findings import describe_review, find_relaxations
+from policy_service.pdp.engine import decide
+from policy_service.queries import repository
+from policy_service.queries.context import Context
+from policy_service.queries.shadow import ShadowDirection, _differences
+from policy_service.storage import advisory_locks
+from policy_service.storage.core import find_one, insert_row, insert_row_or_ignore, table, update_rows
+from policy_service.storage.database import Tx
+from policy_service.storage.system_tables import ShadowDifferenceRow, ShadowRow
+from policy_service.workflow.effects.evaluation import gather_facts, policy_request
+from policy_service.workflow.metering import read_past_meters
+
+log = structlog.get_logger(__name__)
+
+
+_LEASE: Final = "shadow"
+_LEASE_FOR: Final = timedelta(seconds=60)
+_LINES: Final = 500  # of the log, in one look
+_KEPT: Final = 1_000  # differences of one candidate; the counts go on
+_CANDIDATES: Final = 5  # the newest are kept, whoever came before is forgotten
+_shadows = table(ShadowRow)
+
+
+@dataclass
+class _Look:
+    """What one look found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    rows: list[ShadowDifferenceRow] = field(default_factory=list)
+
+
+async def shadow_new_decisions(ctx: Context, candidate: Candidate, holder: str) -> int:
+    """Look at the decisions that were made since the last look; how many were compared.
+
+    ``holder`` names this process: one replica shadows, by lease.
+    """
+    bundle = await candidate.reload()
+    if bundle is None or bundle.digest == ctx.active.current.digest:
+        return 0
+    bundle.facts.restrict_to(ctx.active.current.facts.config.source)
+    begun = await ctx.db.write(lambda tx: _begin(tx, bundle, holder))
+    if begun is None:
+        return 0
+    compared = 0
+    while lines := await ctx.db.read(lambda conn: entries_after(conn, begun.upto, _LINES)):
+        look = await _look(ctx, ctx.active.current, bundle, lines)
+        upto = lines[-1].index
+        if not await ctx.db.write(lambda tx, row=begun, look=look, upto=upto: _keep(tx, row, look, upto)):  # type: ignore[misc]
+            return compared  # another replica was faster
+        begun.upto = upto
+        compared += look.counts["compared"]
+    return compared
+
+
+def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
+    """How far this candidate was compared; None while another process shadows."""
+    if advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is None:
+        return None
+    known = find_one(tx.conn, ShadowRow, candidate=bundle.digest)
+    if known is not None:
+        return known
+    row = ShadowRow(candidate=bundle.digest, commit=bundle.commit, since=tx.now, upto=highest_index(tx.conn))
+    insert_row(tx.conn, row)
+    _forget_older(tx)
+    return row
+
+
+def _forget_older(tx: Tx) -> None:
+    newest = select(_shadows.c.candidate).order_by(_shadows.c.since.desc()).limit(_CANDIDATES)
+    kept = [digest for (digest,) in tx.conn.execute(newest)]
+    tx.conn.execute(delete(_differences).where(_differences.c.candidate.not_in(kept)))
+    tx.conn.execute(delete(_shadows).where(_shadows.c.candidate.not_in(kept)))
+
+
+async def _look(ctx: Context, active: Bundle, candidate: Bundle, lines: Sequence[Entry]) -> _Look:
+    look = _Look()
+    for line in lines:
+        if line.kind != "decision_made" or line.body["cause"] != "submit":
+            continue
+        try:
+            row = await _compare(ctx, active, candidate, line)
+        except Exception:
+            # One effect that cannot be asked about must not keep the others from being compared.
+            look.counts["failed"] += 1
+            log.exception("shadow_failed", effect_id=line.effect_id, candidate=candidate.digest)
+            continue
+        look.counts["compared"] += 1
+        if row is not None:
+            look.counts[row.way] += 1
+            look.rows.append(row)
+    return look
+
+
+async def _compare(
+    ctx: Context, active: Bundle, candidate: Bundle, line: Entry
+) -> ShadowDifferenceRow | None:
+    effect_id, txn, rev = str(line.effect_id), str(line.txn), int(line.rev or 0)
+    snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
+    agent = await ctx.db.read(lambda conn: repository.agent_of(conn, snapshot.transaction.agent))
+    effect = snapshot.find(effect_id)
+    if agent is None or effect is None:
+        raise LookupError(f"the effect {effect_id} or its agent is gone")
+
+    async def said_by(bundle: Bundle) -> Decision:
+        facts = await gather_facts(bundle, [effect], ctx.clock())
+        if (failed := facts[effect_id].failed) is not None:
+            raise LookupError(f"facts could not be read: {failed}")  # which says nothing about the rules
+        sight = await ctx.db.read(lambda conn: read_past_meters(conn, bundle, effect, line.at))
+        question = policy_request(
+            ctx,
+            agent,
+            effect,
+            facts[effect_id],
+            now=line.at,
+            txn_size=len(snapshot.effects),
+            claimed=snapshot.transaction.claimed,
+            history=sight.values,
+            method=snapshot.transaction.method,
+        )
+        return decide(bundle.rules, question)
+
+    before, after = await said_by(active), await said_by(candidate)
+    way = direction_of(before, after)
+    if way is None:
+        return None
+    return ShadowDifferenceRow(
+        candidate=candidate.digest,
+        effect_id=effect_id,
+        rev=rev,
+        idx=line.index,
+        at=line.at,
+        way=way,
+        tool=effect.tool,
+        agent=effect.agent,
+        active=active.digest,
+        before=_told(before),
+        after=_told(after),
+    )
+
+
+def direction_of(before: Decision, after: Decision) -> ShadowDirection | None:
+    """Which way the second decision differs from the first; None when it asks the same."""
+    looser, stricter = bool(find_relaxations(before, after)), bool(find_relaxations(after, before))
+    if looser and stricter:
+        return "other"
+    return "looser" if looser else "stricter" if stricter else None
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    reasons = [reason.text for reason in decision.reasons]
+    asks = describe_review(decision) if decision.gates else None
+    return {
+        "outcome": decision.outcome.value,
+        "policies": list(decision.policies),
+        "asks": asks,
+        "reasons": reasons,
+    }
+
+
+def _keep(tx: Tx, row: ShadowRow, look: _Look, upto: int) -> bool:
+    """Store what a look found, once: whoever looked from the same place and was slower stores nothing."""
+    names = ("compared", "looser", "stricter", "other", "failed")
+    known = find_one(tx.conn, ShadowRow, candidate=row.candidate)
+    if known is None:
+        return False
+    counts = {name: getattr(known, name) + look.counts[name] for name in names}
+    where = {"candidate": row.candidate, "upto": row.upto}
+    if not update_rows(tx.conn, ShadowRow, where, counts | {"upto": upto}):
+        return False
+    for found in look.rows:
+        insert_row_or_ignore(tx.conn, found)
+    oldest = _oldest_kept(tx.conn, row.candidate)
+    if oldest is not None:
+        mine = _differences.c.candidate == row.candidate
+        tx.conn.execute(delete(_differences).where(mine, _differences.c.idx < oldest))
+    return True
+
+
+def _oldest_kept(conn: Connection, candidate: str) -> int | None:
+    """The index of the last difference that is kept, where there are more than are kept."""
+    idx = _differences.c.idx
+    mine = select(idx).where(_differences.c.candidate == candidate).order_by(idx.desc())
+    found: int | None = conn.execute(mine.offset(_KEPT - 1).limit(1)).scalar_one_or_none()
+    return found

@@ -1,0 +1,406 @@
+"""The exam of every live adapter, ours and yours: inherit from `AdapterContract` in a test module and run pytest.
+
+    class TestMine(AdapterContract):
+        def resource(self, folder: Path) -> Resource:
+            return MyResource(folder)
+
+A `Resource` tells the exam how to write, read and look from outside; its flags say what the adapter promises
+beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. Where a flag is off, the
+opposite is examined: a resource that does not notice a change has to keep others out, one whose prepared work
+does not outlive its process has to leave nothing of it. POSIX: processes are really forked and really die.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from countersign.adapters.contract_suite_base import (
+    CALL,
+    TXN,
+    A,
+    ContractResource,
+    assert_equal,
+    assert_raises,
+    commit,
+)
+from countersign.adapters.contract_suite_cases import LateCallTests, NestedEffectTests, RefusalTests
+from countersign.adapters.protocol import LiveAdapter, LiveSession
+from countersign.errors import IsolationConflict, OutsideTransaction, SessionLost, TransactionBusy
+
+__all__ = ["AdapterContract", "ContractResource"]
+
+
+class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
+    """Everything the SDK relies on. One method for each fact."""
+
+    # ------------------------------------------------------------------------------------ what it does
+
+    def test_a_session_reads_its_own_writes_and_nobody_else_does(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+            assert_equal(resource.read(adapter, "k"), "new", "inside")
+        with session.effect(CALL):
+            assert_equal(resource.read(adapter, "k"), "new", "in the next effect")
+        assert_equal(resource.outside("k"), None, "outside, before the commit")
+        session.undo()
+
+    def test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+            resource.write(adapter, "more", "new")
+            resource.remove(adapter, "gone")
+        session.prepare(A)
+        assert_equal(
+            resource.adapter().landed(A) is True, False, "landed, before the commit"
+        )  # None: it is open
+        commit(session)
+        seen = [resource.outside(key) for key in ("k", "more", "gone")]
+        assert_equal(seen, ["new", "new", None], "outside, after the commit")
+        assert_equal(resource.adapter().landed(A), True, "landed, after it")
+
+    def test_undo_leaves_nothing_and_may_be_said_twice(self, tmp_path: Path) -> None:
+        for prepared in (False, True):
+            resource, adapter, session = self.begun(tmp_path / str(prepared), k="old")
+            with session.effect(CALL):
+                resource.remove(adapter, "k")
+                resource.write(adapter, "more", "new")
+            if prepared:
+                session.prepare(A)
+            session.undo()
+            session.undo()
+            assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
+            assert_equal(adapter.landed(A), False, "landed")
+            self.assert_another_commits(resource)
+
+    def test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old")
+        with session.effect(CALL):
+            resource.write(adapter, "kept", "new")
+        for error in (ZeroDivisionError, KeyboardInterrupt, SystemExit):
+            with assert_raises(error), session.effect(CALL):
+                resource.write(adapter, "k", "half")
+                resource.write(adapter, "more", "half")
+                resource.remove(adapter, "kept")
+                raise error
+        with session.effect(CALL):
+            seen = [resource.read(adapter, key) for key in ("k", "more", "kept")]
+            assert_equal(seen, ["old", None, "new"], "in the next effect")
+        session.prepare(A)
+        commit(session)
+        seen = [resource.outside(key) for key in ("k", "more", "kept")]
+        assert_equal(seen, ["old", None, "new"], "after the commit")
+
+    def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        session.prepare(A)
+        session.prepare(A)
+        commit(session)
+        assert_equal(resource.outside("k"), "new", "after the commit")
+
+    def test_a_session_without_effects_commits_and_is_marked(self, tmp_path: Path) -> None:
+        _, adapter, session = self.begun(tmp_path)
+        session.prepare(A)
+        commit(session)
+        assert_equal(adapter.landed(A), True, "landed")
+
+    def test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
+        if not adapter.commits_last:
+            session.undo()
+            return
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+            resource.write(adapter, "more", "new")
+            resource.remove(adapter, "gone")
+        session.prepare(A)
+        session.commit(A)
+        session.undo()
+        seen = [resource.outside(key) for key in ("k", "more", "gone")]
+        assert_equal(seen, ["old", None, "old"], "after undo")
+        assert_equal(adapter.landed(A), False, "landed, once it is taken back")
+        self.assert_another_commits(resource)
+
+    def test_the_state_diff_says_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old", gone="old", same="old")
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+            resource.remove(adapter, "gone")
+            resource.write(adapter, "same", "old")
+            resource.write(adapter, "made", "new")
+            resource.remove(adapter, "made")
+        changes = session.changes()
+        told = None if changes is None else {key: both for key, *both in map(resource.told, changes)}
+        expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.reports_changes else None
+        assert_equal(told, expected, "changes()")
+        assert_equal(resource.outside("k"), "old", "outside")
+        session.undo()
+
+    # --------------------------------------------------------------------------------- what it refuses
+
+    def test_what_was_read_and_has_moved_is_refused_with_both_versions(self, tmp_path: Path) -> None:
+        self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "k"), read=True)
+
+    def test_what_was_overwritten_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+        self._moved(tmp_path, lambda resource, adapter: resource.write(adapter, "k", "mine"), read=False)
+
+    def test_what_was_removed_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+        self._moved(tmp_path, lambda resource, adapter: resource.remove(adapter, "k"), read=None)
+
+    def test_that_something_was_missing_is_watched_as_well(self, tmp_path: Path) -> None:
+        self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "none"), key="none", read=True)
+
+    def test_what_was_not_touched_may_move(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old", other="old")
+        if not resource.detects_conflicts:
+            session.undo()
+            return
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        resource.change_outside("other", "theirs")
+        session.verify_isolation()
+        session.prepare(A)
+        commit(session)
+        assert_equal((resource.outside("k"), resource.outside("other")), ("new", "theirs"), "outside")
+
+    def test_two_that_change_the_same_cannot_both_prepare(self, tmp_path: Path) -> None:
+        resource, adapter, first = self.begun(tmp_path, k="old")
+        if not resource.detects_conflicts:
+            first.undo()
+            return
+        second = adapter.begin("t-2")
+        for session in (first, second):
+            with session.effect(CALL):
+                resource.write(adapter, "k", "mine")
+        first.prepare(A)
+        with assert_raises(IsolationConflict):
+            second.prepare("a-2")
+        second.undo()
+        commit(first)
+        assert_equal(resource.outside("k"), "mine", "outside")
+
+    def test_nobody_builds_on_a_commit_that_may_still_be_taken_back(self, tmp_path: Path) -> None:
+        resource, adapter, first = self.begun(tmp_path, k="old")
+        if not (resource.detects_conflicts and adapter.commits_last):
+            first.undo()
+            return
+        with first.effect(CALL):
+            resource.write(adapter, "k", "first")
+        first.prepare(A)
+        first.commit(A)
+        second = adapter.begin("t-2")
+        with second.effect(CALL):
+            resource.read(adapter, "k")
+            resource.write(adapter, "k", "second")
+        with assert_raises(IsolationConflict):
+            second.prepare("a-2")
+        second.undo()
+        first.close()
+        assert_equal(resource.outside("k"), "first", "once it is closed")
+        self.assert_another_commits(resource)
+
+    def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.read(adapter, "k")
+        with assert_raises(OutsideTransaction):
+            resource.read(adapter, "k")
+        with assert_raises(OutsideTransaction):
+            resource.write(adapter, "k", "new")
+        session.undo()
+        with assert_raises(OutsideTransaction):
+            resource.write(adapter, "k", "new")
+        assert_equal(resource.outside("k"), None, "outside")
+
+    def test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old")
+        with session.effect(CALL):
+            resource.write(adapter, "more", "new")
+        try:
+            with session.effect(CALL):
+                ended = resource.end(adapter)
+            assert_equal(ended, False, "it is told to whoever swallowed it")
+            session.undo()
+            return
+        except SessionLost:
+            for refused in (session.verify_isolation, session.changes, lambda: session.prepare(A)):
+                with assert_raises(SessionLost):
+                    refused()
+        with assert_raises(SessionLost), session.effect(CALL):
+            resource.write(adapter, "k", "alone")
+        session.undo()
+        assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
+        assert_equal(adapter.landed(A), False, "landed")
+        self.assert_another_commits(resource)
+
+    def test_a_session_that_was_undone_commits_nothing(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        session.prepare(A)
+        session.undo()
+        with assert_raises(Exception):
+            session.commit(A)
+        assert_equal((resource.outside("k"), adapter.landed(A)), (None, False), "after it")
+
+    def test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        session.undo()
+        assert_equal(adapter.landed("another"), False, "landed")
+        away = resource.away()
+        if away is not None:
+            assert_equal(away.landed(A), None, "landed, with the resource away")
+
+    # ----------------------------------------------------------------------- after a process has died
+
+    def test_recovering_what_nobody_left_changes_nothing(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path)
+        assert_equal(adapter.recover("never", None), None, "recover, of a transaction that never was")
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        session.prepare(A)
+        commit(session)
+        for attempt_id in (A, None, A):
+            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of one that is finished")
+        assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
+
+    def test_of_a_process_that_died_before_it_prepared_nothing_is_left(self, tmp_path: Path) -> None:
+        resource = self._died(tmp_path, lambda session: None)
+        if resource is not None:
+            assert_equal(resource.adapter().recover(TXN, A), None, "recover")
+            self.nothing_stands(resource)
+
+    def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
+        """It may stand still for as long as it likes, and commit when it wakes."""
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        session.prepare(A)
+        if not resource.in_process_only:
+            for looks in (resource.adapter(), adapter):
+                try:
+                    told = looks.recover(TXN, A), looks.landed(A)
+                except TransactionBusy:
+                    continue
+                assert_equal(told, (None, None), "recover and landed, while it may still commit")
+        commit(session)
+        assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
+
+    def test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another(self, tmp_path: Path) -> None:
+        resource = self._died(tmp_path, lambda session: session.prepare(A))
+        if resource is None:
+            return
+        for _ in range(2):  # whoever recovers may die as well, having done nothing yet
+            session = resource.adapter().recover(TXN, A)
+            assert_equal(session is not None, resource.survives_process, "recover answers a session")
+        assert_equal(resource.adapter().landed(A), False, "landed, before that")
+        if session is None:
+            self.nothing_stands(resource)
+            return
+        session.prepare(A)
+        commit(session)
+        assert_equal(
+            (resource.outside("k"), resource.adapter().landed(A)), ("new", True), "once it is finished"
+        )
+        assert_equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
+
+    def test_what_it_prepared_is_undone_by_another_as_well(self, tmp_path: Path) -> None:
+        resource = self._died(tmp_path, lambda session: session.prepare(A))
+        if resource is not None:
+            session = resource.adapter().recover(TXN, A)
+            if session is not None:
+                session.undo()
+            self.nothing_stands(resource)
+
+    def test_what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone(self, tmp_path: Path) -> None:
+        for number, attempt_id in enumerate((None, "another")):
+            resource = self._died(tmp_path / str(number), lambda session: session.prepare(A))
+            if resource is not None:
+                assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
+                self.nothing_stands(resource)
+
+    def test_what_it_committed_stays(self, tmp_path: Path) -> None:
+        def until_committed(session: LiveSession) -> None:
+            session.prepare(A)
+            session.commit(A)
+
+        resource = self._died(tmp_path, until_committed)
+        if resource is not None:
+            for attempt_id in (A, None):
+                assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
+            assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "after it")
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _moved(
+        self,
+        folder: Path,
+        act: Callable[[ContractResource, LiveAdapter], object],
+        *,
+        read: bool | None,
+        key: str = "k",
+    ) -> None:
+        for refuses in ("verify_isolation", "prepare"):
+            resource, adapter, session = self.begun(folder / refuses, k="old")
+            with session.effect(CALL):
+                act(resource, adapter)
+            if not resource.change_outside(key, "theirs"):
+                assert_equal(resource.detects_conflicts, False, "others are kept out")
+                session.undo()
+                continue
+            assert_equal(resource.detects_conflicts, True, "a change by others is noticed")
+            with assert_raises(IsolationConflict) as caught:
+                session.verify_isolation() if refuses == "verify_isolation" else session.prepare(A)
+            (moved,) = caught
+            assert_equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
+            assert_equal(
+                isinstance(moved, IsolationConflict) and moved.expected != moved.now,
+                True,
+                "its versions differ",
+            )
+            if read is not None:
+                assert_equal(isinstance(moved, IsolationConflict) and moved.read, read, "whether it was read")
+            (seen,) = (one for one in session.versions() if one.key == key)
+            assert_equal(
+                isinstance(moved, IsolationConflict) and moved.expected,
+                seen.version,
+                "the version that was seen",
+            )
+            session.undo()
+            assert_equal(resource.outside(key), "theirs", "outside")
+
+    def _died(self, folder: Path, until: Callable[[LiveSession], None]) -> ContractResource | None:
+        """A process wrote, went on until there, and died."""
+        folder.mkdir(exist_ok=True)
+        resource = self.resource(folder)
+        if resource.in_process_only:
+            return None
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                adapter = resource.adapter()
+                session = adapter.begin(TXN)
+                with session.effect(CALL):
+                    resource.write(adapter, "k", "new")
+                until(session)
+                code = 0
+            finally:
+                os._exit(code)
+        assert_equal(
+            os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the exit code of the process that died"
+        )
+        return resource

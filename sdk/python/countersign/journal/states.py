@@ -1,0 +1,127 @@
+"""The journal's own states, the only moves between them, and the one function that makes a move.
+
+The service's states (contract.states) with `staged` before them and `firing` between redeemed and its
+outcome. The journal sees the service only now and then, so a move may skip what lay between. Terminal states
+absorb (I-6). Live effects have three states of their own; the adapter, not the service, decides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from countersign.errors import JournalError
+from countersign.journal.chain import Change
+
+
+class LocalState(StrEnum):
+    """Where one effect stands, as this journal knows."""
+
+    STAGED = "staged"
+    REVIEW = "review"
+    RELEASED = "released"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    REVOKED = "revoked"
+    REDEEMED = "redeemed"
+    FIRING = "firing"
+    FIRED = "fired"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    UNUSED = "unused"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
+    LIVE = "live"
+    KEPT = "kept"
+    UNDONE = "undone"
+    RELISTED = "relisted"
+
+
+class LocalTxn(StrEnum):
+    """Where one transaction stands, as this journal knows."""
+
+    STAGING = "staging"
+    FROZEN = "frozen"
+    REVIEW = "review"
+    READY = "ready"
+    REDEEMED = "redeemed"
+    STOPPED = "stopped"  # its program was, before all of it was begun (rerunning.py)
+    SETTLED = "settled"
+    UNSETTLED = "unsettled"
+    ENDED = "ended"
+    CLOSED = (
+        "closed"  # by a person, who put right what stood in part: finished, and nobody says that it was done
+    )
+
+
+IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
+"""Begun, and nobody knows yet whether it happened."""
+
+_S = LocalState
+_REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
+
+TRANSITIONS: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
+    {
+        # relisted: its run began another list, and the same call stands in that
+        _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED, _S.RELISTED}) | _REFUSED,
+        _S.REVIEW: frozenset({_S.RELEASED, _S.REDEEMED}) | _REFUSED,
+        # back to review when a policy or a vote no longer holds
+        _S.RELEASED: frozenset({_S.REDEEMED, _S.REVIEW}) | _REFUSED,
+        _S.REDEEMED: frozenset({_S.FIRING, _S.UNUSED}),
+        # again firing: an idempotent tool, same call key, after a crash or a lost answer
+        _S.FIRING: frozenset({_S.FIRING, _S.FIRED, _S.FAILED, _S.UNKNOWN}),
+        _S.UNKNOWN: frozenset({_S.FIRED, _S.FAILED, _S.UNUSED}),
+        _S.FIRED: frozenset({_S.COMPENSATING}),
+        _S.COMPENSATING: frozenset({_S.COMPENSATED, _S.COMPENSATION_FAILED}),
+        _S.COMPENSATION_FAILED: frozenset({_S.COMPENSATED}),
+        _S.LIVE: frozenset({_S.KEPT, _S.UNDONE, _S.RELISTED}),
+        **{
+            state: frozenset()
+            for state in (*_REFUSED, _S.FAILED, _S.UNUSED, _S.COMPENSATED, _S.KEPT, _S.UNDONE, _S.RELISTED)
+        },
+    }
+)
+
+SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
+    {to: frozenset(frm for frm, moves in TRANSITIONS.items() if to in moves) for to in LocalState}
+)
+"""From which states each state may be reached; the conditional UPDATE names exactly these."""
+
+OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, LocalTxn.CLOSED}
+"""Transactions that somebody still has to finish."""
+
+
+def transition(
+    change: Change,
+    staging: int,
+    effect_id: str,
+    to: LocalState,
+    *,
+    missing_ok: bool = False,
+    **also: bytes | str | int | None,
+) -> None:
+    """Change an effect's state: a conditional UPDATE that names where it may come from.
+
+    `also` are columns that belong to the move: the lease of a FIRING, what an outcome brought.
+
+    Raises:
+        JournalError: the table does not lead there from where the effect stands (unless that is
+        `missing_ok`).
+    """
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    moved = change.update(
+        "effects",
+        f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})",
+        (change.txn, staging, effect_id),
+        state=to.value,
+        updated_at=change.at,
+        **also,
+    )
+    if moved != 1 and not missing_ok:
+        raise JournalError(
+            f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
+        )

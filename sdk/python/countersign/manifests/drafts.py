@@ -1,0 +1,217 @@
+"""Manifests drafted from code, for people to review and to put into the bundle like any other code.
+
+A draft is a proposal: it repeats what the decorator and the signature say and guesses nothing about money,
+recipients or risk. It is written in the fewest words, members at their default left out. Refused: a tool
+without a resource, an argument that may hold anything (nobody can review it).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from countersign.contract.admission import JSON, admit
+from countersign.contract.canonical import canonicalize
+from countersign.contract.errors import ContractError
+from countersign.contract.manifest import ToolManifest, load_manifest
+from countersign.contract.pointers import pointer_to
+from countersign.errors import RegistrationError
+from countersign.tools.class_tools import tool_docstring
+from countersign.tools.signature import resource_for
+
+if TYPE_CHECKING:
+    from countersign.tools.definition import Tool
+
+_OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
+_CONST: Final = "const:"
+ANNOTATION_KEYWORDS: Final = frozenset(
+    {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
+)
+"""Keywords of JSON Schema that no value fails."""
+
+_NOISE: Final = ("title", "default")  # pydantic's decoration; the canonical args always hold the defaults
+
+
+def draft_manifest(tool: Tool) -> ToolManifest:
+    """The manifest as the code suggests it.
+
+    Raises:
+        RegistrationError: what is missing or contradictory, and how to say it in the decorator.
+    """
+    given = tool.given_manifest
+    if given is not None:
+        return given
+    try:
+        return load_manifest(canonicalize(admit(_members(tool))))
+    except ContractError as error:
+        raise RegistrationError(f"tool {tool.name!r} makes no sound manifest: {error}") from error
+
+
+def manifest_json(manifest: ToolManifest) -> bytes:
+    """A manifest as the file people review: indented, members in the model's order, a line break at the end."""
+    return orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _members(tool: Tool) -> dict[str, Any]:
+    draft = tool.draft
+    title, description = _words(tool)
+    members: dict[str, Any] = {
+        "tool": tool.name,
+        "title": draft.title or title,
+        "description": description,
+        "args": args_schema(tool),
+        "resource": _resource(tool),
+        "lane": tool.lane,
+        "idempotent": draft.idempotent,
+        "on_exhausted": draft.on_exhausted,
+        "groups": list(draft.groups),
+        "secret": [_pointer(one) for one in draft.secret],
+        "risk": draft.risk,
+        "money": [_money(one) for one in draft.money],
+        "recipients": [_pointer(one) for one in draft.recipients],
+        "timeout_seconds": draft.timeout_seconds,
+        "sentence": draft.sentence or _sentence(tool, draft.title or title),
+    }
+    if draft.ask is not None:
+        members["ask"] = draft.ask
+    if draft.compensate is not None:
+        members["compensation"] = {"tool": draft.compensate, "map": dict(draft.compensation_map)}
+    if draft.probe is not None:
+        members["probe"] = draft.probe
+    return members
+
+
+def args_schema(tool: Tool) -> dict[str, JSON]:
+    """JSON Schema of the args: references written out, every object closed, None-by-default arguments
+    optional. That of a manifest made elsewhere is without applicators at its root, which model vendors refuse.
+    """
+    given = tool.given_manifest
+    if given is not None:
+        return {key: given.args[key] for key in _OF_DEFINITIONS if key in given.args}
+    _require_annotated(tool)
+    schema = copy.deepcopy(tool.signature.schema)
+    definitions = schema.pop("$defs", {})
+    written: dict[str, JSON] = inline_references(
+        schema, definitions if isinstance(definitions, dict) else {}, tool.name, ()
+    )
+    properties = written.get("properties", {})
+    if isinstance(properties, dict):
+        _require_narrow(tool.name, properties)
+        for name in tool.signature.optional & properties.keys():
+            properties[name] = _without_null(properties[name])
+    return written
+
+
+def _require_annotated(tool: Tool) -> None:
+    bare = tool.signature.bare
+    if bare:
+        names = ", ".join(repr(name) for name in bare)
+        raise RegistrationError(
+            f"tool {tool.name!r} does not say what {names} may hold, and what may hold anything nobody can review; "
+            f"write a type after it, like `{bare[0]}: str` (money is whole minor units, like `amount_cents: int`)"
+        )
+
+
+def _require_narrow(tool: str, properties: dict[str, JSON]) -> None:
+    """Nor may a part of an argument hold anything: the items of a bare `list`, the values of a `dict[str, Any]`."""
+    wide = [place for name, part in properties.items() for place in _wide_places(part, f"/{name}")]
+    if wide:
+        raise RegistrationError(
+            f"tool {tool!r}: {', '.join(wide)} may hold anything, and what may hold anything nobody can review; say "
+            "what it holds, like `list[str]` or `dict[str, int]`"
+        )
+
+
+def _wide_places(node: Any, place: str) -> Iterator[str]:
+    if node is True or (isinstance(node, dict) and node.keys() <= ANNOTATION_KEYWORDS):
+        yield place
+    elif isinstance(node, dict):
+        parts = [(f"/{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
+        for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            parts += [(f"/{key}/{position}", one) for position, one in enumerate(node.get(key, ()))]
+        for key in ("properties", "patternProperties"):
+            parts += [(f"/{key}/{name}", one) for name, one in node.get(key, {}).items()]
+        for where, part in parts:
+            yield from _wide_places(part, place + where)
+
+
+def inline_references(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
+    """A schema with references replaced by what they name, without noise, objects closed.
+
+    Raises:
+        RegistrationError: it contains itself, or names what is not there.
+    """
+    if isinstance(node, list):
+        return [inline_references(item, definitions, tool, within) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        name = str(node["$ref"]).removeprefix("#/$defs/")
+        if name in within:
+            raise RegistrationError(
+                f"tool {tool!r}: {name} contains itself; people cannot review endless args"
+            )
+        if name not in definitions:
+            raise RegistrationError(f"tool {tool!r}: the schema refers to {name!r}, which is not under $defs")
+        return inline_references(definitions[name], definitions, tool, (*within, name))
+    written = {
+        key: _properties(value, definitions, tool, within)
+        if key == "properties"
+        else inline_references(value, definitions, tool, within)
+        for key, value in node.items()
+        if key not in _NOISE
+    }
+    if written.get("type") == "object":
+        written.setdefault("additionalProperties", False)
+    return written
+
+
+def _properties(value: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
+    """Names of properties are not keywords: an argument may well be called `title`."""
+    return {name: inline_references(one, definitions, tool, within) for name, one in value.items()}
+
+
+def _without_null(schema: Any) -> Any:
+    """An argument that is left out when None never holds null."""
+    branches = schema.get("anyOf") if isinstance(schema, dict) else None
+    if not isinstance(branches, list):
+        return schema
+    kept = [branch for branch in branches if branch != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**kept[0], **rest} if len(kept) == 1 else {**rest, "anyOf": kept}
+
+
+def _words(tool: Tool) -> tuple[str, str]:
+    text = tool_docstring(tool.fn)
+    plain = tool.name.replace("_", " ").replace(".", " ").capitalize()
+    return plain, text[:4000]
+
+
+def _resource(tool: Tool) -> dict[str, str]:
+    if tool.draft.resource is None:
+        raise RegistrationError(
+            f"tool {tool.name!r} does not say what it acts on; write "
+            f'@tool("{tool.name}", resource={resource_for(tool.signature)}), the type and the argument that names one'
+        )
+    kind, where = tool.draft.resource
+    return {"type": kind, "id": _pointer(where)}
+
+
+def _pointer(where: str) -> str:
+    """An argument's name, a JSON pointer or a constant, as the manifest writes it."""
+    if where.startswith(("/", _CONST)):
+        return where
+    return pointer_to(where)
+
+
+def _money(field: Any) -> dict[str, str]:
+    return {key: _pointer(value) for key, value in dict(field).items()}
+
+
+def _sentence(tool: Tool, title: str) -> str:
+    """A first sentence: what, then every argument. People improve it in review."""
+    named = ", ".join(f"{name} {{{name}}}" for name in sorted(tool.signature.names))
+    return f"{title}: {named}" if named else title

@@ -1,0 +1,193 @@
+"""A tool as a class: `execute` does it, `compensate` takes it back, `probe` tells whether it has happened.
+
+    @tool("charge", resource=("Order", "order_id"))
+    class Charge:
+        def execute(self, order_id: str, amount_cents: int) -> dict[str, str]: ...
+        def compensate(self, order_id: str, result: dict[str, str]) -> None: ...
+        def probe(self, order_id: str) -> ProbeAnswer: ...
+
+The compensation is a tool of its own, `charge.compensate`: reviewed, asked for and released as one. It may take the
+forward call's arguments by their names, and what that returned as `result`; where each comes from stands in the
+manifest, for people to read. One that leaves out the argument that names the resource is given it all the same: it is
+in the manifest, and the method is called without it. The probe is `charge.probe` (tool.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from countersign.errors import RegistrationError
+from countersign.tools.declaration import Lane, first_argument, require_resource
+from countersign.tools.definition import Probe
+from countersign.tools.signature import Signature
+
+EXECUTE: Final = "execute"
+COMPENSATE: Final = "compensate"
+PROBE: Final = "probe"
+_RESULT: Final = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """What one instance of the class can do."""
+
+    execute: Callable[..., Any]
+    compensate: Callable[..., Any] | None
+    probe: Callable[..., Any] | None
+
+
+def methods_of(cls: type, name: str) -> Methods:
+    """The methods of one instance. What its `__init__` raises is its author's own error and reaches them as it is.
+
+    Raises:
+        RegistrationError: it has no `execute`, or needs arguments to be made.
+    """
+    if not callable(getattr(cls, EXECUTE, None)):
+        raise RegistrationError(
+            f"tool {name!r} is the class {cls.__name__} without a method `execute`; write `def execute(self, ...)`"
+        )
+    _require_no_arguments(cls, name)
+    one = cls()
+    return Methods(getattr(one, EXECUTE), getattr(one, COMPENSATE, None), getattr(one, PROBE, None))
+
+
+def _require_no_arguments(cls: type, name: str) -> None:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise RegistrationError(
+            f"tool {name!r}: {cls.__name__} cannot be made without arguments ({error}); a tool finds what it works "
+            "with by itself, or by the ids it is called with"
+        ) from error
+    except ValueError:  # a class without a signature Python can read
+        return
+
+
+def _compensation_name(name: str) -> str:
+    """What the compensation of a class is called."""
+    return f"{name}.{COMPENSATE}"
+
+
+def _probe_name(name: str) -> str:
+    """What the probe of a class is called."""
+    return f"{name}.{PROBE}"
+
+
+def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, str]) -> dict[str, str]:
+    """Where each argument of a compensation comes from, as manifests write it: as is said, or by its name.
+
+    Raises:
+        RegistrationError: naming one that comes from nowhere, or that there is not.
+    """
+    strange = [name for name in given if name not in back.names]
+    if strange:
+        raise RegistrationError(
+            f"compensation_map of {forward.tool!r} says where {strange[0]!r} comes from, which is no argument of "
+            f"{back.tool!r}; it takes {', '.join(back.parameters) or 'none'}"
+        )
+    mapping = {}
+    for argument in back.parameters:
+        if argument in given:
+            mapping[argument] = given[argument]
+        elif argument == _RESULT:
+            mapping[argument] = "result:"
+        elif argument in forward.names:
+            mapping[argument] = f"args:/{argument}"
+        else:
+            raise RegistrationError(
+                f"{back.tool!r} takes {argument!r}, which is neither an argument of {forward.tool!r} nor `result`; "
+                f"name it like one of those, or say where it comes from: compensation_map={{{argument!r}: "
+                "'result:/id'}"
+            )
+    return mapping
+
+
+def _with_forward_argument(
+    compensate: Callable[..., Any], execute: Callable[..., Any], argument: str
+) -> Callable[..., Any]:
+    """The compensation with one more argument, of the forward call: policy and people see what it acts on, and the
+    method does not need it.
+    """
+    theirs = inspect.signature(execute).parameters[argument]
+    more = theirs.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty)
+    signature = inspect.signature(compensate)
+
+    @functools.wraps(compensate)
+    def plain(**kwargs: Any) -> Any:
+        return compensate(**{name: value for name, value in kwargs.items() if name != argument})
+
+    @functools.wraps(compensate)
+    async def awaited(**kwargs: Any) -> Any:
+        return await plain(**kwargs)
+
+    fn = awaited if inspect.iscoroutinefunction(compensate) else plain
+    fn.__annotations__ = typing.get_type_hints(compensate, include_extras=True) | {
+        argument: typing.get_type_hints(execute, include_extras=True).get(argument, Any)
+    }
+    fn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[union-attr]
+    return fn
+
+
+def tool_docstring(fn: Callable[..., Any]) -> str:
+    """What a function says of itself, or the class it is a method of. A compensation is not what its class does."""
+    text = inspect.getdoc(fn)
+    if text is None and inspect.ismethod(fn) and fn.__name__ != COMPENSATE:
+        text = inspect.getdoc(type(fn.__self__))
+    return text or ""
+
+
+def compensation_of(
+    compensate: Callable[..., Any], execute: Callable[..., Any], called: str, said: dict[str, Any], lane: Lane
+) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """A class's compensation as a function, its name, and what it says of itself. What takes the tool back is added to
+    `said`.
+
+    Raises:
+        RegistrationError: something else takes the tool back already.
+    """
+    if lane == "live" or said.get("compensate") is not None:
+        other = (
+            "its adapter undoes it" if lane == "live" else f"compensate={said['compensate']!r} takes it back"
+        )
+        raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
+    forward = Signature(execute, called)
+    back = Signature(compensate, _compensation_name(called))
+    given: dict[str, Any] = {}
+    if (resource := said.get("resource")) is not None:
+        require_resource(called, resource, forward)
+        given["resource"] = resource  # it acts on the same
+        names_it = first_argument(resource[1])
+        if names_it not in back.names and not resource[1].startswith("const:"):
+            compensate = _with_forward_argument(compensate, execute, names_it)
+            back = Signature(compensate, back.tool)
+    mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
+    if inspect.getdoc(compensate) is None:
+        done = said.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
+        given["title"] = f"Take back: {done}"
+    said |= {"compensate": back.tool, "compensation_map": mapping}
+    return compensate, back.tool, given
+
+
+def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute: Callable[..., Any]) -> Probe:
+    """The probe of a class; the tool is told of it.
+
+    Raises:
+        RegistrationError: it takes what the tool does not, or another probe is named.
+    """
+    if said.get("probe") is not None:
+        raise RegistrationError(
+            f"tool {called!r} has a method `probe`, and says probe={said['probe']!r}; keep one of them"
+        )
+    one = Probe.of(fn, _probe_name(called))
+    if strange := one.strange(Signature(execute, called)):
+        raise RegistrationError(
+            f"{one.name!r} takes {strange[0]!r}, which is no argument of {called!r} that is always there; name it like "
+            "one of those"
+        )
+    said["probe"] = one.name
+    return one

@@ -1,0 +1,190 @@
+"""Text that somebody else wrote: whatever it holds, a reader sees that it holds it."""
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_service.channels.presentation.marked_text import Marked, mark, plain_text
+from policy_service.channels.web.rendering import shown
+from tests.bench.hostile import TEXTS
+
+CYRILLIC_A = "\u0430"
+
+
+def hidden(marked: Marked) -> list[str]:
+    return [span.code for span in marked.spans if span.kind == "hidden"]
+
+
+def suspects(marked: Marked) -> str:
+    return "".join(span.text for span in marked.spans if span.kind == "suspect")
+
+
+def kinds(marked: Marked) -> list[str]:
+    return [finding.kind for finding in marked.findings]
+
+
+# Overrides, isolates, spaces and joiners without a width, separators, control and tag characters, variation selectors,
+# fillers, what is private or unassigned, and a no-break space.
+HIDDEN = "202E 2066 2069 200B 00AD FEFF 2028 001B 0000 E0041 FE0F E0101 3164 2800 034F E000 E0FFF 200D 00A0".split()
+
+
+@pytest.mark.parametrize("code", HIDDEN)
+def test_what_cannot_be_seen_becomes_its_code_point(code: str) -> None:
+    assert hidden(mark(f"a{chr(int(code, 16))}b", block=True)) == [f"U+{code}"]
+
+
+CALM = {
+    "plain words": "Refund for Dana Whitfield",
+    "accents": "Zoë café naïve Łódź",
+    "a whole word in Cyrillic": "Москва",
+    "a domain that is honestly Cyrillic": "пример.рф",
+    "a domain with an umlaut": "münchen.example",
+    "Greek units": "5 μg and Δt",
+    "Turkish letters": "kısa yazı",
+    "Japanese beside Latin": "東京 Tokyo ひらがな",
+    "Arabic": "مرحبا",
+    "an emoji of several people": "👩\u200d💻 👨\u200d👩\u200d👧",
+    "a heart in colour": "❤\ufe0f",
+    "a keycap": "1\ufe0f\u20e3",
+    "pointed Hebrew": "שָׁלוֹם",
+    "Vietnamese, decomposed": unicodedata.normalize("NFD", "Nguyễn Việt"),
+    "a comparison": "a < b and b > c",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", CALM.values(), ids=CALM)
+def test_honest_text_raises_no_alarm(text: str) -> None:
+    assert mark(text, block=True).findings == ()
+    assert suspects(mark(text, block=True)) == ""
+
+
+APPLE, BOLD = "\u0430\u0440\u0440\u04cf\u0435", "\U0001d40f\U0001d41a\U0001d432"
+SUSPECT = {
+    "one Cyrillic letter in a Latin word": (f"p{CYRILLIC_A}ypal", CYRILLIC_A),
+    "one Latin letter in a Cyrillic word": ("Москвa", "a"),
+    "a Greek letter in a Latin word": ("micr\u03bfsoft", "\u03bf"),
+    "mathematical letters anywhere": (f"{BOLD} now", BOLD),
+    "fullwidth letters among Latin ones": ("p\uff41ypal", "\uff41"),
+    "digits of another script among ours": ("12\u0664", "\u0664"),
+    "a label of nothing but look-alikes": (f"{APPLE}.com", APPLE),
+    "a dotless i in an address": ("tw\u0131tter.example", "\u0131"),
+    "a slash that is none, in an address": ("example.com\u2044login.evil.example", "\u2044"),
+    "a full stop that is none": ("example\u2024com", "\u2024"),
+}
+
+
+@pytest.mark.parametrize(("text", "marked"), SUSPECT.values(), ids=SUSPECT)
+def test_a_letter_that_passes_for_another_is_marked(text: str, marked: str) -> None:
+    assert suspects(mark(text)) == marked
+    assert "lookalike" in kinds(mark(text))
+
+
+def test_a_deceptive_domain_is_shown_as_the_network_sees_it() -> None:
+    [finding] = mark(f"accounts@northwind-st{CYRILLIC_A}tements.example").findings
+    assert finding.wire == "xn--northwind-sttements-1op.example"
+    assert "U+0430 Cyrillic small letter a, not a" in finding.sentence
+
+
+def test_a_link_that_shows_one_host_and_leads_to_another_is_told() -> None:
+    [finding] = mark("https://bank.example@evil.example/login").findings
+    assert (finding.kind, finding.wire) == ("userinfo", "evil.example")
+
+
+def test_a_recipient_is_read_as_an_address_even_without_a_dot() -> None:
+    assert suspects(mark("\u0440\u0430\u0443", address=True)) == "\u0440\u0430\u0443"
+    assert suspects(mark("\u0440\u0430\u0443")) == ""
+
+
+PADDING = [
+    ("a\n\n\nb", []),
+    ("a\n\n\n\nb", ["padding"]),
+    ("a\n  \n  \n  \nb", ["padding"]),
+    ("a" + " " * 15 + "b", []),
+    ("a" + " " * 16 + "b", ["padding"]),
+    ("a\n\n\n\n\n", []),
+]
+
+
+@pytest.mark.parametrize(("text", "found"), PADDING)
+def test_text_pushed_out_of_sight_is_told(text: str, found: list[str]) -> None:
+    assert kinds(mark(text, block=True)) == found
+
+
+def test_a_run_of_the_same_hidden_character_is_counted() -> None:
+    [span] = [span for span in mark("a" + "\n" * 64 + "b", block=True).spans if span.kind == "hidden"]
+    assert (span.code, span.name, span.count) == ("U+000A", "line break", 64)
+
+
+def test_in_one_line_every_space_a_page_would_fold_is_shown() -> None:
+    found = [hidden(mark(text)) for text in ("amount ", " amount", "a\nb\tc", "a  b", "a b")]
+    assert found == [["U+0020"], ["U+0020"], ["U+000A", "U+0009"], ["U+0020"], []]
+
+
+def test_stacked_marks_are_counted_beyond_what_a_letter_carries() -> None:
+    assert [kinds(mark("e" + "\u0301" * many)) for many in (4, 5)] == [[], ["stacked"]]
+
+
+def test_markup_is_told_and_stays_text() -> None:
+    marked = mark("<img src=x onerror=alert(1)>")
+    assert kinds(marked) == ["markup"]
+    assert str(shown(marked)) == "&lt;img src=x onerror=alert(1)&gt;"
+
+
+def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:
+    smuggled = "".join(chr(0xE0041 + i % 26) for i in range(40))
+    spans = mark("x" + smuggled).spans
+    assert [span.code for span in spans[-2:]] == ["U+E0048", "+ 32"]
+    assert len(hidden(mark("x" + smuggled, every=True))) == 40
+
+
+def test_a_title_writes_out_what_is_hidden() -> None:
+    assert plain_text("pay \u202egpj.exe") == "pay [U+202E]gpj.exe"
+
+
+# What no page may draw: the directions of text, and what has no width.
+UNDRAWN = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200f")
+
+
+def assert_whole(text: str) -> None:
+    """No character is lost, no angle bracket or quote survives, nothing invisible reaches the page."""
+    for block, every in ((True, True), (True, False), (False, True), (False, False)):
+        marked = mark(text, block=block, every=every)
+        assert "".join(span.text for span in marked.spans) == text
+        bare = str(shown(marked))
+        for ours in (
+            '<span class="hid" title="',
+            '<span class="sus" title="',
+            '">',
+            "</span>",
+            '<span class="sr',
+        ):
+            bare = bare.replace(ours, "")
+        assert not set(bare) & set("<>\"'")
+        drawn = "".join(span.text for span in marked.spans if span.kind != "hidden")
+        assert not [char for char in drawn if unicodedata.category(char) == "Cc" and char not in "\n\t"]
+        assert not set(drawn) & UNDRAWN
+
+
+@given(st.text() | st.text(alphabet="a\u0430.@:/ \n\t\u200b\u200d\u202e\u0301<&\"'\U000e0041👩"))
+def test_every_character_of_any_text_is_in_the_spans(text: str) -> None:
+    assert_whole(text)
+
+
+def test_the_big_list_of_naughty_strings_is_inert_and_whole() -> None:
+    source = Path(__file__).parents[3] / "vectors/third_party/naughty/blns.json"
+    strings = json.loads(source.read_text(encoding="utf-8"))
+    assert len(strings) > 500
+    for text in strings:
+        assert_whole(text)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_what_an_agent_may_send_is_marked_to_its_end(text: str) -> None:
+    # quadratic work even on a quarter ends at the limit every test has; how it grows is row H1 of the bench
+    part = text[: len(text) // 4] + text[-1]
+    assert "".join(span.text for span in mark(part, block=True).spans) == part

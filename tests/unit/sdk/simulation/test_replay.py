@@ -1,0 +1,437 @@
+"""Replays: a step runs again beside what was recorded of it, and nothing of the world notices."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from countersign import (
+    Denied,
+    EffectFailed,
+    IndependentFailures,
+    JournalError,
+    MisuseError,
+    NotDone,
+    OutcomeUnknown,
+    Placeholder,
+    PlaceholderUsed,
+    ReplayDiverged,
+    ReplayResult,
+    Runtime,
+    SQLiteAdapter,
+    Transaction,
+    replay,
+    run_transaction,
+    tool,
+    transaction,
+    use_runtime,
+)
+from countersign.contract import Verdict
+from countersign.journal.export import transaction_digest
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+from tests.unit.sdk.journals import document
+
+Body = Callable[[Transaction], Any]
+
+
+class Receipt(BaseModel):
+    """A result with a type of its own."""
+
+    number: str
+    cents: int
+
+
+def receipt_tool(desk: Desk) -> Callable[[str, int], Placeholder[Receipt]]:
+    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
+    def pay(order_id: str, amount_cents: int) -> Receipt:
+        """Pay for an order."""
+        desk.act("pay", order_id, amount_cents)
+        return Receipt(number=f"n-{order_id}", cents=amount_cents)
+
+    desk.publish(pay)
+    return pay
+
+
+def rows(desk: Desk) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything in the journal, row by row."""
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as db:
+        names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
+
+
+def commit(desk: Desk, body: Body, key: str = "t-1") -> None:
+    run_transaction(body, key=key, runtime=desk.runtime)
+
+
+def again(desk: Desk, body: Body, key: str = "t-1", **options: Any) -> ReplayResult:
+    """Replay, and see that nothing else happened."""
+    done, log, before = list(desk.done), list(desk.face.log), rows(desk)
+    found = replay(key, body, runtime=desk.runtime, **options)
+    assert (desk.done, desk.face.log, rows(desk)) == (done, log, before)
+    assert isinstance(found, ReplayResult)
+    return found
+
+
+def vouched(export: dict[str, Any]) -> dict[str, Any]:
+    """The same, as if it had been exported so."""
+    for one in export.get("transactions", ()):
+        one["digest"] = transaction_digest(one)
+    return export
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+def test_scenario_58_the_same_step_matches_and_nothing_fires_again(desk: Desk, mode: str) -> None:
+    pay = receipt_tool(desk)
+
+    def step(txn: Transaction) -> Placeholder[Receipt]:
+        pay("o-1", 100)
+        return pay("o-2", 200)
+
+    commit(desk, step)
+    desk.service.policy = lambda *_: Verdict.DENY  # a stricter policy is not asked
+    desk.face.faults[""] = ["lost_request"] * 99  # nor is anybody else
+    found = again(desk, step, mode=mode)
+    assert (found.status, found.divergences, len(desk.done)) == ("same", (), 2)
+    found.raise_on_divergence()
+    assert {(one.tool, one.outcome) for one in found.outcomes} == {("pay", "fired")}
+    assert type(found.value.result) is Receipt and found.value.outcome == "fired"
+    receipts = [Receipt(number=f"n-o-{n}", cents=n * 100) for n in (1, 2)]
+    assert [one.result for one in found.outcomes] == receipts
+
+
+def test_scenario_58_a_tampered_journal_is_refused(desk: Desk, request: pytest.FixtureRequest) -> None:
+    request.node.add_marker(pytest.mark.tampers)
+    pay = receipt_tool(desk)
+    commit(desk, lambda txn: pay("o-1", 100))
+    commit(desk, lambda txn: pay("o-1", 100), key="t-2")
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as db:
+        txn = db.execute("SELECT txn FROM transactions WHERE run_key = 't-1'").fetchone()[0]
+        db.execute("UPDATE effects SET result = ? WHERE txn = ?", (b'{"cents":999,"number":"n-o-1"}', txn))
+    for name in ("t-1", txn, txn[:12]):
+        with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+            replay(name, lambda txn: pay("o-1", 100), runtime=desk.runtime)
+    assert again(desk, lambda txn: pay("o-1", 100), key="t-2").status == "same"
+
+
+def test_scenario_60_changed_arguments_are_reported(desk: Desk, refund: Any) -> None:
+    commit(desk, lambda txn: (refund("o-1", 100), refund("o-2", 200)))
+    found = again(desk, lambda txn: (refund("o-1", 100), refund("o-2", 250, ["late"])))
+    (one,) = found.divergences
+    assert (one.kind, one.lane, one.position, one.tool) == ("changed", "staged", 2, "refund")
+    assert str(one).endswith('amount_cents was 200 and is 250, tags was absent and is ["late"]')
+    assert found.status == "diverged"
+    with pytest.raises(ReplayDiverged, match="amount_cents was 200 and is 250") as raised:
+        found.raise_on_divergence()
+    assert raised.value.divergences == found.divergences
+    first, second = found.value
+    assert (first.outcome, second.outcome) == ("fired", "not recorded")
+    with pytest.raises(PlaceholderUsed, match="not recorded"):
+        _ = second.result
+
+
+def test_scenario_60_what_is_missing_new_or_another_tool_is_told_in_its_place(desk: Desk) -> None:
+    refund, pay = refund_tool(desk), receipt_tool(desk)
+
+    def then(_: Transaction) -> None:
+        for n in range(1, 6):
+            refund(f"o-{n}", 100)
+
+    def now(_: Transaction) -> None:
+        refund("new", 1)
+        refund("o-1", 100)
+        pay("o-2", 100)
+        refund("o-3", 100)
+        refund("o-5", 100)
+
+    commit(desk, then)
+    told = [(one.kind, one.position) for one in again(desk, now).divergences]
+    assert told == [("extra", 1), ("changed", 3), ("missing", 4)]
+    texts = [str(one) for one in again(desk, now).divergences]
+    assert texts[0].startswith('staged call 1 is new: refund {"amount_cents":1,"order_id":"new"}')
+    assert "was refund" in texts[1] and "is now pay" in texts[1]
+    assert "is not called now" in texts[2]
+    nothing = again(desk, lambda txn: None)
+    assert [(one.kind, one.position) for one in nothing.divergences] == [("missing", n) for n in range(1, 6)]
+
+
+def test_scenario_61_equal_calls_repeats_and_tools_that_mean_each_call_replay(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step(txn: Transaction) -> list[Any]:
+        first = refund("o-1", 100)
+        assert refund(order_id="o-1", amount_cents=100) is first
+        with txn.repeat():
+            return [first, refund("o-1", 100)]
+
+    commit(desk, step)
+    found = again(desk, step)
+    assert (found.status, [one.outcome for one in found.value]) == ("same", ["fired", "fired"])
+
+    def once(txn: Transaction) -> None:
+        refund("o-1", 100)
+
+    (one,) = again(desk, once).divergences
+    assert (one.kind, one.position) == ("missing", 2)
+
+
+def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk) -> None:
+    charge, refund = charge_tools(desk), refund_tool(desk)
+    full = failing_tool(desk, NotDone("mailbox full"), acts=False)
+
+    def step(txn: Transaction) -> list[Any]:
+        return [charge("o-1", 100), full("o-1"), refund("o-1", 100)]
+
+    with pytest.raises(EffectFailed):
+        commit(desk, step)
+    found = again(desk, step)
+    assert found.status == "same"
+    assert [one.outcome for one in found.value] == ["compensated", "failed", "unused"]
+    assert [(one.lane, one.tool, one.outcome) for one in found.outcomes] == [
+        ("staged", "charge", "compensated"),
+        ("staged", "notify", "failed"),
+        ("staged", "refund", "unused"),
+        ("compensate", "void", "fired"),
+    ]
+    assert found.outcomes[0].result == {"charge_id": "c-o-1"}
+    assert found.outcomes[1].error == "NotDone: mailbox full"
+
+
+def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk, refund: Any) -> None:
+    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
+    desk.run((slow, "o-1"), raises=OutcomeUnknown)
+    assert again(desk, lambda txn: slow("o-1")).value.outcome == "unknown"
+    desk.run((refund, "o-1", 900_000), key="t-2", raises=Denied)
+    found = again(desk, lambda txn: refund("o-1", 900_000), key="t-2")
+    assert (found.status, found.value.outcome) == ("same", "denied")
+
+
+def test_scenario_61_independent_effects_replay_in_whatever_order(desk: Desk, refund: Any) -> None:
+
+    def step(txn: Transaction) -> list[Any]:
+        return [refund(f"o-{n}", 900_000 if n == 2 else 100) for n in range(5)]
+
+    with pytest.raises(IndependentFailures), desk.step(independent=True) as txn:
+        step(txn)
+    found = again(desk, step)
+    assert found.status == "same"
+    assert [one.outcome for one in found.value] == ["fired", "fired", "denied", "fired", "fired"]
+    one_of_them = desk.runtime.journal.transactions.find("t-1")[0].txn
+    assert again(desk, step, key=one_of_them).status == "same"
+    fewer = again(desk, lambda txn: step(txn) and refund("o-9", 1))
+    assert [(one.kind, one.position) for one in fewer.divergences] == [("extra", 6)]
+
+
+def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    note, refund, ran = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk), []
+
+    def step(txn: Transaction) -> None:
+        ran.append(note("o-1", "hello"))
+        refund("o-1", 100)
+        note("o-1", "hello")
+
+    commit(desk, step)
+    before = notes.read_bytes()
+    assert (again(desk, step).status, ran, notes.read_bytes()) == ("same", [1, 1], before)
+    found = again(desk, lambda txn: (note("o-1", "hello"), note("o-1", "bye"), refund("o-1", 100)))
+    (one,) = found.divergences
+    assert (one.kind, one.lane, one.position) == ("changed", "live", 2)
+    assert 'text was "hello" and is "bye"' in str(one)
+    assert notes_in(notes) == [("o-1", "hello")]
+
+
+def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    commit(desk, lambda txn: (note("o-1", "hello"), refund("o-1", 100), refund("o-2", 100)))
+
+    def broken(txn: Transaction) -> None:
+        note("o-1", "hello")
+        refund("o-1", 100)
+        raise KeyError("gone")
+
+    found = again(desk, broken)
+    assert [one.kind for one in found.divergences] == ["missing", "raised"]
+    assert str(found.divergences[1]) == "the step raised KeyError ('gone'), and did not when it was recorded"
+    assert notes_in(notes) == [("o-1", "hello")]
+
+
+def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> None:
+    pay = receipt_tool(desk)
+    commit(desk, lambda txn: pay("o-1", 100))
+    written = document(desk.runtime.journal, "t-1")
+    desk.registry._tools.clear()
+
+    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
+    def other(order_id: str, amount_cents: int) -> list[int]:
+        """Pay in instalments."""
+        raise AssertionError
+
+    for export in (None, written):
+        found = again(desk, lambda txn: other("o-1", 100), export=export)
+        (one,) = found.divergences
+        assert (one.kind, one.position) == ("result", 1)
+        assert "not of the type" in str(one)
+        assert found.value.result == {"number": "n-o-1", "cents": 100}
+    desk.registry._tools.clear()
+    assert again(desk, lambda txn: None).outcomes[0].result == {"number": "n-o-1", "cents": 100}
+
+
+def twice_and_another(export: dict[str, Any]) -> dict[str, Any]:
+    (one,) = export["transactions"]
+    return export | {"transactions": [one, one, one | {"agent": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: d | {"format": "another/v1"}, "is of the form 'another/v1'"),
+        (lambda d: {"format": d["format"]}, "transactions: Field required"),
+        (lambda d: d | {"transactions": [{}]}, "no export of a journal: transactions/0"),
+        (lambda d: d | {"transactions": []}, "there is no transaction 't-1'"),
+        (twice_and_another, "several"),
+        (lambda d: d | {"transactions": [d["transactions"][0] | {"effects": []}]}, "nothing to replay"),
+    ],
+)
+def test_what_is_no_export_is_refused(desk: Desk, damage: Any, said: str) -> None:
+    pay = receipt_tool(desk)
+    commit(desk, lambda txn: pay("o-1", 100))
+    with pytest.raises(MisuseError, match=said):
+        replay(
+            "t-1",
+            lambda txn: None,
+            export=vouched(damage(document(desk.runtime.journal, "t-1"))),
+            runtime=desk.runtime,
+        )
+
+
+def test_a_file_that_is_no_export_is_refused(desk: Desk) -> None:
+    path = desk.folder / "export"
+    for text, said in ((None, "cannot be read"), ('{"format": 1, "format": 2}', "is no export of a journal")):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(MisuseError, match=said):
+            replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
+
+
+def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund: Any) -> None:
+    def broken(txn: Transaction) -> None:
+        refund("o-1", 100)
+        raise KeyError
+
+    with pytest.raises(MisuseError, match="no journal"):
+        replay("t-1", broken, runtime=desk.runtime)
+    assert not desk.runtime.settings.journal_path.exists()
+    with pytest.raises(KeyError):
+        commit(desk, broken)
+    with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
+        replay("t-1", broken, runtime=desk.runtime)
+    with pytest.raises(MisuseError, match="no transaction 'absent'"):
+        replay("absent", broken, runtime=desk.runtime)
+    with pytest.raises(MisuseError, match="write 'verify' or 'reconstruct'"):
+        replay("t-1", broken, mode="guess", runtime=desk.runtime)  # type: ignore[arg-type]
+
+
+def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
+    told = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
+    for no_step in (7, lambda: None):
+        with pytest.raises(MisuseError, match=told):
+            replay("t-1", no_step, runtime=desk.runtime)  # type: ignore[call-overload]
+    assert not desk.runtime.settings.journal_path.exists()
+
+
+def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another journal is named by its path."""
+    pay = receipt_tool(desk)
+    commit(desk, lambda txn: pay("o-1", 100))
+    with Runtime(desk.runtime.settings, registry=desk.registry) as unreachable:
+        found = [replay("t-1", lambda txn: pay("o-1", 100), runtime=unreachable)]
+        with use_runtime(unreachable):
+            found.append(replay("t-1", lambda txn: pay("o-1", 100)))
+        assert unreachable._http is None
+    desk.runtime.close()
+    monkeypatch.setattr("countersign.simulation.replay.default_registry", desk.registry)
+    found.append(replay("t-1", lambda txn: pay("o-1", 100), journal=desk.runtime.settings.journal_path))
+    assert [one.outcomes[0].result for one in found] == [Receipt(number="n-o-1", cents=100)] * 3
+
+
+def test_a_replay_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
+    commit(desk, lambda txn: refund("o-1", 100))
+    with transaction("t-2", runtime=desk.runtime) as outer:
+        with pytest.raises(MisuseError, match="inside transaction 't-2'"):
+            replay("t-1", lambda txn: refund("o-1", 100), runtime=desk.runtime)
+        assert outer.effects == ()
+
+
+def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    database = SQLiteAdapter(notes)
+
+    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    async def send(order_id: str) -> Receipt:
+        """Send it."""
+        desk.act("send", order_id)
+        return Receipt(number=order_id, cents=0)
+
+    @tool("jot", lane="live", adapter=database, registry=desk.registry)
+    async def jot(order_id: str) -> int:
+        """Write a note."""
+        await asyncio.sleep(0)
+        return database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,)).rowcount
+
+    desk.publish(send)
+
+    async def step(txn: Transaction) -> Any:
+        assert await jot("o-1") == 1
+        return await send("o-1")
+
+    async def both() -> tuple[ReplayResult, ReplayResult]:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            await step(txn)
+        with closing(sqlite3.connect(notes, isolation_level=None)) as db:
+            db.execute("DELETE FROM notes")  # or the same row could not be written again
+        verified = await replay("t-1", step, runtime=desk.runtime)
+        return verified, await replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
+
+    for found in asyncio.run(both()):
+        assert (found.status, found.value.result) == ("same", Receipt(number="o-1", cents=0))
+    assert (len(desk.done), notes_in(notes)) == (1, [])
+
+
+def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:
+    """What people changed is told as the arguments in force, and is no divergence of the step."""
+    commit(desk, lambda txn: refund("o-1", 100))
+    written = document(desk.runtime.journal, "t-1")
+    (effect,) = written["transactions"][0]["effects"]
+    effect["staged"], effect["args"] = effect["args"], '{"amount_cents":50,"order_id":"o-1"}'
+    vouched(written)
+    found = again(desk, lambda txn: refund("o-1", 100), export=written)
+    assert (found.status, found.outcomes[0].args) == ("same", '{"amount_cents":50,"order_id":"o-1"}')
+    (one,) = again(desk, lambda txn: refund("o-1", 70), export=written).divergences
+    assert "amount_cents was 100 and is 70" in str(one)
+
+
+def test_a_replay_reads_as_text(desk: Desk, refund: Any) -> None:
+    commit(desk, lambda txn: refund("o-\x1b[2J", 100))
+    found = again(desk, lambda txn: None)
+    told = str(found).splitlines()
+    assert (told[0], len(told)) == ("replay of 't-1': diverged; nothing fired", 3)
+    assert told[2].startswith("  differs: staged call 1 is missing: refund")
+    assert "\x1b" not in str(found)
+    assert found.to_json()["divergences"][0]["kind"] == "missing"

@@ -1,0 +1,125 @@
+"""An export says what it said when it was written: one that was edited by hand is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
+from countersign.journal.export import transaction_digest
+from countersign.journal.verification import verify
+from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk import journals
+
+Document = dict[str, Any]
+Step = Callable[[Transaction], Any]
+
+
+@pytest.fixture
+def step(desk: Desk) -> Callable[[Transaction], Any]:
+    """A step with a live and a staged call, committed under two keys."""
+
+    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    def look() -> int:
+        """Look."""
+        return 3
+
+    refund = refund_tool(desk)
+
+    def body(_: Transaction) -> Any:
+        return refund("o-1", 100 * look())
+
+    for key in ("t-1", "t-2"):
+        with transaction(key, runtime=desk.runtime) as txn:
+            body(txn)
+    return body
+
+
+@pytest.fixture
+def document(desk: Desk, step: Step) -> Document:
+    return journals.document(desk.runtime.journal, "t-1", "t-2")
+
+
+def replayed(desk: Desk, step: Step, export: Any, mode: Any = "verify") -> ReplayResult:
+    found = replay("t-1", step, export=export, mode=mode, runtime=desk.runtime)
+    assert isinstance(found, ReplayResult)
+    return found
+
+
+def edited(document: Document, edit: Callable[[Document], None]) -> Document:
+    copy: Document = json.loads(json.dumps(document))
+    edit(copy["transactions"][0])
+    return copy
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+def test_scenario_58_an_export_as_it_was_written_replays(
+    desk: Desk, step: Step, document: Document, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is no journal and no service; how it is laid out is no part of what it says."""
+    (path := desk.folder / "export.json").write_text(json.dumps(document, sort_keys=True, indent=7))
+    monkeypatch.setattr("countersign.simulation.replay.default_registry", desk.registry)
+    monkeypatch.delenv("COUNTERSIGN_URL", raising=False)
+    desk.runtime.close()
+    for export in (document, path):
+        found = replay("t-1", step, export=export, mode=mode)
+        assert (found.status, found.unchecked, found.value.outcome) == ("same", (), "fired")
+        assert found.value.result == {"refund_id": "r-o-1-300"}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda one: one["effects"][0].update(result='{"refund_id":"r-other"}'),
+        lambda one: one["effects"][1].update(result="4"),
+        lambda one: one["effects"][0].update(call_key="0" * 64),
+        lambda one: one["effects"][0].update(state="failed"),
+        lambda one: one["effects"].pop(),
+        lambda one: one["effects"].reverse(),
+        lambda one: one.update(note="all is well"),
+        lambda one: one.update(chain="0" * 64),
+        lambda one: one.update(added="by hand"),
+        lambda one: one.pop("note"),
+        lambda one: one.update(digest="0" * 64),
+        lambda one: one.pop("digest"),
+    ],
+)
+def test_scenario_58_an_export_that_was_edited_is_refused(
+    desk: Desk, step: Step, document: Document, edit: Callable[[Document], None]
+) -> None:
+    """Also where it is another transaction that was."""
+    first, second = document["transactions"]
+    for order in ([first, second], [second, first]):
+        changed = edited(document | {"transactions": order}, edit)
+        with pytest.raises(JournalError, match=f"{order[0]['txn'][:12]}.* is not as it was exported"):
+            replayed(desk, step, changed)
+
+
+def test_one_without_digests_replays(desk: Desk, step: Step, document: Document) -> None:
+    for one in document["transactions"]:
+        del one["digest"], one["chain"]
+        one["effects"][0]["result"] = '"tampered with"'
+    found = replayed(desk, step, document)
+    assert found.outcomes[0].recorded == '"tampered with"'
+    (told,) = found.unchecked
+    assert told.startswith("the export of 't-1' has no digest, so nothing vouches for it")
+
+
+def test_a_digest_has_no_key(desk: Desk, step: Step, document: Document) -> None:
+    """What a digest without a key proves, and what it does not."""
+
+    def forge(one: Document) -> None:
+        one["effects"][0] |= {"result": '"forged"', "call_key": "0" * 64}
+        one["digest"] = transaction_digest(one)
+
+    forged = replayed(desk, step, edited(document, forge))
+    assert (forged.unchecked, [one.kind for one in forged.divergences]) == ((), ["changed", "result"])
+    heads = {chain.key: chain.head for chain in verify(desk.runtime.settings.journal_path, "t-1").chains}
+    assert heads == {"t-1": document["transactions"][0]["chain"]}
+    with desk.step() as txn:  # run again: the journal goes on, and the export does not
+        step(txn)
+    (chain,) = verify(desk.runtime.settings.journal_path, "t-1").chains
+    assert chain.head != document["transactions"][0]["chain"]
