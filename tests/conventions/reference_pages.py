@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md and docs/reference/http-api.md from the code: `python -m tests.conventions.reference_pages`.
+"""Generate docs/reference/cli.md and docs/reference/http-api.md: `python -m tests.conventions.reference_pages`.
 
 Never edit these pages by hand: a test generates them again and compares.
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.sitting import PATHS, Sitting
 from tests.conventions.documents import Block, blocks
 from tests.conventions.repository import ROOT
+from tests.fakes.sitting import PATHS, Sitting
 
 PAGE = "docs/tutorial/first-hour.md"
 BLOCKS = blocks(PAGE, (ROOT / PAGE).read_text())
