@@ -64,7 +64,7 @@ SAYS = {
         "500 USD for pay_23 and 90 USD for pay_24",
         "100 USD for pay_25, 100 USD for pay_26",
     ],
-    "sdk/python/countersign/adapters/README.md": ["1"],
+    "docs/how-to/write-an-adapter.md": ["1"],
     "sdk/python/README.md": ["1240 USD for pay_7"],
     "docs/how-to/transactions.md": [
         "2",
