@@ -177,7 +177,7 @@ def refuse_stale_server(engine: Engine, reached: Callable[[], tuple[int, int]]) 
             driver.close()
             raise StorageUnavailableError(
                 f"the database is in epoch {found[0]} and ends at audit index {found[1] or 0}; this replica has seen "
-                f"{index} in epoch {epoch}: stop every replica, and see docs/backup.md"
+                f"{index} in epoch {epoch}: stop every replica, and see docs/how-to/backup.md"
             )
 
 

@@ -197,5 +197,5 @@ def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:
     )
     known = "; people who sign in for the first time count from then on" if ctx.settings.providers else ""
     asks = any(entry.gate.step_up for entry in short) and ctx.settings.rp_id is None
-    where = "; passkeys cannot be used at this deployment's address: docs/passkeys.md" if asks else ""
+    where = "; passkeys cannot be used at this deployment's address: docs/how-to/passkeys.md" if asks else ""
     return f"this review cannot be approved now: {counts}{known}{where}"
