@@ -186,7 +186,7 @@ class GithubAccount:
 
 
 def github_endpoint(provider: SignInProvider, which: str) -> str:
-    """GitHub publishes no discovery; its addresses have been these since it has OAuth."""
+    """GitHub has no discovery document; its addresses are fixed."""
     return provider.issuer + _PATHS[which]
 
 

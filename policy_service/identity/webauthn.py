@@ -103,7 +103,9 @@ def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
 def registration_options(
     party: RelyingParty, challenge: bytes, *, handle: bytes, name: str, known: Sequence[str], timeout_s: int
 ) -> str:
-    """The options for ``navigator.credentials.create``, in JSON. ``handle`` identifies the person and reveals nothing."""
+    """The options for ``navigator.credentials.create``, in JSON. ``handle`` identifies a person without revealing
+    anything.
+    """
     options = generate_registration_options(
         rp_id=party.rp_id,
         rp_name="Countersign",
