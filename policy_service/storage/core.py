@@ -87,7 +87,7 @@ def table(row: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(row.__tablename__)]
 
 
-def partial(condition: str | TextClause) -> dict[str, TextClause]:
+def partial(condition: str | TextClause) -> dict[str, Any]:
     """The arguments of an Index that covers only the rows of a condition, on both engines."""
     where = text(condition) if isinstance(condition, str) else condition
     return {"sqlite_where": where, "postgresql_where": where}
