@@ -17,7 +17,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where it stands, what language it claims to be, what it says."""
+    """One fenced block: its line, language and text."""
 
     document: str
     line: int
@@ -46,7 +46,7 @@ def all_blocks(*languages: str) -> list[Block]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(place, command line) of every command a document tells a reader to type, in a block or in passing."""
+    """(place, command line) of every command in a document, in blocks and in sentences."""
     typed = [
         (f"{block.document}:{block.line + number}", line.removeprefix("$ ").strip())
         for block in all_blocks("console", "sh")

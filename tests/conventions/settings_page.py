@@ -55,8 +55,8 @@ def _table(name: str) -> type[BaseModel] | None:
         for one in (annotation, *get_args(annotation))
         if inspect.isclass(one) and issubclass(one, BaseModel)
     ]
-    told = [table for table in tables if all(field.description for field in table.model_fields.values())]
-    return told[0] if told else None
+    described = [table for table in tables if all(field.description for field in table.model_fields.values())]
+    return described[0] if described else None
 
 
 def _members(name: str, table: type[BaseModel]) -> str:

@@ -167,5 +167,5 @@ def test_every_target_of_the_makefile_is_documented_and_helps() -> None:
     helped = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
     assert helped == make_targets()
     assert helped >= {"demo", "test", "test-long", "check", "bench", "airline", "lock"}
-    told = " ".join(text for name, text in documents() if name in {"README.md", "CONTRIBUTING.md"})
-    assert [target for target in sorted(helped) if f"make {target}" not in told] == []
+    guides = " ".join(text for name, text in documents() if name in {"README.md", "CONTRIBUTING.md"})
+    assert [target for target in sorted(helped) if f"make {target}" not in guides] == []

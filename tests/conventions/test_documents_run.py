@@ -79,13 +79,13 @@ SAYS = {
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_program_of_a_document_runs(document: str, reader: dict[str, str], tmp_path: Path) -> None:
-    told = []
+    output = []
     for _ in range(2):  # a reader starts it again, and it finds what it has done
         result = run(script_of(document), reader, tmp_path)
         assert (result.returncode, result.stderr) == (0, "")
-        told.append(result.stdout)
-    assert told[0] == told[1]
-    assert told[0].splitlines() == SAYS[document]
+        output.append(result.stdout)
+    assert output[0] == output[1]
+    assert output[0].splitlines() == SAYS[document]
 
 
 BARE = """from countersign import RestApi
@@ -101,15 +101,15 @@ def read(bank: RestApi) -> str:
 
 
 def test_a_strict_type_checker_has_nothing_to_say_of_the_programs_of_the_documents(tmp_path: Path) -> None:
-    """In one run, for most of it is reading the SDK; beside a program of which it has something to say."""
+    """One mypy run for all, with one program that must fail, because reading the SDK takes most of the time."""
     programs = {"bare.py": BARE} | {
         f"{document.replace('/', '_').removesuffix('.md')}.py": script_of(document) for document in DOCUMENTS
     }
     for name, program in programs.items():
         (tmp_path / name).write_text(program)
     words = ["--strict", "--config-file=", "--cache-dir=cache", "--no-error-summary"]
-    told = python(["-m", "mypy", *words, *programs], {}, tmp_path).stdout.splitlines()
-    assert [line.partition(":")[0] + line.rpartition(" ")[2] for line in told] == [
+    output = python(["-m", "mypy", *words, *programs], {}, tmp_path).stdout.splitlines()
+    assert [line.partition(":")[0] + line.rpartition(" ")[2] for line in output] == [
         "bare.py[no-untyped-def]",
         "bare.py[no-any-return]",
     ]
@@ -193,7 +193,7 @@ NO_NAMES_OF_OURS = {  # keywords of `transaction` and of a manifest, a state, a 
 }
 
 
-def test_what_a_newcomer_is_told_to_use_is_there() -> None:
+def test_commands_and_files_named_for_new_users_exist() -> None:
     text = (ROOT / "sdk/python/COMING_FROM.md").read_text()
     cells = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
     names = {name for cell in cells for name in re.findall(r"`([A-Z]\w*[a-z]\w*|\w+_\w+)\b", cell)}
