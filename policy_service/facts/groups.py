@@ -101,7 +101,7 @@ class GroupDirectory:
         return self._titles.get(group) or self.elsewhere.get(group) or group
 
 
-def _never() -> bool:
+def _never() -> bool:  # a function, because the loader process pickles the directory
     return False
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import referencing
@@ -288,7 +289,7 @@ class InputCodec:
         """
         try:
             problems = [
-                self._describe(error) for error, _ in zip(self._errors(args), range(MAX_ERRORS), strict=False)
+                self._describe(error) for error in islice(self._validator.iter_errors(args), MAX_ERRORS)
             ]
         except (RecursionError, referencing.exceptions.Unresolvable) as error:
             raise InvalidArgsError(f"the schema of {self._tool!r} cannot be applied to these args") from error
@@ -297,9 +298,6 @@ class InputCodec:
         unseen: list[str] = []
         value = self._record.encode(args, (), unseen)
         return EncodedArgs(input=value, unseen=tuple(sorted(unseen)))
-
-    def _errors(self, args: JSON) -> Iterator[ValidationError]:
-        return iter(self._validator.iter_errors(args))
 
     def _describe(self, error: ValidationError) -> str:
         place = "/".join(str(part) for part in error.absolute_path) or "args"
