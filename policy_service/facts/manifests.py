@@ -1,18 +1,12 @@
-"""Args through the reviewed manifest: checked by its JSON Schema, then typed for Cedar.
+"""Arguments of a call, checked by the manifest's JSON Schema and typed for Cedar.
 
-Rules kept here (design section 4): unknown properties are refused; `input` holds only String, bounded Long,
-Bool, decimal (more than four places refused), Set and Record, each decided by the manifest and never by the
-value; an enum is a String that JSON Schema checks. What Cedar cannot weigh (null, arrays other than unique
-scalars, maps with free keys, unions of types, plain numbers) stays out of `input` and is named as unseen when
-the args carry it. Values become typed Cedar JSON only by this code, so an argument like `{"__extn": ...}` can
-never turn into a value of its own choosing.
+Unknown properties are refused. `input` holds only String, bounded Long, Bool, decimal (more than four decimal places
+are refused), Set and Record. The manifest alone determines the type, never the value, so a rule means the same for
+every call. An enum is a String that JSON Schema checks. What Cedar cannot evaluate stays out of `input`, and is listed
+as unseen if the arguments carry it: null, unions, untyped nodes, plain numbers, maps with free keys, and arrays other
+than sets of scalars. Cedar has no float, no null and no union, and a Set loses order and repeats.
 
-From a JSON Schema node to a Cedar type and the code that writes values of it: the table behind
-`context.input`.
-
-The type follows from the manifest alone, so that a rule means the same for every call. A node that is not in
-the table has no type and its field is unseen. Maps and tuples, plain numbers, null, unions and untyped nodes
-are not in the table on purpose: Cedar has no float, no null and no union, and a Set loses order and repeats.
+Values become typed Cedar JSON only here, so an argument like `{"__extn": ...}` cannot become an extension value.
 """
 
 from __future__ import annotations
@@ -20,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import referencing
@@ -104,7 +99,7 @@ class _Member:
 
 
 class RecordField:
-    """An object of declared properties, each visible or unseen."""
+    """An object with declared properties, each visible or unseen."""
 
     def __init__(self, members: Mapping[str, _Member]) -> None:
         self._members = members
@@ -118,10 +113,10 @@ class RecordField:
         }
 
     def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
-        """The record of the visible properties this value carries.
+        """The record of the visible properties of this value; names of its unseen fields are appended to `unseen`.
 
         Raises:
-            InvalidArgsError: the value is no object, or carries an undeclared property.
+            InvalidArgsError: the value is no object, or has an undeclared property.
         """
         if not isinstance(value, dict):
             raise _refused(path, value, "an object")
@@ -146,9 +141,7 @@ class RecordField:
 
 
 class TypeReader:
-    """Reads the types of one schema document. A reference to something it is already inside of ends as
-    unseen.
-    """
+    """Derives the types of one schema document. A recursive reference is unseen."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -156,10 +149,10 @@ class TypeReader:
         self._budget = MAX_SCHEMA_NODES
 
     def record_of(self, node: Schema) -> RecordField:
-        """The record type of an object schema with declared properties only.
+        """The record type of an object schema with only declared properties.
 
         Raises:
-            ValueError: references unfold the schema beyond any size a person could review.
+            ValueError: references unfold the schema beyond the node limit.
         """
         required = frozenset(node.get("required", ()))
         properties: Mapping[str, Any] = node.get("properties", {})
@@ -206,7 +199,7 @@ class TypeReader:
 
 
 def _kind(node: Schema) -> str | None:
-    """The one JSON type every value of this node has, as far as the node says so by itself."""
+    """The single JSON type of all values of this node, as far as the node itself states it."""
     kind = node.get("type")
     if isinstance(kind, list):
         return str(kind[0]) if len(kind) == 1 else None
@@ -221,7 +214,7 @@ _SCALARS: Final = {str: "string", bool: "boolean", int: "integer"}
 
 
 def _is_decimal(node: Schema) -> bool:
-    """A number is a decimal when the manifest says so: by format, or by a step of at most four places."""
+    """A number is a decimal if the manifest says so: by format, or by a step of at most four decimal places."""
     step = node.get("multipleOf")
     if step is None:
         return bool(node.get("format") == "decimal")
@@ -248,18 +241,16 @@ def _refused(path: Path, value: JSON, expected: str) -> InvalidArgsError:
 
 
 MAX_ERRORS: Final = 3
-"""How many of the problems with one call's args are told; the rest follow from these or come next time."""
+"""Problems reported per call; the others often follow from these."""
 
-_MAX_MESSAGE: Final = (
-    200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
-)
+_MAX_MESSAGE: Final = 200  # characters of a jsonschema message; a longer one quotes a long value
 
 
 class InputCodec:
-    """One tool's args, from JSON to `context.input`. Built once per manifest.
+    """Converts one tool's arguments from JSON to `context.input`. Built once per manifest.
 
     Raises:
-        ValueError: the manifest's schema is not one, or holds what no call could pass.
+        ValueError: the manifest's schema is invalid, or no call could satisfy it.
     """
 
     def __init__(self, manifest: ToolManifest) -> None:
@@ -271,7 +262,7 @@ class InputCodec:
         self._tool = manifest.tool
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the validator, which is made anew: another process that has checked a manifest sends its codec."""
+        """All but the validator, which is rebuilt: a loader process sends the codec of a checked manifest."""
         return {name: value for name, value in self.__dict__.items() if name != "_validator"} | {
             "schema": self._validator.schema
         }
@@ -282,7 +273,7 @@ class InputCodec:
 
     @property
     def cedar_type(self) -> Mapping[str, Any]:
-        """The type of `context.input` for the Cedar schema."""
+        """The type of `context.input` in the Cedar schema."""
         return self._record.cedar_type
 
     @property
@@ -291,14 +282,14 @@ class InputCodec:
         return frozenset(self._record.unseen_names(()))
 
     def encode(self, args: JSON) -> EncodedArgs:
-        """The args as policy sees them.
+        """The arguments as policy sees them.
 
         Raises:
-            InvalidArgsError: they do not fit the manifest; the text says where.
+            InvalidArgsError: they do not match the manifest; the message names the place.
         """
         try:
             problems = [
-                self._told(error) for error, _ in zip(self._errors(args), range(MAX_ERRORS), strict=False)
+                self._describe(error) for error in islice(self._validator.iter_errors(args), MAX_ERRORS)
             ]
         except (RecursionError, referencing.exceptions.Unresolvable) as error:
             raise InvalidArgsError(f"the schema of {self._tool!r} cannot be applied to these args") from error
@@ -308,13 +299,10 @@ class InputCodec:
         value = self._record.encode(args, (), unseen)
         return EncodedArgs(input=value, unseen=tuple(sorted(unseen)))
 
-    def _errors(self, args: JSON) -> Iterator[ValidationError]:
-        return iter(self._validator.iter_errors(args))
-
-    def _told(self, error: ValidationError) -> str:
+    def _describe(self, error: ValidationError) -> str:
         place = "/".join(str(part) for part in error.absolute_path) or "args"
         path = error.absolute_path
-        # at the root a message quotes everything
+        # at the root a message quotes all arguments
         hidden = path[0] in self._secret if path else bool(self._secret)
         if hidden or len(error.message) > _MAX_MESSAGE:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"

@@ -71,15 +71,12 @@ def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
 
 def rows_of(model: type[_AnyRow], found: Iterable[Iterable[Any]]) -> list[_AnyRow]:
     """The rows of a query that selects every column of ``model`` in order."""
-    names = _columns(model)
-    return [_loaded_row(model, dict(zip(names, row, strict=True))) for row in found]
-
-
-def _loaded_row(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
-    """A row from the database: no validation and no defaults."""
-    row = object.__new__(model)
-    row.__dict__.update(values)
-    return row
+    rows = []
+    for values in found:  # no validation and no defaults: the values come from the database
+        row = object.__new__(model)
+        row.__dict__.update(zip(_columns(model), values, strict=True))
+        rows.append(row)
+    return rows
 
 
 def table(row: type[SQLModel]) -> Table:
@@ -87,7 +84,7 @@ def table(row: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(row.__tablename__)]
 
 
-def partial(condition: str | TextClause) -> dict[str, TextClause]:
+def partial(condition: str | TextClause) -> dict[str, Any]:
     """The arguments of an Index that covers only the rows of a condition, on both engines."""
     where = text(condition) if isinstance(condition, str) else condition
     return {"sqlite_where": where, "postgresql_where": where}

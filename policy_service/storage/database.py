@@ -10,6 +10,7 @@ A fault of the database is raised as ``StorageUnavailableError``. What a unit ra
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,7 +122,7 @@ class Database:
     def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
         from policy_service.storage import postgres  # imports psycopg, which SQLite does not need
 
-        waits, name = limits.busy_timeout_ms, postgres.make_application_name()
+        waits, name = limits.busy_timeout_ms, f"countersign-{secrets.token_hex(8)}"
         engine = postgres.open_pool(
             self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits, name=name
         )
@@ -171,10 +172,7 @@ class Database:
             self._pending.release()
             raise
         observed.observe(future)  # runs in the caller's context
-        future.add_done_callback(self._release_pending)
-
-    def _release_pending(self, _done: object) -> None:
-        self._pending.release()
+        future.add_done_callback(lambda _: self._pending.release())
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after commits, in the writer's thread. It must return at once."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +48,6 @@ _USER_TIMEOUT_MS = (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000  # the same for
 _RESPONSE_S = 30.0  # in addition to the lock timeout; a statement takes milliseconds
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run; the other transaction finishes meanwhile
 _random = random.SystemRandom()
-_NAME = "countersign"
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
     "AND application_name LIKE 'countersign%' AND application_name <> current_setting('application_name')"
@@ -107,20 +105,13 @@ def _with_timeout(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
         return answer
 
 
-def make_application_name() -> str:
-    """The name of one open database on the server."""
-    return f"{_NAME}-{secrets.token_hex(8)}"
-
-
 def count_other_connections(conn: Connection) -> int:
     """How many connections other processes of this service have."""
     found: int = conn.execute(_OTHERS).scalar_one()
     return found
 
 
-def open_pool(
-    url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int, name: str = _NAME
-) -> Engine:
+def open_pool(url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int, name: str) -> Engine:
     """An engine over a small pool; times arrive in UTC. Locks, responses and idle transactions all have a timeout.
     ``name`` is its ``application_name`` on the server.
     """

@@ -117,7 +117,7 @@ async def test_a_fault_of_the_host_denies(folder: BundleFolder, host: Host, how:
     host.how = how
     facts = await gather(bundle)
     assert why in str(facts.alarm)
-    assert facts.failed == "source 'bank' could not be used; the operator has been told, try again later"
+    assert facts.failed == "source 'bank' could not be used; the operator is notified, try again later"
     assert TOKEN not in str(facts.alarm)
     host.how = None
     assert (await gather(bundle)).failed is None, "and then it works again"

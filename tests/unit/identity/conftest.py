@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.storage.databases import *
+from tests.unit.storage.databases import *  # noqa: F403
 
 
 @pytest.fixture
