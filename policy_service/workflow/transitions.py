@@ -34,20 +34,6 @@ from policy_service.storage.tables import (
 from policy_service.storage.types import new_id
 from policy_service.workflow.metering import release_reservation
 
-
-@dataclass(frozen=True)
-class TransitionReason:
-    """Who causes a transition and why, for the audit log."""
-
-    actor: str  # "agent:NAME", "person:ISS|SUB" or "service"
-    why: str  # a verb or reason code: submit, vote, sibling, superseded, ...
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-    def because(self, why: str) -> TransitionReason:
-        """The same actor with another reason."""
-        return TransitionReason(self.actor, why, self.detail)
-
-
 SERVICE = "service"
 
 
@@ -59,6 +45,36 @@ def agent_actor(name: str) -> str:
 def person_actor(iss: str, sub: str) -> str:
     """The actor text of a person."""
     return f"person:{iss}|{sub}"
+
+
+@dataclass(frozen=True)
+class TransitionReason:
+    """Who causes a transition and why, for the audit log."""
+
+    actor: str  # "agent:NAME", "person:ISS|SUB" or "service"
+    why: str  # a verb or reason code: submit, vote, sibling, superseded, ...
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def by_agent(cls, name: str, why: str, detail: Mapping[str, Any] | None = None) -> TransitionReason:
+        """A transition that an agent causes."""
+        return cls(agent_actor(name), why, detail or {})
+
+    @classmethod
+    def by_person(
+        cls, iss: str, sub: str, why: str, detail: Mapping[str, Any] | None = None
+    ) -> TransitionReason:
+        """A transition that a person causes."""
+        return cls(person_actor(iss, sub), why, detail or {})
+
+    @classmethod
+    def by_service(cls, why: str) -> TransitionReason:
+        """A transition that the service causes by itself."""
+        return cls(SERVICE, why)
+
+    def because(self, why: str) -> TransitionReason:
+        """The same actor with another reason."""
+        return TransitionReason(self.actor, why, self.detail)
 
 
 def audit_effect(
@@ -102,7 +118,7 @@ def transition_review(tx: Tx, review: ReviewRow, to: str, cause: TransitionReaso
     publish_review_event(tx, review, kind, cause, came_from=was)
     if settles:
         for proposal in review_tables.open_proposals(tx.conn, review.review_id):
-            transition_proposal(tx, review, proposal, LAPSED, TransitionReason(SERVICE, f"review_{to}"))
+            transition_proposal(tx, review, proposal, LAPSED, TransitionReason.by_service(f"review_{to}"))
 
 
 def transition_proposal(

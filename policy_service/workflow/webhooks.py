@@ -1,7 +1,7 @@
 """Webhooks: enqueue audit events for each receiver, and deliver them.
 
 Each receiver has a cursor in the audit log and a lane in the outbox. One unit of work moves the cursor and writes the
-messages, so no event is lost or duplicated, whichever replica runs. A message holds ids and codes. Its id is derived
+messages, so no event is lost or duplicated on any replica. A message holds ids and codes. Its id is derived
 from the receiver and the index, so a receiver recognizes repeats. Several messages are sent at once, so order is not
 guaranteed; the index gives it. One process at a time sends to a receiver, by lease. A failing receiver is paused and
 then tried with one message at a time.
@@ -88,7 +88,7 @@ def webhook_lane(name: str) -> str:
 
 
 def webhook_id(issuer: str, name: str, index: int) -> str:
-    """The message id: the same for the same event and receiver, whichever replica sends it and however often."""
+    """The message id: the same for the same event and receiver, on any replica and for any repeat."""
     named = canonicalize({"index": index, "iss": issuer, "webhook": name})
     digest = hashlib.sha256(b"countersign/webhook/v1\n" + named).hexdigest()
     return f"evt_{digest[:32]}"

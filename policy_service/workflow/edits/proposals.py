@@ -64,9 +64,7 @@ from policy_service.workflow.effects.revisions import RevisionRequest, create_re
 from policy_service.workflow.reviews.vote import require_same_bytes
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     insert,
-    person_actor,
     publish_review_event,
     transition_proposal,
 )
@@ -98,11 +96,11 @@ async def propose(ctx: Context, voter: Voter, proposed: ProposalRequest) -> Prop
         RequestError: reason_required, rate_limited, or what is wrong with the arguments.
     """
 
-    async def under(bundle: Bundle) -> ProposalRow:
+    async def work(bundle: Bundle) -> ProposalRow:
         txn = (await ctx.db.read(lambda conn: repository.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
@@ -137,7 +135,7 @@ def _propose(
             "give a reason: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED
         )
     args = canonical_proposed_args(bundle, case.effect, proposed.args)
-    cause = TransitionReason(person_actor(voter.iss, voter.sub), "proposed")
+    cause = TransitionReason.by_person(voter.iss, voter.sub, "proposed")
     made = review_tables.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
     if mine is not None and (mine.args, mine.reason) == (args, reason):
@@ -202,7 +200,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
         ConflictError: proposal_closed.
     """
 
-    async def under(bundle: Bundle) -> Snapshot:
+    async def work(bundle: Bundle) -> Snapshot:
         proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
         case = await ctx.db.read(lambda conn: read_review_context(conn, proposal.review_id))
         _require_visible_to(by, case)
@@ -210,7 +208,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
         facts = await gather_facts(bundle, named.effects, ctx.clock())
         return await ctx.db.write(lambda tx: _accept(tx, ctx, bundle, by, proposal, named, facts))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _require_visible_to(by: Caller | Voter, case: ReviewContext) -> None:
@@ -234,7 +232,7 @@ def _require_may_answer(
     if isinstance(by, Caller):
         _require_visible_to(by, case)
         require_active_caller(tx, by)
-        return TransitionReason(agent_actor(by.agent), "submit")
+        return TransitionReason.by_agent(by.agent, "submit")
     require_active_person(tx, by.iss, by.sub)
     if by.key != case.agent.owner:
         owner = case.agent.owner or f"no one: {case.agent.name} has no owner"
@@ -246,7 +244,7 @@ def _require_may_answer(
         raise ForbiddenError(
             "you proposed it yourself; the agent has to accept it", code=ErrorCode.NOT_ELIGIBLE
         )
-    return TransitionReason(person_actor(by.iss, by.sub), "submit")
+    return TransitionReason.by_person(by.iss, by.sub, "submit")
 
 
 def _proposal_closed_error(proposal: ProposalRow) -> ConflictError:
@@ -278,7 +276,19 @@ def _accept(
     rev = case.snapshot.head_rev + 1
     transition_proposal(tx, case.review, proposal, ACCEPTED, cause.because("accepted"), became_rev=rev)
     supersede(tx, case.snapshot, cause)
-    return create_revision(tx, ctx, _asked(bundle, by, case.snapshot, named, facts), agent, rev, cause)
+    row, caller = case.snapshot.transaction, by if isinstance(by, Caller) else None
+    asked = RevisionRequest(
+        bundle=bundle,
+        named=named,
+        facts=facts,
+        run_key=row.run_key,
+        independent=row.independent,
+        claimed=row.claimed,
+        method=weakest_auth_method(case.snapshot, caller),
+        jkt=row.jkt if caller is None else caller.jkt,
+        trace=tracing.current_traceparent(),
+    )
+    return create_revision(tx, ctx, asked, agent, rev, cause)
 
 
 def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> AgentRow:
@@ -298,28 +308,6 @@ def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> A
         )
     require_not_stopped(tx, [effect.tool for effect in case.snapshot.effects])
     return require_effect_agent(tx, case.agent.name)
-
-
-def _asked(
-    bundle: Bundle,
-    by: Caller | Voter,
-    head: Snapshot,
-    named: IdentifiedTransaction,
-    facts: Mapping[str, Facts],
-) -> RevisionRequest:
-    """The same list by the same agent, with its weakest authentication method."""
-    row, caller = head.transaction, by if isinstance(by, Caller) else None
-    return RevisionRequest(
-        bundle=bundle,
-        named=named,
-        facts=facts,
-        run_key=row.run_key,
-        independent=row.independent,
-        claimed=row.claimed,
-        method=weakest_auth_method(head, caller),
-        jkt=row.jkt if caller is None else caller.jkt,
-        trace=tracing.current_traceparent(),
-    )
 
 
 # -- declining ---------------------------------------------------------------------------------------------------------
@@ -357,5 +345,5 @@ def _declining(tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: Propos
     _require_visible_to(by, case)
     if isinstance(by, Voter) and (by.iss, by.sub) == (proposal.iss, proposal.sub):
         require_active_person(tx, by.iss, by.sub)
-        return TransitionReason(person_actor(by.iss, by.sub), "taken_back")
+        return TransitionReason.by_person(by.iss, by.sub, "taken_back")
     return _require_may_answer(tx, by, case, proposal).because("declined")

@@ -34,7 +34,7 @@ from policy_service.workflow.effects.evaluation import (
     with_stable_bundle,
 )
 from policy_service.workflow.effects.outcomes import expire_if_unused
-from policy_service.workflow.transitions import SERVICE, TransitionReason
+from policy_service.workflow.transitions import TransitionReason
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ async def _reevaluate_open(ctx: Context) -> int:
 
 
 async def _reevaluate_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
-    async def under(bundle: Bundle) -> None:
+    async def work(bundle: Bundle) -> None:
         snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
         effect = snapshot.find(effect_id)
         if effect is not None:
@@ -114,12 +114,12 @@ async def _reevaluate_one(ctx: Context, effect_id: str, txn: str, rev: int) -> N
         agent = repository.agent_of(tx.conn, snapshot.transaction.agent)
         if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
             return
-        cause = TransitionReason(SERVICE, "activation")
+        cause = TransitionReason.by_service("activation")
         answer = reevaluate(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
         apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
         expire_if_unused(tx, snapshot)  # its validity may be shorter now than the time that has passed
 
-    await with_stable_bundle(ctx, under)
+    await with_stable_bundle(ctx, work)
 
 
 def _undecided_page(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:

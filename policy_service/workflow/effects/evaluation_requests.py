@@ -69,7 +69,7 @@ async def decide_live(ctx: Context, caller: Caller, request: EvaluationRequest) 
         UnauthenticatedError: its key was revoked meanwhile.
     """
 
-    async def under(bundle: Bundle) -> list[tuple[str, Decision]]:
+    async def work(bundle: Bundle) -> list[tuple[str, Decision]]:
         decided = await _decide(ctx, bundle, caller, request)
         for effect, _ in decided:
             manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
@@ -81,7 +81,7 @@ async def decide_live(ctx: Context, caller: Caller, request: EvaluationRequest) 
         await ctx.db.write(lambda tx: _audit(tx, ctx, bundle, caller, decided))
         return [(effect.tool, decision) for effect, decision in decided]
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _audit(tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, decided: _Decided) -> None:

@@ -23,7 +23,6 @@ from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import new_id, time_text
 from policy_service.workflow.effects.outcomes import expire_effect
 from policy_service.workflow.transitions import (
-    SERVICE,
     TransitionReason,
     insert,
     publish_review_event,
@@ -98,7 +97,7 @@ def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
     if every is not None and due is not None:
         following = due + every * max(1, (tx.now - due) // every + 1)
     set_columns(tx, review, reminded_at=tx.now, remind_at=following)
-    publish_review_event(tx, review, "review_reminded", TransitionReason(SERVICE, "unanswered"))
+    publish_review_event(tx, review, "review_reminded", TransitionReason.by_service("unanswered"))
 
 
 def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
@@ -109,7 +108,7 @@ def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
         return
     now = time_text(tx.now)
     due = {key for key, at in review.escalates.items() if at <= now}
-    escalate(tx, review, effect, due, TransitionReason(SERVICE, "unanswered"))
+    escalate(tx, review, effect, due, TransitionReason.by_service("unanswered"))
 
 
 def escalate(

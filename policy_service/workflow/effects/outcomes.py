@@ -1,8 +1,8 @@
 """How effects end, what their outcomes mean for the transaction, and which tasks that leaves to people.
 
 An effect that ends unfired takes its siblings along: one transaction commits as one. A compensation ends alone; its
-forward effect then remains fired, which is a task. Whatever fired and should not remain is a task, because otherwise
-no one would learn of it (I-14).
+forward effect then remains fired. A fired effect that should not remain is a task, because otherwise no one would learn
+of it (I-14).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.transitions import (
-    SERVICE,
     TransitionReason,
     close_review,
     open_task,
@@ -50,7 +49,7 @@ def end_effect(
 
 def expire_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
     """End an effect whose review was not answered, or whose release was not used, in time."""
-    end_effect(tx, snapshot, effect, EffectState.EXPIRED, TransitionReason(SERVICE, "expired"))
+    end_effect(tx, snapshot, effect, EffectState.EXPIRED, TransitionReason.by_service("expired"))
 
 
 def expire_if_unused(tx: Tx, snapshot: Snapshot) -> bool:

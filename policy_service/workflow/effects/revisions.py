@@ -77,7 +77,7 @@ class RevisionRequest:
 def create_revision(
     tx: Tx,
     ctx: Context,
-    asked: RevisionRequest,
+    request: RevisionRequest,
     agent: AgentRow,
     rev: int,
     cause: TransitionReason,
@@ -89,15 +89,15 @@ def create_revision(
     Raises:
         QuotaError: too_many_open.
     """
-    effects = [new_effect_row(asked.bundle, effect, rev) for effect in asked.named.effects]
-    lock_meters(tx, asked.bundle, effects)
-    about = {"txn_size": len(effects), "claimed": asked.claimed, "method": asked.method}
+    effects = [new_effect_row(request.bundle, effect, rev) for effect in request.named.effects]
+    lock_meters(tx, request.bundle, effects)
+    about = {"txn_size": len(effects), "claimed": request.claimed, "method": request.method}
     answers = [
-        evaluate_new_effect(tx, ctx, asked.bundle, agent, effect, asked.facts[effect.effect_id], **about)
+        evaluate_new_effect(tx, ctx, request.bundle, agent, effect, request.facts[effect.effect_id], **about)
         for effect in effects
     ]
     at_once = all(decision.outcome is Verdict.RELEASE for decision, _ in answers)
-    snapshot = Snapshot(_transaction_row(tx, asked, agent, rev, at_once=at_once), effects, head_rev=rev)
+    snapshot = Snapshot(_transaction_row(tx, request, agent, rev, at_once=at_once), effects, head_rev=rev)
     transaction = snapshot.transaction
     if not first:
         snapshot.proposals = review_tables.active_proposals(tx.conn, transaction.txn)
@@ -107,15 +107,15 @@ def create_revision(
     if at_once:
         transaction.ready_at, transaction.valid_until = release_window(snapshot, tx.now)
     insert(tx, transaction)
-    _audit_submission(tx, snapshot, cause, asked.trace)
+    _audit_submission(tx, snapshot, cause, request.trace)
     for effect, (decision, reading) in zip(effects, answers, strict=True):
         edits = [edit.proposal_id for edit in snapshot.edits_of(effect)]
         audit_submitted_effect(tx, effect, cause, edits=edits)
-        facts = asked.facts[effect.effect_id]
+        facts = request.facts[effect.effect_id]
         effect.decision_id = record_decision(tx, snapshot, effect, decision, facts, reading, cause)
         insert(tx, effect)
         if decision.outcome is Verdict.REVIEW:
-            open_review(tx, asked.bundle, snapshot, effect, gates_of(effect), cause)
+            open_review(tx, request.bundle, snapshot, effect, gates_of(effect), cause)
     if any(effect.state == EffectState.DENIED.value for effect in effects):
         withdraw_siblings(tx, snapshot, cause.because("sibling"))
         sync_transaction_state(tx, snapshot, cause.because("denied"))
@@ -159,21 +159,21 @@ def _editors(snapshot: Snapshot) -> list[str]:
 
 
 def _transaction_row(
-    tx: Tx, asked: RevisionRequest, agent: AgentRow, rev: int, *, at_once: bool
+    tx: Tx, request: RevisionRequest, agent: AgentRow, rev: int, *, at_once: bool
 ) -> TransactionRow:
     return TransactionRow(
-        txn=asked.named.txn,
+        txn=request.named.txn,
         rev=rev,
         agent=agent.name,
-        run_key=asked.run_key,
-        independent=asked.independent,
-        method=asked.method,
-        jkt=asked.jkt,
+        run_key=request.run_key,
+        independent=request.independent,
+        method=request.method,
+        jkt=request.jkt,
         # a denied list starts in review as well; this unit ends it later, with its siblings
         state=(TxnState.READY if at_once else TxnState.REVIEW).value,
-        txn_digest=asked.named.txn_digest,
-        aud=asked.named.aud,
-        claimed=dict(asked.claimed),
+        txn_digest=request.named.txn_digest,
+        aud=request.named.aud,
+        claimed=dict(request.claimed),
         submitted_at=tx.now,
     )
 

@@ -12,7 +12,7 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.authorization import require_owning_agent
 from policy_service.workflow.effects.outcomes import end_effect
-from policy_service.workflow.transitions import TransitionReason, agent_actor
+from policy_service.workflow.transitions import TransitionReason
 
 
 async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:
@@ -34,6 +34,6 @@ def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
         return snapshot
     if state not in {TxnState.REVIEW, TxnState.READY}:
         raise ConflictError("it was redeemed already; report its outcomes", code=ErrorCode.ALREADY_REDEEMED)
-    cause = TransitionReason(agent_actor(caller.agent), "withdrawn")
+    cause = TransitionReason.by_agent(caller.agent, "withdrawn")
     end_effect(tx, snapshot, snapshot.effects[0], EffectState.WITHDRAWN, cause, reason)
     return snapshot

@@ -41,7 +41,7 @@ from policy_service.workflow.effects.outcomes import (
 )
 from policy_service.workflow.releases.submit import delete_expired_keys
 from policy_service.workflow.slack.enqueue import delete_expired_slack_rows
-from policy_service.workflow.transitions import SERVICE, TransitionReason, transition_effect
+from policy_service.workflow.transitions import TransitionReason, transition_effect
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ async def expire_compensations(ctx: Context) -> int:
 async def open_compensation_tasks(ctx: Context) -> int:
     """Open tasks about fired effects that should be compensated, without a request to; returns how many."""
     grace = timedelta(seconds=ctx.settings.outcome_grace_s)
-    cause = TransitionReason(SERVICE, "not_compensated")
+    cause = TransitionReason.by_service("not_compensated")
     return await _each(
         ctx, UNCOMPENSATED, lambda tx, snap, row: compensation_due(tx, _effect(snap, row), cause), grace
     )
@@ -220,7 +220,7 @@ def _move(tx: Tx, queue: DueQueue, move: _Handler, grace: timedelta, row: DueRow
 
 
 def _mark_unknown(tx: Tx, snapshot: Snapshot, row: DueRow) -> None:
-    cause, effect = TransitionReason(SERVICE, "not_reported"), _effect(snapshot, row)
+    cause, effect = TransitionReason.by_service("not_reported"), _effect(snapshot, row)
     transition_effect(tx, effect, EffectState.UNKNOWN, cause)
     apply_outcome(tx, snapshot, effect, cause)
     sync_transaction_state(tx, snapshot, cause)

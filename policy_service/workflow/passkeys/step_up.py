@@ -7,7 +7,7 @@ A step-up begins with a nonce, stored for one review, person and session. The pa
 
 and the vote carries the assertion. It is verified in these steps:
 
-1. The nonce is spent, in a commit of its own, so it can never be used again whatever follows.
+1. The nonce is spent, in a commit of its own, so it can never be used again, even if a later step fails.
 2. The nonce must be for this review, person and session, and not expired.
 3. The passkey must be this person's and count now.
 4. The assertion must be over the challenge of exactly this vote, for this RP id and origin, with user presence and

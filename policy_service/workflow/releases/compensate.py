@@ -64,7 +64,6 @@ from policy_service.workflow.metering import lock_meters
 from policy_service.workflow.releases.release import mint, sign_releases
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     close_tasks,
     insert,
     transition_effect,
@@ -92,7 +91,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         ConflictError: the effect did not fire, or has no compensation (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> CompensationResult:
+    async def work(bundle: Bundle) -> CompensationResult:
         snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
@@ -108,7 +107,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         effect = _require(after, undo.effect_id)
         return CompensationResult(after, effect, next(iter(sign_releases(ctx, claims)), None))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _require(snapshot: Snapshot, effect_id: str) -> EffectRow:
@@ -169,7 +168,7 @@ def _record_impossible(tx: Tx, caller: Caller, txn: str, effect_id: str, why: st
     tx = lock_transaction(tx, txn)
     snapshot = repository.require_transaction(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
-    cause = TransitionReason(agent_actor(caller.agent), "compensate")
+    cause = TransitionReason.by_agent(caller.agent, "compensate")
     compensation_impossible(tx, snapshot, forward, why, cause)
 
 
@@ -181,7 +180,7 @@ def _compensate(
     snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     require_active_caller(tx, caller, "compensate")
-    cause = TransitionReason(agent_actor(caller.agent), "compensate")
+    cause = TransitionReason.by_agent(caller.agent, "compensate")
     undo = _known(snapshot, effect_id)
     if undo is None:
         undo = _build(bundle, snapshot, effect_id)

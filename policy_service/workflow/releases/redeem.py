@@ -59,7 +59,7 @@ from policy_service.workflow.effects.evaluation import (
 )
 from policy_service.workflow.effects.outcomes import expire_if_unused, sync_transaction_state
 from policy_service.workflow.releases.release import not_ready_error, receipt_claims, require_revision
-from policy_service.workflow.transitions import TransitionReason, agent_actor, insert, transition_effect
+from policy_service.workflow.transitions import TransitionReason, insert, transition_effect
 
 Redemption = tuple[Snapshot, ReceiptClaims | None]
 """What a unit of work leaves: the transaction, and the receipt to sign, or None if nothing was redeemed."""
@@ -88,7 +88,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
         ConflictError: already_redeemed, superseded, not_ready.
     """
 
-    async def under(bundle: Bundle) -> RedeemResult:
+    async def work(bundle: Bundle) -> RedeemResult:
         known = await ctx.db.read(lambda conn: repository.attempt_of(conn, caller.agent, attempt_id))
         claims = [] if known is not None else _verify_releases(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
@@ -97,7 +97,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
         )
         return sign_receipt(ctx, redemption, attempt_id)
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def sign_receipt(ctx: Context, redemption: Redemption, attempt_id: str) -> RedeemResult:
@@ -152,7 +152,7 @@ def _redeem(
     _require_newest_decisions(snapshot, effects, claims)
     own = caller.agent == transaction.agent
     agent = redeemer if own else require_effect_agent(tx, transaction.agent, effects[0].kind)
-    cause = TransitionReason(agent_actor(caller.agent), "redeem")
+    cause = TransitionReason.by_agent(caller.agent, "redeem")
     answers = reevaluate_each(tx, ctx, bundle, agent, snapshot, effects, facts, cause, caller)
     for effect, answer in answers:
         apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
@@ -283,7 +283,7 @@ def redeem_effects(
         ConflictError: another unit redeemed one of them first, or a token was used already.
     """
     require_active_commit(tx, ctx, bundle)
-    cause = TransitionReason(agent_actor(caller.agent), "redeem", {"attempt_id": attempt_id})
+    cause = TransitionReason.by_agent(caller.agent, "redeem", {"attempt_id": attempt_id})
     attempt = AttemptRow(
         attempt_id=attempt_id,
         txn=snapshot.transaction.txn,

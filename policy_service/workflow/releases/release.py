@@ -44,7 +44,7 @@ from policy_service.workflow.authorization import (
     require_redeemer,
 )
 from policy_service.workflow.effects.outcomes import expire_if_unused
-from policy_service.workflow.transitions import TransitionReason, agent_actor, audit_effect
+from policy_service.workflow.transitions import TransitionReason, audit_effect
 
 _JTI_BYTES = 16  # 128 random bits: unguessable and unique
 
@@ -90,7 +90,7 @@ def _release(
     until = transaction.valid_until
     if transaction.state != TxnState.READY.value or until is None:
         raise not_ready_error(snapshot, snapshot.effects)
-    cause = TransitionReason(agent_actor(caller.agent), "release")
+    cause = TransitionReason.by_agent(caller.agent, "release")
     return snapshot, mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
 
 

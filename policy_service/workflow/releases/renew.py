@@ -46,7 +46,7 @@ from policy_service.workflow.releases.redeem import (
     sign_receipt,
 )
 from policy_service.workflow.releases.release import receipt_claims
-from policy_service.workflow.transitions import TransitionReason, agent_actor, audit_effect, set_columns
+from policy_service.workflow.transitions import TransitionReason, audit_effect, set_columns
 
 
 async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Sequence[str]) -> RedeemResult:
@@ -58,7 +58,7 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
         ConflictError: an effect has an outcome already (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> RedeemResult:
+    async def work(bundle: Bundle) -> RedeemResult:
         _, snapshot = await ctx.db.read(lambda conn: _attempt_and_snapshot(conn, caller, attempt_id))
         wanted = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in effect_ids]
         facts = await gather_facts(bundle, wanted, ctx.clock())
@@ -67,7 +67,7 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
         )
         return sign_receipt(ctx, redemption, attempt_id)
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> tuple[AttemptRow, Snapshot]:
@@ -92,7 +92,7 @@ def _renew(
     require_active_caller(tx, caller, attempt.kind)
     effects = [_unfired_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
     require_not_stopped(tx, [effect.tool for effect in effects])
-    cause = TransitionReason(agent_actor(caller.agent), "renew", {"attempt_id": attempt_id})
+    cause = TransitionReason.by_agent(caller.agent, "renew", {"attempt_id": attempt_id})
     allowed = (
         not _has_expired(tx, snapshot, effects, cause.actor)
         and _all_released(tx, ctx, bundle, snapshot, effects, facts, caller, cause)

@@ -28,7 +28,6 @@ from policy_service.workflow.releases.restore_redemption import (
 )
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     audit_effect,
     close_tasks,
     open_task,
@@ -73,7 +72,7 @@ def _report(
         tx = lock_transaction(tx, attempt.txn)
     snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
-    cause = TransitionReason(agent_actor(caller.agent), "report", {"attempt_id": sent.attempt_id})
+    cause = TransitionReason.by_agent(caller.agent, "report", {"attempt_id": sent.attempt_id})
     for outcome in sent.outcomes:
         effect = snapshot.find(outcome.effect_id)
         if effect is None or effect.redeemed_by != sent.attempt_id:

@@ -54,7 +54,6 @@ from policy_service.workflow.metering import MeterReading, reserve_redeemed
 from policy_service.workflow.revocation.restore import OPEN_STATES, RESTORED_TASK, mark_unknown
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     audit_effect,
     insert,
     open_task,
@@ -154,7 +153,7 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, proof: ReceiptPro
         NotFoundError, ConflictError: a compensation of an effect that is not known to have fired; report that first.
     """
     claims = proof.claims
-    cause = TransitionReason(agent_actor(caller.agent), "recalled", {"attempt_id": claims.attempt})
+    cause = TransitionReason.by_agent(caller.agent, "recalled", {"attempt_id": claims.attempt})
     if repository.agent_of(tx.conn, claims.sub) is None:
         raise ForbiddenError(
             f"the agent {claims.sub!r} is no longer enrolled: policy-service agent enroll {claims.sub}"

@@ -55,7 +55,7 @@ from policy_service.workflow.releases.redeem import (
 )
 from policy_service.workflow.releases.release import build_releases, mint, sign_releases
 from policy_service.workflow.reviews.unsatisfiable import check_new_reviews
-from policy_service.workflow.transitions import TransitionReason, agent_actor
+from policy_service.workflow.transitions import TransitionReason
 
 _REDEEMED = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
@@ -89,11 +89,11 @@ class _Submission:
     request: SubmitRequest
     key: IdempotencyKey
     edits: Edits
-    asked: RevisionRequest
+    revision: RevisionRequest
 
     @property
     def named(self) -> IdentifiedTransaction:
-        return self.asked.named
+        return self.revision.named
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
     """
     _require_current_epoch(ctx, request.epoch)
 
-    async def under(bundle: Bundle) -> _Stored:
+    async def work(bundle: Bundle) -> _Stored:
         edits: Edits = {}
         while True:  # once more for each proposal that was accepted meanwhile
             submission = await _prepare(ctx, bundle, caller, request, key, edits)
@@ -135,7 +135,7 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
             except _ArgumentsEditedError as edited:
                 edits = edited.edits
 
-    stored = await with_stable_bundle(ctx, under)
+    stored = await with_stable_bundle(ctx, work)
     if stored.receipt is None:
         snapshot = await check_new_reviews(ctx, stored.snapshot) if stored.created else stored.snapshot
         return SubmitResult(snapshot, stored.created)
@@ -169,7 +169,7 @@ async def _prepare(
 ) -> _Submission:
     named = identify_transaction(bundle, caller.agent, request, edits)
     facts = await gather_facts(bundle, named.effects, ctx.clock())
-    asked = RevisionRequest(
+    revision = RevisionRequest(
         bundle=bundle,
         named=named,
         facts=facts,
@@ -180,7 +180,7 @@ async def _prepare(
         jkt=caller.jkt,
         trace=tracing.current_traceparent(),
     )
-    return _Submission(caller, request, key, edits, asked)
+    return _Submission(caller, request, key, edits, revision)
 
 
 def _submit_and_redeem(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
@@ -197,10 +197,10 @@ def _submit_and_redeem(tx: Tx, ctx: Context, submission: _Submission) -> _Stored
     # edited arguments are not what the caller sent: it must see them before they are redeemed
     if not stored.created or transaction.state != TxnState.READY.value or transaction.edited_by:
         return stored
-    cause = TransitionReason(agent_actor(caller.agent), "release")
+    cause = TransitionReason.by_agent(caller.agent, "release")
     releases = mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
     jtis = {claims.detail.effect_id: claims.jti for claims in releases}
-    bundle = submission.asked.bundle
+    bundle = submission.revision.bundle
     receipt = redeem_effects(tx, ctx, bundle, snapshot, snapshot.effects, caller, attempt_id, jtis)
     return _Stored(snapshot, stored.created, tuple(releases), receipt)
 
@@ -219,7 +219,7 @@ def _repeat(
 
 
 def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
-    require_current_bundle(ctx, submission.asked.bundle)
+    require_current_bundle(ctx, submission.revision.bundle)
     agent = require_active_caller(tx, submission.caller)
     named = submission.named
     require_not_stopped(tx, [effect.tool for effect in named.effects])
@@ -228,8 +228,8 @@ def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
     head = repository.load(tx.conn, named.txn)
     if head is not None:
         return _submit_again(tx, ctx, submission, agent, head)
-    cause = TransitionReason(agent_actor(agent.name), "submit")
-    return _Stored(create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
+    cause = TransitionReason.by_agent(agent.name, "submit")
+    return _Stored(create_revision(tx, ctx, submission.revision, agent, 1, cause, first=True), created=True)
 
 
 def _submit_again(tx: Tx, ctx: Context, submission: _Submission, agent: AgentRow, head: Snapshot) -> _Stored:
@@ -247,11 +247,11 @@ def _submit_again(tx: Tx, ctx: Context, submission: _Submission, agent: AgentRow
         return _Stored(denied, created=False)
     if (edits := edits_of(accepted_proposals(tx.conn, named.txn))) != submission.edits:
         raise _ArgumentsEditedError(edits)
-    cause = TransitionReason(agent_actor(agent.name), "submit")
+    cause = TransitionReason.by_agent(agent.name, "submit")
     if state in _OPEN:
         supersede(tx, head, cause)
     rev = head.transaction.rev + 1
-    return _Stored(create_revision(tx, ctx, submission.asked, agent, rev, cause), created=True)
+    return _Stored(create_revision(tx, ctx, submission.revision, agent, rev, cause), created=True)
 
 
 def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:

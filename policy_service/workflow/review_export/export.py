@@ -3,7 +3,7 @@
     {"format", "content", "seal", "jwk"}
 
 The seal is this service's JWS over the digest of the content, so no member can be changed. Passkey assertions in it
-prove themselves, whoever sealed the file. Arguments with secrets are left out; their digest represents them. An export
+are proofs independent of the seal. Arguments with secrets are left out; their digest represents them. An export
 stores nothing.
 """
 

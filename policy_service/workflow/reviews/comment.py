@@ -24,7 +24,6 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
@@ -44,9 +43,7 @@ from policy_service.workflow.authorization import require_active_caller, require
 from policy_service.workflow.effects.outcomes import expire_effect
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     insert,
-    person_actor,
     publish_review_event,
 )
 
@@ -73,9 +70,9 @@ class CommentDraft:
 
 
 async def comment(
-    ctx: Context, voter: Voter, remark: CommentDraft, *, still: Callable[[Tx], None] = lambda tx: None
+    ctx: Context, voter: Voter, remark: CommentDraft, *, recheck: Callable[[Tx], None] = lambda tx: None
 ) -> None:
-    """Write a comment, or ask the agent. ``still`` runs in the unit of work, and raises if the writer no longer may.
+    """Write a comment, or ask the agent. ``recheck`` runs in the unit of work, and raises if the writer no longer may.
 
     Raises:
         NotFoundError: no such review.
@@ -85,7 +82,7 @@ async def comment(
     """
     text = require_text(remark.text)
     review = await ctx.db.read(lambda conn: repository.require_review(conn, remark.review_id))
-    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
+    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, recheck)):
         raise review_expired_error()
 
 
@@ -108,19 +105,23 @@ def _comment(
     voter: Voter,
     remark: CommentDraft,
     text: str,
-    still: Callable[[Tx], None],
+    recheck: Callable[[Tx], None],
 ) -> bool:
     """Whether it was written. If not, this unit expired the review, and is committed."""
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
-    still(tx)
+    recheck(tx)
     case = read_review_context(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
         return False
     require_open(case)
     own_side = voter.key in requesters_side(case.agent, case.review)
-    _require_may_write(tx, ctx, ctx.active.current, case, voter, remark, own_side=own_side)
+    if remark.question or not own_side:
+        bundle = ctx.active.current
+        reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+        if reason is not None:
+            raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     written = case.snapshot.comments.get(remark.review_id, [])
     mine = [one for one in written if (one.iss, one.sub) == (voter.iss, voter.sub)]
     if any((one.kind, one.text, one.answer) == (remark.kind, text, None) for one in mine):
@@ -144,7 +145,7 @@ def _comment(
     kind = "question_asked" if remark.question else "comment_written"
     detail = {"comment_id": row.comment_id, "channel": remark.channel, "for_requester": own_side}
     publish_review_event(
-        tx, case.review, kind, TransitionReason(person_actor(voter.iss, voter.sub), "comment"), **detail
+        tx, case.review, kind, TransitionReason.by_person(voter.iss, voter.sub, "comment"), **detail
     )
     return True
 
@@ -168,23 +169,6 @@ def require_open(case: ReviewContext) -> None:
 def review_expired_error() -> ConflictError:
     """409 review_closed, after the deadline has passed."""
     return ConflictError(closed_review_text("expired"), code=ErrorCode.REVIEW_CLOSED)
-
-
-def _require_may_write(
-    tx: Tx,
-    ctx: Context,
-    bundle: Bundle,
-    case: ReviewContext,
-    voter: Voter,
-    remark: CommentDraft,
-    *,
-    own_side: bool,
-) -> None:
-    if own_side and not remark.question:
-        return
-    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
-    if reason is not None:
-        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
 
 
 def _require_below_limits(written: Sequence[CommentRow], mine: Sequence[CommentRow]) -> None:
@@ -242,7 +226,7 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
         )
     update_rows(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
     question.answer, question.answered_at = words, tx.now
-    cause = TransitionReason(agent_actor(caller.agent), "answer")
+    cause = TransitionReason.by_agent(caller.agent, "answer")
     publish_review_event(tx, case.review, "question_answered", cause, comment_id=question_id)
     return case.snapshot
 

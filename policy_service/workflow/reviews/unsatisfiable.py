@@ -37,7 +37,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.tables import ReviewRow, TaskRow
 from policy_service.workflow.effects.open_reviews import escalate
 from policy_service.workflow.passkeys.step_up import PASSKEY
-from policy_service.workflow.transitions import SERVICE, TransitionReason, close_tasks, open_task, set_columns
+from policy_service.workflow.transitions import TransitionReason, close_tasks, open_task, set_columns
 
 log = structlog.get_logger(__name__)
 
@@ -128,7 +128,7 @@ def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     """Check a review again under its transaction's lock, because it may have been met meanwhile."""
     tx = lock_transaction(tx, read_review_context(tx.conn, review_id).review.txn)
     case = read_review_context(tx.conn, review_id)
-    effect, cause = case.effect, TransitionReason(SERVICE, "quorum")
+    effect, cause = case.effect, TransitionReason.by_service("quorum")
     short = []
     if case.review.state == "open":
         people = KnownPeople(ctx.active.current, list_people(tx.conn))

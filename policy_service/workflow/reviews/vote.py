@@ -72,7 +72,7 @@ from policy_service.workflow.passkeys.step_up import (
     store_assertion,
     verify_step_up,
 )
-from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
+from policy_service.workflow.transitions import TransitionReason, insert, publish_review_event
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ async def vote(
     voter: Voter,
     ballot: VoteInput,
     *,
-    still: Callable[[Tx], None] = lambda tx: None,
+    recheck: Callable[[Tx], None] = lambda tx: None,
     facts_timeout_s: float | None = None,
 ) -> VoteOutcome:
     """Cast a vote.
 
-    ``still`` runs in the unit that stores the vote, and raises if the person may no longer vote. ``facts_timeout_s``
+    ``recheck`` runs in the unit that stores the vote, and raises if the person may no longer vote. ``facts_timeout_s``
     limits how long gathering facts may take, for a channel that cannot wait longer.
 
     Raises:
@@ -148,14 +148,14 @@ async def vote(
 
     until = None if facts_timeout_s is None else asyncio.get_running_loop().time() + facts_timeout_s
 
-    async def under(bundle: Bundle) -> VoteOutcome:
+    async def work(bundle: Bundle) -> VoteOutcome:
         effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
-            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, recheck, proven)
         )
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 async def _facts(
@@ -179,7 +179,7 @@ def _vote(
     ballot: VoteInput,
     txn: str,
     facts: Facts,
-    still: Callable[[Tx], None],
+    recheck: Callable[[Tx], None],
     proven: VerifiedStepUp | None,
 ) -> VoteOutcome:
     require_current_bundle(ctx, bundle)
@@ -189,7 +189,7 @@ def _vote(
     require_same_bytes(tx, case, ballot.rev, ballot.effect_digest, ballot.txn_digest)
     cast = _Cast(tx, ctx, bundle, case, voter, ballot, proven)
     cast.require_eligible()
-    still(tx)
+    recheck(tx)
     cast = replace(cast, ballot=cast.ballot_on_current_view())
     if proven is not None:
         record_passkey_use(tx, proven)
@@ -226,7 +226,7 @@ class _Cast:
     @property
     def cause(self) -> TransitionReason:
         why = BREAK_GLASS if self.ballot.is_break_glass else "vote"
-        return TransitionReason(person_actor(self.voter.iss, self.voter.sub), why)
+        return TransitionReason.by_person(self.voter.iss, self.voter.sub, why)
 
     def require_eligible(self) -> None:
         """Raise ForbiddenError (not_eligible, step_up_required, frozen) if this person may not cast this vote."""

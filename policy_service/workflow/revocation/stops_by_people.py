@@ -1,9 +1,9 @@
 """Emergency stops by people: begin or end the stop of an agent, a tool or everything.
 
 1. The person must be active, and in a group.
-2. Policy must permit it. If the bundle has rules about ``Action::"stop"``, Cedar alone decides; otherwise anyone whom
-   some gate of the bundle asks may stop. Ending a stop is a separate permission, ``Action::"start_again"``; without a
-   rule about it, only an operator may.
+2. Policy must permit it. If the bundle has rules about ``Action::"stop"``, Cedar alone decides. Otherwise anyone in a
+   group that some gate of the bundle asks may stop. Ending a stop is a separate permission, ``Action::"start_again"``;
+   without a rule about it, only an operator may.
 3. A reason is required, and the target must exist: a stop of an unknown name would stop nothing and look as if it did.
 4. The stop and its audit row are written in one unit, with the person as actor.
 """
@@ -47,10 +47,10 @@ async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -
 
 
 async def _each(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
-    async def under(bundle: Bundle) -> None:
+    async def work(bundle: Bundle) -> None:
         await ctx.db.write(lambda tx: _do(tx, ctx, bundle, voter, target, reason.strip(), begins))
 
-    await with_stable_bundle(ctx, under)
+    await with_stable_bundle(ctx, work)
 
 
 def _do(

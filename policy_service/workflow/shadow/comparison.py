@@ -1,8 +1,8 @@
 """Shadow: what a candidate bundle would have decided about live traffic. It is counted and listed, and decides nothing.
 
 The shadow follows the audit log: each first decision is evaluated again under both bundles, as of the time it was made,
-with facts as each bundle's sources give them now. So it delays no submission, survives restarts, and runs once whatever
-the number of replicas. A candidate is compared from the log index at which it was first loaded.
+with facts as each bundle's sources give them now. So it delays no submission, survives restarts, and runs once on
+any number of replicas. A candidate is compared from the log index at which it was first loaded.
 """
 
 from __future__ import annotations

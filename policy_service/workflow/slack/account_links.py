@@ -11,7 +11,7 @@ Rules against someone who would decide in another person's name:
 - A stolen session cannot link unnoticed: linking replaces the session's cookie, and other sessions show the link.
 
 Only full members of the app's own workspace are linked. A guest works for someone else, a bot is not a person, and a
-shared channel contains people whom this workspace's administrators cannot deactivate.
+shared channel contains people that this workspace's administrators cannot deactivate.
 
 An invitation is 256 random bits, stored hashed, valid for minutes, and used by one conditional statement. A newer one
 replaces it. Invitations are not audited, because anyone in Slack could fill the log with them.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, delete
@@ -90,27 +90,16 @@ def require_member(app: SlackApp, account: Account) -> None:
 def _why_not(app: SlackApp, account: Account) -> str | None:
     if account.stranger or account.team_id != app.team_id:
         return (
-            "this Slack account belongs to another workspace, also in a shared channel; sign in on the web if you "
+            "this Slack account is from another workspace, also in a shared channel; sign in on the web if you "
             "should decide here"
         )
     if account.deleted:
         return "this Slack account is deactivated and cannot decide"
     if account.bot:
-        return "this Slack account is an app; only people can decide"
+        return "this Slack account is an app's; only people can decide"
     if account.guest:
         return "this Slack account is a guest, and guests cannot decide through Slack; use the web"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """A valid invitation, for the page that asks whether to accept it."""
-
-    team_id: str
-    user_id: str
-    account: str
-    email: str | None
-    expires_at: datetime
 
 
 async def invite(ctx: Context, app: SlackApp, account: Account) -> str:
@@ -144,12 +133,12 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
     insert_row(tx.conn, row)
 
 
-async def find_invitation(ctx: Context, secret: str) -> Invitation | None:
+async def find_invitation(ctx: Context, secret: str) -> SlackInvitationRow | None:
     """A valid invitation, or None if it is unknown, used, replaced or expired. Changes nothing."""
     row = await ctx.db.read(lambda conn: _invitation(conn, secret))
     if row is None or row.used_at is not None or ctx.clock() >= row.expires_at:
         return None
-    return Invitation(row.team_id, row.user_id, row.account, row.email, row.expires_at)
+    return row
 
 
 def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:

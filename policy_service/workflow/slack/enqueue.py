@@ -1,10 +1,11 @@
 """Enqueue messages to Slack, record processed deliveries, and delete old Slack records.
 
 A message is written to the outbox lane of its place, in the unit that causes it. It holds ids; its text is read when it
-is sent. Its outbox id names its cause, so one cause enqueues it once, whichever replica follows the log.
+is sent. Its outbox id names its cause, so one cause enqueues it once, on any replica.
 
-A delivery from Slack is processed once. Its id is derived from what was done, by whom and when, so it is the same over
-both transports. Ids are kept for a day: Slack stops repeating after an hour, and a signature is valid for minutes.
+A delivery from Slack is processed once. Its id is derived from what was done, by which account and when, so it is the
+same over both transports. Ids are kept for a day: Slack stops repeating after an hour, and a signature is valid for
+minutes.
 """
 
 from __future__ import annotations

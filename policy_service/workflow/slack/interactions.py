@@ -1,7 +1,7 @@
 """Slack interactions: votes and questions from Slack buttons and forms, as the person whose account is linked.
 
 1. A delivery that was processed before is not processed again, however it arrives.
-2. The id in the button must name one of our messages, and the press must come from that message in its place.
+2. The id in the button must name one of our messages, and the press must come from that message.
 3. The account must be a full member of the workspace, linked to a person who may act through it (`account_links`).
 4. An approval is valid only for what the message shows now. A denial is valid for the revision it was about.
 5. Votes and questions follow the rules of every channel; nothing here decides who may vote.
@@ -200,10 +200,10 @@ async def _ask(ctx: Context, app: SlackApp, press: ButtonPress, pressed: ButtonC
     voter, words = pressed.linked.voter, press.words or ""
     remark = CommentDraft(pressed.page.review_id, words, question=True, channel=CHANNEL)
 
-    def still(tx: Tx) -> None:
+    def recheck(tx: Tx) -> None:
         _require_still(tx.conn, ctx, app, press, voter, tx.now)
 
-    await comment(ctx, voter, remark, still=still)
+    await comment(ctx, voter, remark, recheck=recheck)
 
 
 async def _vote(
@@ -226,11 +226,11 @@ async def _vote(
         view_digest=press.view_digest,
     )
 
-    def still(tx: Tx) -> None:
+    def recheck(tx: Tx) -> None:
         _require_still(tx.conn, ctx, app, press, voter, tx.now)
 
     try:
-        result = await vote(ctx, voter, ballot, still=still, facts_timeout_s=within_s)
+        result = await vote(ctx, voter, ballot, recheck=recheck, facts_timeout_s=within_s)
     except FactsTimeoutError:
         raise ForbiddenError(_TOO_SLOW) from None
     if result.already_recorded and press.does == "approve":
@@ -317,7 +317,7 @@ def voter_for_account(
     """
     row = slack_link(conn, team_id, user_id) if team_id == app.team_id else None
     if row is None:
-        raise _refused(f"this Slack account is not linked yet; link it to your account here: {COMMAND}")
+        raise _refused(f"this Slack account is not linked yet; link it: {COMMAND}")
     seen = find_one(conn, PersonRow, iss=row.iss, sub=row.sub)
     person = find_person(conn, row.iss, row.sub, row.assurance, now, ctx.settings.max_group_age_s)
     if seen is None or person is None:

@@ -31,7 +31,6 @@ from policy_service.workflow.effects.outcomes import apply_outcome, end_effect, 
 from policy_service.workflow.transitions import (
     TransitionReason,
     close_tasks,
-    person_actor,
     set_columns,
     transition_effect,
 )
@@ -60,11 +59,11 @@ async def settle(ctx: Context, voter: Voter, settlement: Settlement) -> TaskCont
         InvalidRequestError: wrong_answer, reason_required.
     """
 
-    async def under(bundle: Bundle) -> TaskContext:
+    async def work(bundle: Bundle) -> TaskContext:
         txn = (await ctx.db.read(lambda conn: read_task_context(conn, settlement.task_id))).task.txn
         return await ctx.db.write(lambda tx: _settle(tx, ctx, bundle, voter, settlement, txn))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _settle(
@@ -134,7 +133,7 @@ def _require_same_effect(case: TaskContext, settlement: Settlement) -> None:
 def _take(tx: Tx, case: TaskContext, voter: Voter, settlement: Settlement) -> None:
     effect, task_id = case.effect, case.task.task_id
     detail = {"task_id": task_id, "answer": settlement.answer.value, "channel": settlement.channel}
-    cause = TransitionReason(person_actor(voter.iss, voter.sub), "settled", detail)
+    cause = TransitionReason.by_person(voter.iss, voter.sub, "settled", detail)
     result = {} if settlement.result is None else {"result": settlement.result}
     set_columns(
         tx, effect, settlements=[*effect.settlements, _settlement(tx, case, voter, settlement)], **result

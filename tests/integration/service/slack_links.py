@@ -138,10 +138,10 @@ class Workspace:
 
         ctx = self.world.service.ctx
 
-        def still(tx: Tx) -> None:
+        def recheck(tx: Tx) -> None:
             require_still_linked(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
 
-        return await vote(ctx, linked.voter, ballot, still=still)
+        return await vote(ctx, linked.voter, ballot, recheck=recheck)
 
     async def _shown(self, review_id: str) -> str:
         """What a message of that review shows now."""

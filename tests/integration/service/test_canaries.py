@@ -314,10 +314,10 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "the sessions": (Sessions, "find"),
     "the proofs": ("policy_service.identity.proofs", "verify_proof"),
     "the bodies": ("policy_service.channels.http.bodies", "parse"),
-    "a vote": ("policy_service.workflow.reviews.vote", "count"),
+    "a vote": ("policy_service.workflow.reviews.vote", "count_votes"),
 }
 OF_A_LOOP: dict[str, tuple[Any, str]] = {
-    "a sweep": ("policy_service.workflow.expiry.sweep", "page"),
+    "a sweep": ("policy_service.workflow.expiry.sweep", "due_page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.log", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),

@@ -78,7 +78,7 @@ async def test_what_is_brought_along_need_not_be_believed(
     proven, believed = "\n".join(report.proven), "\n".join(report.trusted)
     assert "pay with exactly these arguments" in proven
     assert proven.count("a passkey signed the vote of") == 2
-    assert "every gate is met by people of its own, and nobody denied: 2 of 2 for finance" in proven
+    assert "every gate is met by people of its own, and no one denied: 2 of 2 for finance" in proven
     assert f"is {person('maya')}'s (give --pin)" in believed
     assert "give --jwks" in believed
     assert file["content"]["redemption"]["jti"]
