@@ -18,11 +18,11 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import outbox, proposals, review_groups
+from policy_service.storage import outbox, review_tables
 from policy_service.storage.advisory_locks import require_locked
 from policy_service.storage.core import Row, find, insert_row, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
+from policy_service.storage.review_tables import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
     AttemptRow,
     CommentRow,
@@ -113,11 +113,11 @@ def transition_review(tx: Tx, review: ReviewRow, to: str, cause: TransitionReaso
     state_before, settles = review.state, to != "open"
     _update(tx, review, {"state": to, "settled_at": tx.now if settles else None, **changes})
     if settles:
-        review_groups.delete_review_groups(tx.conn, review.review_id)
+        review_tables.delete_review_groups(tx.conn, review.review_id)
     kind = "review_settled" if settles else "review_reopened"
     publish_review_event(tx, review, kind, cause, came_from=state_before)
     if settles:
-        for proposal in proposals.open_proposals(tx.conn, review.review_id):
+        for proposal in review_tables.open_proposals(tx.conn, review.review_id):
             transition_proposal(tx, review, proposal, LAPSED, TransitionReason.by_service(f"review_{to}"))
 
 

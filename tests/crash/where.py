@@ -90,7 +90,7 @@ NEVER = {
     "channels.admin.backup:mark_transaction_unknown": _RESTORED,
     "channels.admin.backup:begin_restored_epoch": _RESTORED,
     "jobs.health_monitor:?": "it looks whether a unit comes back, and what that one writes nobody reads",
-    "channels.http.backchannel_logout:apply_logout": "only an identity provider sends it; it is one unit, and is sent again",
+    "channels.http.backchannel_logout:apply_logout": "sent by an identity provider only; one unit, and it is retried",
     "workflow.slack.account_links:_invite": _BY_SLACK,
     "workflow.slack.account_links:_link": _BY_SLACK,
     "workflow.slack.account_links:unlink_in": _BY_SLACK,

@@ -1,7 +1,6 @@
-"""Operator verbs: what the owner of the data folder may do to it.
+"""Operator commands on the database, one unit of work each with its audit row.
 
-Each is one unit of work with its line in the log, the same whether it arrives through the socket of a running service
-or is run by the command line itself.
+They run in the service when they arrive through its socket, otherwise in the command line's own process.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
     )
     if was is None:
         raise NotFoundError(
-            f"the account {args['user']!r} of {args['team']!r} is nobody's; `policy-service slack links` lists them"
+            f"the account {args['user']!r} of {args['team']!r} is not linked; `policy-service slack links` lists them"
         )
     return {"team": args["team"], "user": args["user"], "person": was}
 
@@ -202,13 +201,13 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
 def _api_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
     if not settings.api_keys:
         raise NotFoundError(
-            "API keys are switched off; start the service with COUNTERSIGN_API_KEYS=true on loopback"
+            "API keys are disabled; start the service with COUNTERSIGN_API_KEYS=true on loopback"
         )
     return {"api_key": agents.make_api_key(tx, args["name"])}
 
 
 def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    # Also where API keys are switched off: they must not come to life again when somebody switches them on.
+    # Allowed while API keys are disabled: enabling them later must not revive a revoked key.
     return {"agent": args["name"], "revoked": agents.revoke_api_keys(tx, args["name"])}
 
 
@@ -329,7 +328,7 @@ def _recorded_calls(tx: Tx, settings: Settings, args: Arguments) -> Any:
 def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
     found = recorded_calls.recorded_call(tx.conn, args["effect_id"], settings.environment)
     if found is None:
-        raise NotFoundError(f"there is no effect {args['effect_id']!r} that an agent submitted")
+        raise NotFoundError(f"there is no submitted effect {args['effect_id']!r}")
     return found
 
 

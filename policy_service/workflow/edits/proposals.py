@@ -36,15 +36,14 @@ from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.proposal_views import require_proposal
-from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.proposal_views import canonical_proposed_args, require_proposal
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import Voter, vote_refusal
-from policy_service.storage import proposals
+from policy_service.queries.vote_eligibility import Voter, vote_refusal
+from policy_service.storage import review_tables
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import ACCEPTED, DECLINED, LAPSED, OPEN, ProposalRow, edits_of
+from policy_service.storage.review_tables import ACCEPTED, DECLINED, LAPSED, OPEN, ProposalRow, edits_of
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.authorization import (
@@ -137,7 +136,7 @@ def _propose(
         )
     args = canonical_proposed_args(bundle, case.effect, proposed.args)
     cause = TransitionReason.by_person(voter.iss, voter.sub, "proposed")
-    earlier = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
+    earlier = review_tables.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     current = next((one for one in earlier if one.state == OPEN), None)
     if current is not None and (current.args, current.reason) == (args, reason):
         return current

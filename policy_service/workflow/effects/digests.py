@@ -39,8 +39,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.repository import Snapshot
-from policy_service.storage.proposals import Edits
 from policy_service.storage.reservations import resource_digest
+from policy_service.storage.review_tables import Edits
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
 
 _NO_EDITS: Edits = {}

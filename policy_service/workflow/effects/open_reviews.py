@@ -17,7 +17,7 @@ from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import gates_of, manifest_for
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import review_groups
+from policy_service.storage import review_tables
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import new_id, time_text
@@ -133,7 +133,7 @@ def escalate(
 def _index_groups(tx: Tx, review: ReviewRow, gates: Sequence[Gate]) -> None:
     """Put the review into the queues of all groups that these gates ask, escalation groups included."""
     groups = frozenset[str]().union(*(gate.voters for gate in merge(gates, review.escalated)))
-    review_groups.set_review_groups(
+    review_tables.set_review_groups(
         tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent
     )
 

@@ -68,7 +68,7 @@ def _report(
             if repository.attempt_of(tx.conn, caller.agent, sent.attempt_id) is None:
                 return snapshot  # redeemed under another attempt as well, which is a task now
     attempt = require_attempt(tx.conn, caller, sent.attempt_id)
-    if tx.alone_with is None:
+    if tx.locked_txn is None:
         tx = lock_transaction(tx, attempt.txn)
     snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)

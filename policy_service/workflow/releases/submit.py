@@ -36,7 +36,7 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find_one, insert_row_or_ignore, table
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
+from policy_service.storage.review_tables import Edits, accepted_proposals, edits_of
 from policy_service.storage.system_tables import IdempotencyRow
 from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, VoteRow
 from policy_service.workflow.authorization import require_active_caller, require_not_stopped

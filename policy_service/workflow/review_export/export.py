@@ -1,4 +1,4 @@
-"""Export one review as a file that can be verified on its own; docs/review-export.md describes the format.
+"""Export one review as a file that can be verified on its own; docs/reference/review-export.md describes the format.
 
     {"format", "content", "seal", "jwk"}
 

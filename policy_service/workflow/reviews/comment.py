@@ -26,11 +26,14 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.messages import closed_review_text, require_text_length
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.vote_eligibility import requesters_side
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.review_context import (
+    ReviewContext,
+    closed_review_text,
+    read_review_context,
+    require_text_length,
+)
+from policy_service.queries.vote_eligibility import Voter, requesters_side, vote_refusal
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx

@@ -22,9 +22,13 @@ from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
+from policy_service.queries.review_context import (
+    Quarantine,
+    ReviewContext,
+    read_review_context,
+    read_review_contexts,
+)
 from policy_service.queries.signers import KnownPeople, is_permitted
 from policy_service.queries.vote_eligibility import requesters_side, valid_ballots
 from policy_service.storage.advisory_locks import lock_transaction
@@ -195,5 +199,5 @@ def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:
     )
     known = "; people who sign in for the first time count from then on" if ctx.settings.providers else ""
     asks = any(entry.gate.step_up for entry in short) and ctx.settings.rp_id is None
-    where = "; passkeys cannot be used at this deployment's address: docs/passkeys.md" if asks else ""
+    where = "; passkeys cannot be used at this deployment's address: docs/how-to/passkeys.md" if asks else ""
     return f"this review cannot be approved now: {counts}{known}{where}"

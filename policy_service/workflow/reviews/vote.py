@@ -30,14 +30,20 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.messages import require_text_length
-from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.review_context import ReviewContext, read_review_context, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.queries.reviews import review_content
 from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, folded_args, views_for_channel
-from policy_service.queries.vote_eligibility import count_votes, counted_verdict, valid_votes_of
-from policy_service.queries.voter import Voter, break_glass_permission, hypothetical_approval, vote_refusal
+from policy_service.queries.vote_eligibility import (
+    Voter,
+    break_glass_permission,
+    count_votes,
+    counted_verdict,
+    hypothetical_approval,
+    valid_votes_of,
+    vote_refusal,
+)
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx

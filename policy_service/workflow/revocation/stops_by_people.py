@@ -17,7 +17,7 @@ from policy_service.identity.agents import find_agent, freeze, unfreeze
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.stops import Target, stop_refusal
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.database import Tx
 from policy_service.workflow.authorization import freeze_tool, require_active_person, unfreeze_tool
 from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle

@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from countersign.contract import pointer_to
-from policy_service.queries.effect_text import is_hidden, without_secrets
+from policy_service.queries.effects import is_hidden, without_secrets
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
 from policy_service.storage.types import min_id_at, time_text
 

@@ -35,11 +35,11 @@ from policy_service.errors import (
 )
 from policy_service.identity.people import find_person, slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.messages import closed_review_text
+from policy_service.queries.review_context import closed_review_text
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import read_review_page
 from policy_service.queries.view_digest import SLACK_RENDERER, view_of
-from policy_service.queries.voter import Voter, voter_from_person
+from policy_service.queries.vote_eligibility import Voter, voter_from_person
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx

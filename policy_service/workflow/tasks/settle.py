@@ -21,7 +21,7 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.task_context import TaskContext, read_task_context, settle_refusal, settlement_of
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text

@@ -307,7 +307,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "the policy engine": ("policy_service.workflow.effects.evaluation", "decide"),
     "the facts": (Bundle, "facts_for"),
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
-    "the log": ("policy_service.storage.audit_writer", "canonicalize"),
+    "the log": ("policy_service.storage.unit_of_work", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (TransactionPresenter, "transaction"),
     "a page": (Pages, "draw"),
@@ -319,7 +319,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
 OF_A_LOOP: dict[str, tuple[Any, str]] = {
     "a sweep": ("policy_service.workflow.expiry.sweep", "due_page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
-    "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
+    "the sequencer": ("policy_service.audit.log", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
     "the watch": ("policy_service.jobs.health_monitor", "highest_index"),
     "the count": ("policy_service.audit.telemetry", "_span_attributes"),

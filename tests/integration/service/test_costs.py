@@ -16,8 +16,8 @@ from sqlalchemy import event
 from policy_service import metrics
 from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.audit_writer import append, run_unit
 from policy_service.storage.database import Tx
+from policy_service.storage.unit_of_work import append, run_unit
 from policy_service.workflow.releases import redeem, submit
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World, running

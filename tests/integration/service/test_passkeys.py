@@ -116,7 +116,7 @@ async def test_the_word_for_one_thing_is_none_for_another(bank: World) -> None:
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
     answer = told(await maya.send("/passkeys/answers", **said))
     wrong = "begun for something else"
-    holds(answer, wrong, "Your passkeys are as they were", without=["vote was not counted"])
+    holds(answer, wrong, "Your passkeys were not changed", without=["vote was not counted"])
     asked = await asked_by(maya)
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
     answer = told(await maya.send(f"/reviews/{review}/votes", **await maya.form(review), **said))

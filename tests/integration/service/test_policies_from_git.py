@@ -286,7 +286,7 @@ def test_the_command_says_what_it_did_and_where(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "policies_repository is not set" in refused.output
     env["COUNTERSIGN_POLICIES_REPOSITORY"] = "https://maya:s3cret@127.0.0.1/x"
     done = CliRunner().invoke(app, words, env=env)
-    assert done.exit_code == 0 and "at the next look" in done.output
+    assert done.exit_code == 0 and "at the next refresh" in done.output
     shown = CliRunner().invoke(app, ["settings"], env=env).output
     assert "https://127.0.0.1/x" in shown and "s3cret" not in shown
 

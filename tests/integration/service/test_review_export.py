@@ -320,10 +320,10 @@ async def test_the_command_says_what_is_proven_and_fails_on_any_fault(
     given = ["--pin", f"{person('maya')}={key}", "--origin", LOCALHOST, "--jwks", str(jwks)]
     good = said(file, *given)
     assert good.exit_code == 0, good.output
-    assert good.output.rstrip().endswith("this review holds")
+    assert good.output.rstrip().endswith("this review is valid")
     assert f"{person('maya')} used a key that is pinned" in good.output
     unanchored = said(resealed(file)).output.rstrip()
-    assert unanchored.endswith("this review holds in itself; anybody could have sealed it")
+    assert unanchored.endswith("this review is consistent, but anyone could have created it; add --jwks")
     assert said(resealed(file), *given).exit_code == 1
     bad = said(at(file, ("content", "votes", 0, "reason"), changed), "--json")
     assert (bad.exit_code, json.loads(bad.stdout)["holds"]) == (1, False)

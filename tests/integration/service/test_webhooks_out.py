@@ -236,7 +236,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         await stands(world, lambda one: one.dead == 1)
         given_up = {"webhook": "billing", "messages": 1}
         assert given_up in await lines(world, "webhook_given_up")
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         assert trouble(world) == ["1 events for billing were given up"]
         assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.render_metrics()
         receiver.plan, seen = [204], len(receiver.got)
@@ -244,7 +244,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         await until(lambda: len(receiver.got) > seen)
         assert len({got.id for got in receiver.got}) == 1
         await failing(world, 0)
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         assert trouble(world) == []
 
 
@@ -260,7 +260,7 @@ async def test_one_that_is_gone_is_told_nothing_until_an_operator_says_so(
         await asked(world, "two")
         await asyncio.sleep(1.3)
         assert len(receiver.got) == 1
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         (wrong,) = trouble(world)
         assert "gone" in wrong
         receiver.plan = [204]

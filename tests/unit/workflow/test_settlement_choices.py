@@ -35,7 +35,7 @@ def consequence(answer: TaskAnswer, *siblings: Sibling, undo: str | None = None)
 
 def _effect(tool: str, state: str, undo: str | None = None, may_fail: bool = False) -> EffectRow:
     named = {"effect_id": tool, "kind": "effect", "tool": tool, "state": state, "redeemed_by": "a"}
-    compensation = {"tool": undo} if undo else None
+    compensation = {"tool": undo, "map": {}} if undo else None
     return _row(EffectRow, **named, compensation=compensation, may_fail=may_fail, settlements=[])
 
 

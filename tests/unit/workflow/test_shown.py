@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policy_service.queries import view_digest
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
 from policy_service.queries.view_digest import (
     API_RENDERER,
@@ -119,7 +119,7 @@ def test_parts_name_what_changed_and_unknown_parts_are_ignored() -> None:
     view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []
     warned: ReviewPage = replace(page, warnings=("careful",), claimed={})
-    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "what the agent says"]
+    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "the agent's claims"]
     for parts in ("", "nonsense", "other=1 =2"):
         assert view_of(warned, WEB_RENDERER).moved(parts) == []
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from sqlalchemy import select
 
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import table
 from policy_service.storage.tables import TaskRow
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person

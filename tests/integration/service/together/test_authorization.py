@@ -10,7 +10,7 @@ from sqlalchemy import select
 from policy_service.errors import ForbiddenError
 from policy_service.queries import reviews
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import find, table, update_rows
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
 from policy_service.workflow.edits import proposals as accepting

@@ -92,7 +92,10 @@ async def test_one_permitted_signer_releases_it_alone_and_another_person_reviews
     assert await state(glass, view) == ("released", "break_glass")
     assert metrics.BREAK_GLASS.labels("1")._value.get() == before + 1
     task = await glass.maya.task(view, "break_glass_review")
-    assert task["task"]["text"] == "Jonas released this alone by break-glass, without the approvals its gates require"
+    assert (
+        task["task"]["text"]
+        == "Jonas released this alone by break-glass, without the approvals its gates require"
+    )
     own = await glass.jonas.settle(task, "justified")
     assert (own.status_code, "somebody else says whether" in own.json()["detail"]) == (403, True)
     assert (await glass.maya.settle(task, "fired")).json()["code"] == "wrong_answer"
@@ -109,7 +112,10 @@ async def test_one_remaining_signer_of_two_requires_a_review(glass: Bank) -> Non
     async with glass.revoked("ingrid"):
         assert (await glass.robot.spend(ready))["receipt"]
     task = await glass.maya.task(view, "break_glass_review")
-    assert task["task"]["text"] == "Jonas released this alone by break-glass, without the approvals its gates require"
+    assert (
+        task["task"]["text"]
+        == "Jonas released this alone by break-glass, without the approvals its gates require"
+    )
     kinds = [kind for kind, _ in await glass.log(view["txn"])]
     assert (kinds.count("break_glass_opened"), kinds.count("task_opened")) == (2, 1)
 

@@ -26,7 +26,7 @@ from tests.integration.service.together.test_edits import LESS
 
 pytestmark = pytest.mark.anyio
 
-CHANGED = "The rules changed while this waited."
+CHANGED = "The policies changed during this review."
 
 
 async def staged(bank: Bank) -> tuple[dict[str, Any], Holder, str]:
@@ -60,7 +60,7 @@ async def test_a_page_is_stale_after_its_policies_changed(bank: Bank) -> None:
     await bank.rules(gate("more", "finance", "context.input.amount > 200"))
     answer = await maya.send(votes, **read)
     assert answer.status_code == 409
-    assert "Something else on the page is another now: the rules that ask" in refused_with(answer)
+    assert "Something else on the page has changed: the gates" in refused_with(answer)
     # a denial is never refused for what was shown; it then names no view
     assert (await maya.send(votes, **denial, reason="no")).status_code == 303
     (vote,) = await votes_on(bank, view)
@@ -291,7 +291,7 @@ async def test_break_glass_is_never_shown_as_an_approval(bank: Bank) -> None:
     task = await bank.maya.task(view, "break_glass_review")
     text = (await bank.maya.get(f"/tasks/{task['task']['task_id']}")).text
     assert "The policy, without asking anybody" not in text
-    assert "In an emergency, without the people its gates ask" in text
+    assert "By break-glass, without approvals" in text
     assert "as it was agreed" in text
     assert "?." not in text
 
@@ -304,7 +304,7 @@ async def test_a_superseded_revision_links_to_the_current_one(bank: Bank) -> Non
     text = (await bank.jonas.get(address(old))).text
     assert f'<a href="{address(new)}">Read revision 2</a>' in text
     assert "The agent replaced it" not in text
-    assert "Not Maya, on the asking side" in (await bank.jonas.get(address(new))).text
+    assert "Not Maya, who belongs to the requester" in (await bank.jonas.get(address(new))).text
 
 
 async def test_a_stopped_effect_is_not_shown_as_about_to_fire(bank: Bank) -> None:

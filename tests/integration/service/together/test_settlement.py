@@ -128,7 +128,7 @@ async def test_settling_an_unknown_compensation_moves_the_forward_effect(bank: B
         ("not_fired", ("unsettled", "compensation_failed", "failed"), ["compensation_failed"]),
     ):
         view = await undo_unknown(bank)
-        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was taken back"
+        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was undone"
         await settled(bank, view, answer)
         assert (await states(bank.robot, view), await bank.tasks()) == (then, tasks)
 
@@ -240,7 +240,7 @@ async def test_the_first_settlement_is_kept_and_a_repeat_is_accepted(bank: Bank)
             "at": refused.json()["settlement"]["at"],
         }  # fmt: skip
     assert await bank.log(view["txn"]) == before
-    view = await unknown(bank)  # and one that settled itself
+    view = await unknown(bank)  # and one that closed automatically
     task = await bank.maya.task(view, "unknown")
     await report_outcomes(bank.robot, (view["effects"][0]["effect_id"], "failed"))
     refused = await bank.maya.settle(task, "fired")

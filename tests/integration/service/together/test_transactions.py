@@ -102,7 +102,7 @@ async def test_effects_released_at_once_are_shown_with_the_reviews(bank: Bank) -
     effects = [await mail(bank, "the money is on its way"), await pay(bank, 500), await pay(bank, 501)]
     view = (await bank.robot.submit(*effects, run_key="plan")).json()
     page = await whole(bank.maya, review_of(view, 1))
-    assert "the money is on its way" in page and "no rule asks anybody about it" in page
+    assert "the money is on its way" in page and "no gate applies to it" in page
     assert len(lines_in(page)) == 2
     alone = await plan(bank, 500, key="alone")  # a transaction of one effect has no such page
     path = f"/reviews/{review_of(alone)}"
