@@ -162,7 +162,7 @@ def test_api_keys_are_ended_also_where_they_are_switched_off(down: dict[str, str
 
 REFUSED = {
     "agent enroll x --owner maya": "is not a person",
-    "agent key add nobody --jwk {}": "no Ed25519 public key",
+    "agent key add nobody --jwk {}": "not an Ed25519 public key",
     "agent key revoke none --reason x": "there is no key",
     "agent api-key taken": "switched off",
     "agent api-key nobody --revoke": "not enrolled",

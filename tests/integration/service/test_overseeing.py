@@ -116,7 +116,7 @@ async def test_who_may_not_stops_and_starts_nothing(bank: World, robot: Agent) -
     assert (await send(maya, "/stop", what="everything")).status_code == 303
     answer = await send(maya, "/start-again", what="everything")  # no rule names anybody
     assert answer.status_code == 403
-    holds(words(answer.text), "No policy says who starts again")
+    holds(words(answer.text), "No policy names who may start it again")
     assert not await goes_on(bank, robot)
     await bank.operator("go-on", {"tool": None})
     assert await goes_on(bank, robot)
@@ -237,7 +237,7 @@ async def test_a_page_of_the_log_looks_far(
     monkeypatch.setattr("policy_service.queries.audit_log.MAX_SEARCHED", 10)
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
-    assert all(("Looked back to" in text) is ("Search further back" in text) for text in texts)
+    assert all(("Searched back to" in text) is ("Search further back" in text) for text in texts)
 
 
 async def text_of(visitor: Visitor) -> str:
@@ -274,7 +274,7 @@ async def test_the_page_says_what_is_in_force(bank: World, robot: Agent, folder:
 REFUSED: list[tuple[dict[str, str], int, str]] = [
     ({"agent": "nobody"}, 404, "No agent 'nobody' is enrolled here"),
     ({"args": "[1]"}, 400, "effects/0/args"),
-    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not JSON we take"),
+    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not valid JSON"),
     ({"tool": "x" * 201}, 400, "effects/0/tool"),
 ]
 

@@ -105,7 +105,7 @@ async def test_no_compensation_is_due_while_another_effect_is_unknown(bank: Bank
     one, two, three = (seen["effect_id"] for seen in view["effects"])
     await report_outcomes(bank.robot, (one, "unknown"), (two, "unknown"), (three, "unused"))
     task = await bank.maya.task(view, "unknown", effect_id=one)
-    assert "not known yet" in task["choices"][0]["follows"]
+    assert "is unknown" in task["choices"][0]["follows"]
     await bank.maya.settle(task, "fired")
     assert await ten_minutes(bank) == ["unknown"]
     task = await bank.maya.task(view, "unknown", effect_id=two)
