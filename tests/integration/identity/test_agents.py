@@ -1,4 +1,4 @@
-"""Agents whose platform vouches for them: tokens of a third-party issuer in the shapes of the real ones."""
+"""Keys vouched for by tokens of a third-party issuer, in the form of real platforms."""
 
 from __future__ import annotations
 

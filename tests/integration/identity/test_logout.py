@@ -1,4 +1,4 @@
-"""Signing out at the provider signs out here: its word, verified, obeyed once, about its own people only."""
+"""Back-channel logout: verified, applied once, and only to the provider's own people."""
 
 from __future__ import annotations
 

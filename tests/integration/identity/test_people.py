@@ -1,4 +1,4 @@
-"""People sign in at third-party providers of every shape, and what the queue then knows of them."""
+"""Sign-in at third-party providers of every kind, and what the queue then shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lookup over a real connection: every fault of the other side is a denial that says so, never a guess."""
+"""HTTP sources over a real connection: every fault of the host is a denial with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Args to `context.input`: what is typed, what is unseen, what is refused."""
+"""Arguments as `context.input`: what is typed, unseen or refused."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""meters.toml: what it may say, every way of saying it wrong, and what policy then sees."""
+"""meters.toml: the valid forms, every error, and what policy sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of a directory's groups: whole, exactly those asked for, or no answer at all."""
+"""Members of directory groups by SCIM: complete and exact, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathering facts: typed and with their age, or a failure that says why. Never an exception, never a guess."""
+"""Gathering facts: typed values with their age, or a failure with a reason; never an exception."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Since when a meter counts: hours that roll, and days of places whose clocks are changed."""
+"""Windows of meters: rolling hours, and calendar periods across clock changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name is enrolled once, a key belongs to one party for ever, and everything is logged."""
+"""A name is enrolled once, a key belongs to one agent for ever, and every change is in the audit log."""
 
 from __future__ import annotations
 

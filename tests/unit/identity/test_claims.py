@@ -1,4 +1,4 @@
-"""The groups of a token: each entry counts or is left out by itself, and every reason is named."""
+"""Groups of a token: each entry is accepted or refused on its own, with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of other issuers: what can be read in two ways is refused, what is not needed ignored, each cause named."""
+"""Tokens of external issuers: ambiguous ones are refused, unused members ignored, each reason named."""
 
 from __future__ import annotations
 

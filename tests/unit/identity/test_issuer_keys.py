@@ -1,4 +1,4 @@
-"""How long an issuer's answer counts, and what happens while it gives none."""
+"""Caching of an issuer's documents, also while it does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A provider's key set: an entry that cannot be used is left out by name, and hides no other."""
+"""Key sets: an unusable entry is refused by name and does not affect the others."""
 
 from __future__ import annotations
 

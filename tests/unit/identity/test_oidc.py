@@ -1,4 +1,4 @@
-"""The code flow against a provider that can be wrong in every way; the honest ones are in the integration tests."""
+"""The code flow against a misbehaving provider; the integration tests have correct ones."""
 
 from __future__ import annotations
 

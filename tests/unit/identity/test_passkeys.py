@@ -1,4 +1,4 @@
-"""Passkeys: what one signs for a vote, and that a challenge serves one person once; and the nonces of proofs."""
+"""Passkeys: what one signs for a vote, single-use challenges, and nonces of proofs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person is an issuer and a subject; groups of a token count while they are young."""
+"""A person is an issuer and a subject; groups of a token count while they are fresh."""
 
 from __future__ import annotations
 

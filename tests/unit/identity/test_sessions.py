@@ -1,4 +1,4 @@
-"""A session ends by idleness, age, sign-out, or the end of what opened it; its cookie is stored nowhere."""
+"""A session ends by inactivity, age, sign-out or a change of its provider; its cookie is not stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Userinfo adds to a sign-in that the ID token has proved; it neither refuses one nor speaks of somebody else."""
+"""Userinfo adds claims to a verified sign-in; it never refuses one, except for another subject."""
 
 from __future__ import annotations
 
