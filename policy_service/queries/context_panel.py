@@ -24,7 +24,7 @@ from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
 from policy_service.queries.effects import ArgRow, Piece, arg_rows, effect_sentence, is_hidden, manifest_for
-from policy_service.queries.repository import select_at_revisions, select_in
+from policy_service.queries.repository import is_valid_vote, select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 
@@ -225,7 +225,7 @@ def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     cast = select_in(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
     votes: dict[str, list[VoteRow]] = {}
     for vote in sorted(cast, key=lambda vote: vote.vote_id):
-        if not vote.late and vote.revoked_at is None:
+        if is_valid_vote(vote):
             votes.setdefault(vote.review_id, []).append(vote)
     found = {}
     for key in wanted:

@@ -22,7 +22,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import decode_args, gates_of
-from policy_service.queries.repository import Snapshot
+from policy_service.queries.repository import VALID_VOTE, Snapshot
 from policy_service.queries.review_models import RecentDenial
 from policy_service.storage.core import table
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, VoteRow
@@ -161,7 +161,7 @@ _DENIALS = (
     )
     .join(table(VoteRow), (_v.effect_id == _e.effect_id) & (_v.rev == _e.rev))
     .where(literal_column("effects.state = 'denied'"))
-    .where(_v.verdict == "deny", _v.late.is_(False), _v.revoked_at.is_(None))
+    .where(_v.verdict == "deny", *VALID_VOTE)
     .order_by(_e.changed_at.desc())
 )
 

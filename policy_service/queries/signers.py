@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,9 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
+from policy_service.pdp.people import PersonFacts
 from policy_service.queries.context import Context
+from policy_service.queries.repository import is_valid_vote
 from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.vote_eligibility import (
     Voter,
@@ -64,14 +66,13 @@ def is_permitted(
     ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
 ) -> bool:
     """Whether Cedar permits this person now, by any sign-in method of this service."""
-    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    ways: list[Literal["dev", "oidc"]] = ["dev"] if ctx.settings.dev_signin else []
+    if ctx.settings.providers or not ways:
+        ways.append("oidc")
+    people = (PersonFacts(person, groups, assurance) for assurance in ways)
     return any(
-        approval_permission(
-            ctx, bundle, case.agent, case.review, case.gates,
-            person=person, groups=groups, assurance=assurance, now=now,
-        )
-        for assurance in ways or ["oidc"]
-    )  # fmt: skip
+        approval_permission(ctx, bundle, case.agent, case.review, case.gates, each, now) for each in people
+    )
 
 
 MAX_NAMED: Final = 6
@@ -99,7 +100,7 @@ def possible_signers(
         return {}
     people = KnownPeople(bundle, list_people(conn))
     votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
-    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
+    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if is_valid_vote(v)}
     counted = valid_ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     voters = {gate.key: gate.voters for gate in case.asked}

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any
 
 from sqlalchemy import Connection
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
 from policy_service.domain.gates import Gate
 from policy_service.domain.person_actions import SETTLE
-from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.settlement import (
     ANSWERS,
     EffectStatus,
@@ -31,17 +30,16 @@ from policy_service.domain.settlement import (
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import PersonFacts, TaskFacts, check_people_rules
+from policy_service.pdp.people import TaskFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effects import gates_of, manifest_for
+from policy_service.queries.effects import gates_of, manifest_for, principal_of
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import not_in_groups_text
 from policy_service.queries.vote_eligibility import (
     Voter,
     break_glass_signatures,
-    current_groups,
     person_key,
     requesters_side,
     with_groups_problem,
@@ -132,18 +130,15 @@ def settle_refusal(
         return "you opened this, so somebody else has to review it"
     if voter.key in requesters_side(case.agent, case.snapshot.transaction):
         return "you changed its arguments, so somebody else has to settle this"
-    groups = current_groups(bundle, voter.key, voter.groups)
-    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    person = voter.facts(bundle)
     granted = check_people_rules(
         bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
     )
     if granted is None:
-        return _not_asked(bundle, case, groups, voter)
+        return _not_asked(bundle, case, person.groups, voter)
     if granted:
         return None
-    return (
-        granted.reason.text if granted.reason is not None else "the policy about settling does not permit you"
-    )
+    return "the policy about settling does not permit you" if granted.reason is None else granted.reason.text
 
 
 def _who_opened(case: TaskContext) -> set[str]:
@@ -152,11 +147,10 @@ def _who_opened(case: TaskContext) -> set[str]:
 
 
 def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
-    agent = case.agent
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
     return TaskFacts(
         review_id=case.task.task_id,
-        agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
+        agent=principal_of(case.agent),
         tool=case.effect.tool,
         risk=manifest.risk if manifest is not None else _RISK_OF_UNKNOWN,
         gates=frozenset(gate.policy_id for gate in case.gates),
@@ -166,9 +160,8 @@ def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
 
 
 def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
-    gates = (
-        () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
-    )  # its gates cannot be satisfied by their own groups
+    # The members of unsatisfiable gates are too few, so others settle that.
+    gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
     of_effect = frozenset[str]().union(*(gate.groups for gate in gates))
     asked = of_effect or bundle.rules.asked | {UNSEEN}
     if groups & asked:
