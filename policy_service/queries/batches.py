@@ -57,8 +57,15 @@ def batch_kind(bundle: Bundle, case: ReviewContext) -> str:
     if why_not_batched(case):
         return ""
     gates = sorted(gate.policy_id for gate in case.gates)
-    told = [effect.agent, effect.tool, effect.tool_digest, gates, sorted(decision.policies), decision.bundle]
-    return hashlib.sha256(canonicalize(told)).hexdigest()[:32]
+    deciding = [
+        effect.agent,
+        effect.tool,
+        effect.tool_digest,
+        gates,
+        sorted(decision.policies),
+        decision.bundle,
+    ]
+    return hashlib.sha256(canonicalize(deciding)).hexdigest()[:32]
 
 
 async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:

@@ -182,7 +182,7 @@ _PEOPLES: Final[dict[str, PolicyKind]] = {
 }
 _EVENTS: Final = 12
 _NO_CASES: Final = CaseSummary()
-_TOLD: Final[dict[str, EventKind]] = {
+_EVENT_KINDS: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
     "bundle_override": "allowed",
@@ -362,7 +362,7 @@ def _events(conn: Connection) -> tuple[BundleEvent, ...]:
 
 def _event(row: AuditRow) -> BundleEvent:
     body = json.loads(row.body)
-    return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+    return BundleEvent(row.at, _EVENT_KINDS[row.kind], str(body.get("commit") or ""), _said_of(body))
 
 
 def _by(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:

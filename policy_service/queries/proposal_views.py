@@ -205,8 +205,8 @@ def _changes(
 def may_propose(bundle: Bundle, case: ReviewContext, why: str | None) -> bool:
     """Whether a person may propose other arguments; ``why`` is the reason why they may not vote."""
     known = manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is not None
-    stands = case.review.state == "open" and case.snapshot.superseded_by is None
-    return why is None and known and stands and case.effect.kind == "effect"
+    is_open = case.review.state == "open" and case.snapshot.superseded_by is None
+    return why is None and known and is_open and case.effect.kind == "effect"
 
 
 async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalForm:
@@ -275,7 +275,7 @@ async def review_of_proposal(ctx: Context, proposal_id: str) -> str:
 
 
 async def review_after_acceptance(ctx: Context, snapshot: repository.Snapshot, proposal_id: str) -> str:
-    """The id of the review of the new revision, or of the old one if nobody has to review it."""
+    """The id of the review of the new revision, or of the old one if it needs no review."""
     proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
     review = snapshot.reviews.get(proposal.effect_id)
     return proposal.review_id if review is None else review.review_id

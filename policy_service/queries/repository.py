@@ -229,9 +229,9 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    standing = proposals.active_proposals_by_txn(conn, txns)
+    by_txn = proposals.active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
-        snapshot.proposals = standing.get(txn, [])
+        snapshot.proposals = by_txn.get(txn, [])
     comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
     for comment in sorted(comments, key=lambda comment: comment.comment_id):
         review = reviews[comment.review_id]

@@ -1,4 +1,4 @@
-"""Who can still sign each gate of an open review, so that a person who cannot decide knows whom to ask.
+"""Who can still sign each gate of an open review, so that a person who cannot decide can ask somebody else.
 
 Known people are the members of the bundle's groups and everybody who has signed in. People of another gate
 are listed if a vote can move from there. People without a display name are counted only. The requester's side

@@ -168,7 +168,7 @@ def person_facts(bundle: Bundle, person: str, from_token: frozenset[str], assura
 def _break_glass_rules(
     ctx: Context, bundle: Bundle, person: PersonFacts, facts: ReviewFacts, now: datetime
 ) -> tuple[bool, bool]:
-    """Whether policies name this person for break-glass, and for break-glass alone; without policies nobody is."""
+    """Whether policies name this person for break-glass, and for break-glass alone; the default is no."""
     env = ctx.settings.environment
     may, alone = (
         bool(check_people_rules(bundle.rules, action, person, facts, now=now, env=env))

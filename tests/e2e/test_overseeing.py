@@ -1,4 +1,4 @@
-"""Talking on a review, settling a task, the stop and break-glass in a real browser, with and without scripts."""
+"""Comments, tasks, stops and break-glass in a real browser, with and without scripts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     assert (await site.told(path))["task"]["settlement"]["answer"] == "fired"
 
 
-async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: Site) -> None:
+async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(site: Site) -> None:
     page, path = await site.visitor(), await doubt(site, "somebody-else")
     await page.goto(path)
     await expect(page.locator("#feed")).to_be_attached()

@@ -58,10 +58,10 @@ async def policies(pages: Pages, request: Request, session: PageSession) -> Resp
 async def _like(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
     """The form filled with a review's arguments, without secrets."""
     page = await pages.review(session, review_id)
-    told = ", ".join(
+    members = ", ".join(
         f"{canonicalize(row.name).decode()}: {row.value_json}" for row in page.args if not row.secret
     )
-    return {"agent": page.agent, "tool": page.tool, "args": "{" + told + "}"}
+    return {"agent": page.agent, "tool": page.tool, "args": "{" + members + "}"}
 
 
 @routes.form("/policies/try", _FIELDS, undone="nothing was evaluated")

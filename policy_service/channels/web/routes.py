@@ -112,8 +112,8 @@ def _tell_people(app: FastAPI, pages: Pages) -> None:
 
 def _as_page(handler: Handler, pages: Pages) -> Handler:
     async def as_page(request: Request, error: Exception) -> Response:
-        told = handler(request, error)
-        answer = await told if isawaitable(told) else told
+        handled = handler(request, error)
+        answer = await handled if isawaitable(handled) else handled
         if not _is_read_by_a_person(request):
             return answer
         return await pages.refuse(request, _in_words(request, answer.status_code))

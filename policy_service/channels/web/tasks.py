@@ -35,7 +35,7 @@ _LOOKS = {
     TaskKind.RESTORED: ("Restored", "unknown"),
     TaskKind.COMPENSATION_FAILED: ("Not undone", "alert"),
     TaskKind.COMPENSATION_DUE: ("To undo", "refresh"),
-    TaskKind.STANDING: ("Stands", "alert"),
+    TaskKind.STANDING: ("Fired alone", "alert"),
     TaskKind.CONTRADICTION: ("Two reports", "swap"),
     TaskKind.BREAK_GLASS_REVIEW: ("Break-glass", "alert"),
     TaskKind.IMPOSSIBLE_QUORUM: ("No quorum", "people"),

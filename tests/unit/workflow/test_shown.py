@@ -1,4 +1,4 @@
-"""What a person was shown, in one digest: another for all they read, the same for what merely moves."""
+"""The view digest changes with everything shown, and with nothing else."""
 
 import hashlib
 from dataclasses import replace
@@ -53,7 +53,7 @@ READ: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", READ.values(), ids=READ)
-def test_whatever_is_read_is_in_the_digest(changes: dict[str, Any]) -> None:
+def test_the_digest_covers_everything_shown(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest != view_of(PAGE, WEB_RENDERER).digest
 
 
@@ -71,11 +71,11 @@ MOVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", MOVES.values(), ids=MOVES)
-def test_what_merely_moves_is_not(changes: dict[str, Any]) -> None:
+def test_the_digest_excludes_votes_states_and_times(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_how_it_was_drawn_is_in_it() -> None:
+def test_the_digest_covers_the_rendering() -> None:
     """And a sibling's state is not."""
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
@@ -92,7 +92,7 @@ def test_how_it_was_drawn_is_in_it() -> None:
     )
 
 
-def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
+def test_a_review_with_folded_arguments_has_no_batch_rendering() -> None:
     """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
     page, short = reviews.refund(), reviews.credit(1)
     assert view_of(page, BATCH_RENDERER, full=True).digest not in {
@@ -114,7 +114,7 @@ def test_a_secret_is_not_in_its_material() -> None:
     assert view_of(replace(PAGE, args=other), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_parts_say_what_moved_and_nothing_where_they_are_not_ours() -> None:
+def test_part_digests_name_what_changed() -> None:
     page = reviews.refund()
     view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []

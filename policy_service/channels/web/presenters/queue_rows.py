@@ -20,7 +20,7 @@ from policy_service.queries.queue import Order, QueueFilter, QueuePage, QueueRow
 
 _MAX_CHARS = 200
 # parameters that are no filters
-_BESIDE = frozenset({"cursor", "review", "since"})
+_OTHER_PARAMS = frozenset({"cursor", "review", "since"})
 _NAMES = {"agent": "Agent", "tool": "Tool", "group": "Asks", "risk": "Risk", "text": "Says"}
 _RISKS = ("low", "medium", "high")
 _ORDERS = ("due", "newest")
@@ -56,7 +56,7 @@ def parse_filter(params: QueryParams) -> QueueFilter:
     """
     given = params.multi_items()
     names = [name for name, _ in given]
-    if odd := [name for name in names if name not in _KNOWN | _BESIDE]:
+    if odd := [name for name in names if name not in _KNOWN | _OTHER_PARAMS]:
         raise InvalidRequestError(
             f"the queue has no filter {odd[0]!r}: there are {', '.join(sorted(_KNOWN))}"
         )
@@ -188,12 +188,12 @@ def _entries(
     rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, open_id: str
 ) -> Iterable[QueueEntry]:
     kinds = Counter(row.alike for row in rows if row.alike)
-    told: set[str] = set()
+    combined: set[str] = set()
     for row in rows:
         if kinds[row.alike] < BATCH_FROM_ROWS:
             yield _entry(row, now, wanted, open_id)
-        elif row.alike not in told:
-            told.add(row.alike)
+        elif row.alike not in combined:
+            combined.add(row.alike)
             yield _together([one for one in rows if one.alike == row.alike], now, open_id)
 
 

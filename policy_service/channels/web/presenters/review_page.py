@@ -189,8 +189,8 @@ def page_fingerprint(page: ReviewPage) -> str:
     """
     met = "-".join(str(gate.have) for gate in page.gates)
     proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
-    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
-    return f"{stands}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
+    state = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{state}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
 
 
 def change_notice(page: ReviewPage, shown: str) -> str:

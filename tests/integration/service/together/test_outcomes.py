@@ -103,7 +103,7 @@ async def test_people_read_that_it_may_fail_before_they_agree(wider: Bank) -> No
         for one in view["effects"]
     ]
     assert [page and page.finality for page in pages] == [
-        "This cannot be undone. If it fails, the other effects of its transaction go on.",
+        "This cannot be undone. If it fails, the other effects of its transaction continue.",
         "This cannot be undone.",
     ]
 
