@@ -100,7 +100,7 @@ async def test_a_program_reads_its_view_and_may_name_it(bank: Bank) -> None:
 async def test_a_folded_argument_is_not_approved(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500, account="a" * 400))).json()
     maya, path = Holder(bank.maya), f"/reviews/{review_of(view)}"
-    assert "Nobody approves what they have not opened" in await maya.page(path)
+    assert "Read everything before you approve" in await maya.page(path)
     folded = await maya.form(review_of(view), "deny", query="")
     answer = await maya.send(f"{path}/votes", **(folded | {"verdict": "approve"}))
     assert (answer.status_code, "Account stood folded" in refused_with(answer)) == (400, True)
@@ -195,7 +195,7 @@ async def test_exactly_the_same_under_another_key_says_so(bank: Bank) -> None:
     await denied(bank, items=["a"])
     again = (await bank.robot.submit(await pay(bank, 500, items=["a"]), run_key="another-key")).json()
     assert [one["differs"] for one in await told(bank, again)] == [[]]
-    assert "Every argument is the same" in await denied_part(bank, again)
+    assert "All arguments are the same" in await denied_part(bank, again)
     other = await bank.asks(501, run_key="again")
     assert [one["differs"] for one in await told(bank, other)] == [["amount", "items"]]
 
@@ -278,7 +278,7 @@ async def test_an_opening_is_nowhere_told_as_an_approval(bank: Bank) -> None:
     assert (await press(bank.tomas, view, form, "break_glass")).status_code == 303
     page = (await bank.tomas.get(address(view))).text
     assert "Approved and released" not in page
-    assert "Nobody&#39;s approval let it go" in page
+    assert "It was released without approvals" in page
     decided = (await bank.tomas.get(f"/?tab=decided&agent={bank.robot.name}")).text
     assert "Break-glass</span>" in decided
     assert "Approved</span>" not in decided

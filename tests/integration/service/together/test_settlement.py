@@ -109,7 +109,7 @@ async def test_nothing_is_due_while_another_effect_is_unknown(bank: Bank) -> Non
     one, two, three = (seen["effect_id"] for seen in view["effects"])
     await told(bank.robot, (one, "unknown"), (two, "unknown"), (three, "unused"))
     task = await bank.maya.task(view, "unknown", effect_id=one)
-    assert "not known yet" in task["choices"][0]["follows"]
+    assert "is unknown" in task["choices"][0]["follows"]
     await bank.maya.settle(task, "fired")
     assert await ten_minutes(bank) == ["unknown"]
     task = await bank.maya.task(view, "unknown", effect_id=two)
@@ -267,11 +267,11 @@ OF_FINANCE = "only people in finance settle this, and you are not one of them; a
 NO_POLICY = "no policy permits you to settle this task"
 SETTLERS: list[tuple[list[str], str | None, int, str, str, str | None]] = [
     # the rules, whose agent it is, the amount; who may not settle it and why; who may
-    ([], "maya", 10, "maya", "own side", "tomas"),  # nobody for their own side
+    ([], "maya", 10, "maya", "you own", "tomas"),
     ([], None, 500, "ingrid", OF_FINANCE, "tomas"),  # the people of its gates
     ([], None, 10, "jonas", "", "ingrid"),  # whoever some gate asks
     ([LEGAL], None, 500, "maya", NO_POLICY, "ingrid"),  # whom a rule names
-    ([ANYBODY], "ingrid", 10, "ingrid", "own side", "jonas"),  # no owner, whatever the rule
+    ([ANYBODY], "ingrid", 10, "ingrid", "you own", "jonas"),  # the owner is excluded even if a policy permits
     ([ANYBODY, NEVER_EVALUATED], None, 10, "maya", "doubt is a no", None),  # nobody where a rule errs
 ]
 

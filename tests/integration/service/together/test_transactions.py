@@ -148,7 +148,7 @@ async def test_another_revision_is_not_approved_by_a_page_that_was_read_before(b
     view = await plan(bank, 500, 501)
     lines = lines_in(await whole(bank.maya, review_of(view)))
     told = await send(bank.maya, review_of(view), status=400, verdict="approve", **lines)
-    assert "say that you have read every effect" in told.lower()
+    assert "confirm that you have read every effect" in told.lower()
     again = await plan(bank, 500, 9_000)
     told = await send(bank.maya, review_of(view), status=400, verdict="approve", seen="yes", **lines)
     assert "another revision" in told.lower()
@@ -165,7 +165,7 @@ async def test_the_same_form_sent_again_is_the_same_votes(bank: Bank) -> None:
         assert "2 of 2 votes counted" in await approved(bank.maya, view, lines)
     assert [kind for kind, _ in await bank.log(view["txn"])].count("vote_recorded") == 2
     told = await send(bank.maya, review_of(view), verdict="deny", reason="after all", **lines)
-    assert "your vote to approve stands: open it" in told.lower() and "0 of 2 votes counted" in told
+    assert "your vote to approve counts: open the review" in told.lower() and "0 of 2 votes counted" in told
 
 
 async def test_a_long_one_is_drawn_beside_the_event_loop(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
