@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policy_service.audit.feed import Feed
-from policy_service.pap.active_bundle import ActiveBundle
-from policy_service.pap.candidate import Candidate
+from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit_of_work import Clock, utc_now

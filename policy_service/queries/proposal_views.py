@@ -29,7 +29,7 @@ from policy_service.queries.review_context import ReviewContext, read_review_con
 from policy_service.queries.review_models import ArgChange, ProposalCard
 from policy_service.queries.vote_eligibility import Voter, person_key, vote_refusal
 from policy_service.storage.core import find_one
-from policy_service.storage.proposals import ProposalRow, proposal_by_id
+from policy_service.storage.review_tables import ProposalRow, proposal_by_id
 from policy_service.storage.tables import EffectRow
 
 

@@ -1,7 +1,7 @@
 """The review queue: the reviews of one tab for one person, paged by key.
 
 Everybody who is signed in can read every review. The tab "needs me" is selected by the groups an open review
-asks (:mod:`policy_service.storage.review_groups`), without reviews this person has answered and those of
+asks (:mod:`policy_service.storage.review_tables`), without reviews this person has answered and those of
 their own agents. Cedar is evaluated for the rows of the page only and removes those it refuses. So the count
 of the tab is exact if Cedar refuses nothing or everything fits on one page; otherwise it may be too high,
 never too low.
@@ -33,7 +33,7 @@ from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
 from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, vote_refusal
 from policy_service.storage.core import key_after, key_before, rows_of, table
-from policy_service.storage.review_groups import OpenReviews
+from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 

@@ -18,9 +18,9 @@ from countersign.contract import EffectState, TaskAnswer
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.settlement import EffectStatus
 from policy_service.errors import NotFoundError
-from policy_service.storage import proposals
+from policy_service.storage import review_tables
 from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
-from policy_service.storage.proposals import OPEN, ProposalRow
+from policy_service.storage.review_tables import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -196,7 +196,7 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
-        snapshot.proposals = proposals.active_proposals(conn, txn)
+        snapshot.proposals = review_tables.active_proposals(conn, txn)
         for comment in rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
@@ -229,7 +229,7 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    by_txn = proposals.active_proposals_by_txn(conn, txns)
+    by_txn = review_tables.active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
         snapshot.proposals = by_txn.get(txn, [])
     comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))

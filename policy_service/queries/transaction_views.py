@@ -44,7 +44,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.vote_eligibility import count_votes, person_key
-from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
 
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]

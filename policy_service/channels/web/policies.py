@@ -12,7 +12,7 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError, RequestError
 from policy_service.queries.policies import EvaluatedCall
-from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.effects.evaluation_requests import try_effect
 
 _FIELDS = frozenset({"agent", "tool", "args"})
 _EXAMPLE = {"agent": "", "tool": "", "args": "{}"}

@@ -28,9 +28,7 @@ from policy_service.queries.proposal_views import (
     review_of_proposal,
 )
 from policy_service.queries.review_context import require_text_length
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
 
 _STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two fields for each argument of a large schema

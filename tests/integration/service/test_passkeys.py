@@ -233,5 +233,5 @@ async def test_what_does_not_hold_or_comes_too_late_is_not_enrolled(bank: World)
 async def test_a_bare_address_takes_none_and_says_so(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path) as world:
         maya = Holder(await world.person("maya"))
-        holds(await maya.page("/passkeys"), "Passkeys are bound to a name")
-        holds(told(await maya.enrol()), "bound to a name")
+        holds(await maya.page("/passkeys"), "Passkeys are bound to a domain name")
+        holds(told(await maya.enrol()), "bound to a domain name")

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from policy_service.queries.queue import QueueFilter, Tab
 from policy_service.storage.core import table
-from policy_service.storage.review_groups import ReviewGroupRow
+from policy_service.storage.review_tables import ReviewGroupRow
 from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World

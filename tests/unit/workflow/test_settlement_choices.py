@@ -1,4 +1,4 @@
-"""The consequences that a task page states for each answer."""
+"""The consequences that the page of a task lists for each answer."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,16 +14,16 @@ R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
-class Other:
-    """Another effect of the transaction."""
+class Sibling:
+    """A sibling of the unknown effect."""
 
     state: str
     undo: str | None = None
     may_fail: bool = False
 
 
-def consequences(answer: TaskAnswer, *siblings: Other, undo: str | None = None) -> str:
-    """The consequences for an unknown effect with these siblings."""
+def consequence(answer: TaskAnswer, *siblings: Sibling, undo: str | None = None) -> str:
+    """The listed consequence for an unknown effect with these siblings."""
     asked = _effect("refund", "unknown", undo=undo)
     others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(siblings)]
     snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
@@ -40,36 +40,36 @@ def _effect(tool: str, state: str, undo: str | None = None, may_fail: bool = Fal
 
 
 def _row(table: type[R], /, **values: Any) -> R:
-    """A row with these values; other required ones are empty."""
+    """A row with these values; other required columns are empty."""
     empty = {name: "" for name, field in table.model_fields.items() if field.is_required()}
     return table(**empty | values)
 
 
 FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
-WENT_NOT, SETTLED = "The transaction did not complete.", "The transaction is settled."
-HAS_FIRED, STANDS, OPEN = Other("fired", "undo_it"), Other("fired"), Other("redeemed")
-FAILED = Other("failed", may_fail=True)
-TABLE: list[tuple[TaskAnswer, tuple[Other, ...], str]] = [
+NOT_DONE, SETTLED = "The transaction did not go through.", "The transaction is settled."
+COMPENSABLE, IRREVERSIBLE, OPEN = Sibling("fired", "undo_it"), Sibling("fired"), Sibling("redeemed")
+FAILED = Sibling("failed", may_fail=True)
+TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
     (FIRED, (), SETTLED),
-    (NOT_FIRED, (), "No effect of its transaction remains."),
-    (FIRED, (STANDS,), SETTLED),
+    (NOT_FIRED, (), "Nothing of its transaction stands."),
+    (FIRED, (IRREVERSIBLE,), SETTLED),
     (FIRED, (FAILED,), SETTLED),
-    (FIRED, (Other("unused"),), WENT_NOT),
-    (NOT_FIRED, (HAS_FIRED,), "undo_it is requested"),
-    (NOT_FIRED, (STANDS,), "become a task"),
-    (FIRED, (Other("unknown"),), "Another effect"),
-    (FIRED, (OPEN,), "not reported yet"),
-    (FIRED, (HAS_FIRED, OPEN), "not reported yet"),
-    (FIRED, (FAILED, OPEN), "not reported yet"),
+    (FIRED, (Sibling("unused"),), NOT_DONE),
+    (NOT_FIRED, (COMPENSABLE,), "undo_it is asked for"),
+    (NOT_FIRED, (IRREVERSIBLE,), "that becomes a task"),
+    (FIRED, (Sibling("unknown"),), "Another effect"),
+    (FIRED, (OPEN,), "still to be told"),
+    (FIRED, (COMPENSABLE, OPEN), "still to be told"),
+    (FIRED, (FAILED, OPEN), "still to be told"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "others", "follows"), TABLE)
-def test_consequences_for_the_transaction(
-    answer: TaskAnswer, others: tuple[Other, ...], follows: str
+@pytest.mark.parametrize(("answer", "siblings", "follows"), TABLE)
+def test_the_consequence_covers_all_siblings(
+    answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str
 ) -> None:
-    text = consequences(answer, *others, undo="take_back")
+    text = consequence(answer, *siblings, undo="take_back")
     assert follows in text
-    torn = "did not complete" in text
-    assert torn == (follows in {WENT_NOT, "undo_it is requested", "become a task"})
-    assert OPEN not in others or "is requested" not in text, "nothing is undone while others are open"
+    incomplete = "did not go through" in text
+    assert incomplete == (follows in {NOT_DONE, "undo_it is asked for", "that becomes a task"})
+    assert OPEN not in siblings or "is asked for" not in text, "nothing is taken back while others are open"

@@ -1,4 +1,4 @@
-"""The view digest changes with everything shown, and with nothing else."""
+"""The view digest: it changes with everything a person reads, and with nothing else."""
 
 import hashlib
 from dataclasses import replace
@@ -71,12 +71,12 @@ MOVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", MOVES.values(), ids=MOVES)
-def test_the_digest_excludes_votes_states_and_times(changes: dict[str, Any]) -> None:
+def test_the_digest_ignores_what_changes_by_itself(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_the_digest_covers_the_rendering() -> None:
-    """And a sibling's state is not."""
+def test_the_digest_covers_the_renderer() -> None:
+    """The state of a sibling is not covered."""
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
     assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
@@ -92,8 +92,8 @@ def test_the_digest_covers_the_rendering() -> None:
     )
 
 
-def test_a_review_with_folded_arguments_has_no_batch_rendering() -> None:
-    """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
+def test_folded_arguments_exclude_a_review_from_a_batch() -> None:
+    """A batch never shows such arguments, so no vote can be cast on them there."""
     page, short = reviews.refund(), reviews.credit(1)
     assert view_of(page, BATCH_RENDERER, full=True).digest not in {
         view.digest for view in views_for_channel(page, "web")
@@ -103,7 +103,7 @@ def test_a_review_with_folded_arguments_has_no_batch_rendering() -> None:
     }
 
 
-def test_a_secret_is_not_in_its_material() -> None:
+def test_the_material_contains_no_secret() -> None:
     material = view_of(PAGE, WEB_RENDERER).canonical
     assert (
         view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
@@ -114,7 +114,7 @@ def test_a_secret_is_not_in_its_material() -> None:
     assert view_of(replace(PAGE, args=other), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_part_digests_name_what_changed() -> None:
+def test_parts_name_what_changed_and_unknown_parts_are_ignored() -> None:
     page = reviews.refund()
     view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []
@@ -124,7 +124,7 @@ def test_part_digests_name_what_changed() -> None:
         assert view_of(warned, WEB_RENDERER).moved(parts) == []
 
 
-# Bytes and lines are counted, and padding that is not drawn is not.
+# Bytes and lines count; padding that is not shown does not.
 LONG = [
     ("x" * 320, False),
     ("x" * 321, True),

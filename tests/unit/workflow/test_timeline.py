@@ -1,4 +1,4 @@
-"""Timeline texts: audit rows as sentences for people, without internal names of causes and outcomes."""
+"""The timeline of an effect in plain sentences, without internal names of causes and outcomes."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return BundleFolder(tmp_path_factory.mktemp("bundle")).policies(PERMIT_ALL).load()
 
 
-def line_of(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service") -> EventLine:
+def line(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service") -> EventLine:
     row = AuditRow(audit_id="a1", kind=kind, actor=actor, body=canonicalize(body), at=NOW)
-    line = event_line(bundle, row, {"https://id.example|00u1": "Maya Lind"})
-    assert line is not None
-    return line
+    shown = event_line(bundle, row, {"https://id.example|00u1": "Maya Lind"})
+    assert shown is not None
+    return shown
 
 
 NAMES = {
@@ -32,8 +32,8 @@ NAMES = {
 }
 
 
-def test_people_are_shown_with_their_sign_in_names(bundle: Bundle) -> None:
-    assert {actor: line_of(bundle, "effect_fired", {}, actor).actor for actor in NAMES} == NAMES
+def test_a_person_is_shown_by_their_sign_in_name(bundle: Bundle) -> None:
+    assert {actor: line(bundle, "effect_fired", {}, actor).actor for actor in NAMES} == NAMES
 
 
 REQUIRES = "the policy requires approval"
@@ -51,12 +51,12 @@ DECISIONS = {
 
 
 @pytest.mark.parametrize(("asked", "text"), DECISIONS.items(), ids=list(map(", ".join, DECISIONS)))
-def test_decisions_are_sentences(bundle: Bundle, asked: tuple[str, str], text: str) -> None:
+def test_a_decision_is_shown_as_a_sentence(bundle: Bundle, asked: tuple[str, str], text: str) -> None:
     body = {"cause": asked[0], "outcome": asked[1], "bundle": "9f3c1ab0" + "0" * 56}
-    assert line_of(bundle, "decision_made", body).text == f"{text} (bundle 9f3c1ab0)"
+    assert line(bundle, "decision_made", body).text == f"{text} (bundle 9f3c1ab0)"
 
 
-# Audit rows, and a part of their text.
+# An event, and words of its sentence.
 HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("effect_withdrawn", {"why": "sibling"}, "Withdrawn: another effect of its transaction ended"),
     ("effect_withdrawn", {"why": "superseded"}, "Withdrawn: a newer revision replaced it"),
@@ -74,7 +74,7 @@ HAPPENED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "words"), HAPPENED)
-def test_audit_rows_are_sentences(bundle: Bundle, kind: str, body: dict[str, Any], words: str) -> None:
-    text = line_of(bundle, kind, body).text
+def test_an_event_is_shown_as_a_sentence(bundle: Bundle, kind: str, body: dict[str, Any], words: str) -> None:
+    text = line(bundle, kind, body).text
     assert text == words if kind == "effect_withdrawn" else words in text
     assert "too late" not in text or body.get("late")
