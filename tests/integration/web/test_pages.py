@@ -295,11 +295,11 @@ async def test_policies_that_do_not_load_are_reported(bank: Bank) -> None:
     page = policies.page()
     holds(await text(page), without=["could not be evaluated"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
-    for shadow, told in (
+    for shadow, expected in (
         (policies.shadow(failed=2), "2 effects could not be evaluated"),
         (broken, "It does not load, so it is not compared"),
     ):
-        holds(await text(replace(page, shadow=shadow)), told)
+        holds(await text(replace(page, shadow=shadow)), expected)
     problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"
     force = replace(page.in_force, problems=(problem,), failed_at=reviews.NOW)
     holds(

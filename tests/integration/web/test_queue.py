@@ -158,7 +158,7 @@ BAD_BATCHES: list[tuple[dict[str, str], int]] = [
 
 
 async def test_a_batch_refuses_other_reviews(bank: Bank) -> None:
-    """J2: never across agents, never what has settled or deceives, whatever the form names."""
+    """J2: never across agents, never what has settled or deceives, even if the form names it."""
     views, maya = await credits(bank), Holder(bank.maya)
     path = f"/alike/{review_of(views[0])}"
     for fields, code in BAD_BATCHES:
@@ -223,9 +223,9 @@ async def test_the_stream_carries_ids_and_kinds_and_no_markup(
     seen = await heard(start)
     holds(seen, ": open", "event: review", without=["<", f"id: {start}\n"])
     data = [json.loads(line[6:]) for line in seen.splitlines() if line.startswith("data: ")]
-    opened = [told["review_id"] for told in data if told["kind"] == "review_opened"]
+    opened = [event["review_id"] for event in data if event["kind"] == "review_opened"]
     assert opened == [one, two]
-    assert all(told.keys() == {"kind", "review_id"} for told in data)
+    assert all(event.keys() == {"kind", "review_id"} for event in data)
     assert "event: review" not in await heard(last)  # it goes on where it was left
     holds(await heard(start, two), two, without=[one])  # a page about one review hears of that one only
     for after in ("x", "-1", "1.5", "9" * 19):
@@ -241,10 +241,10 @@ async def test_new_reviews_wait_behind_a_pill(bank: Bank) -> None:
     page, pill = (await bank.maya.get("/")).text, f"/queue/live?since={since}"
     holds(page, f"/events?after={since}", pill)
     assert (await bank.maya.get(pill)).text.strip() == ""
-    for key, told in (("new1", "1 new, show it"), ("new2", "2 new, show them")):
+    for key, expected in (("new1", "1 new, show it"), ("new2", "2 new, show them")):
         await bank.asks(run_key=key)
         await news(bank)
-        holds((await bank.maya.get(pill)).text, told)
+        holds((await bank.maya.get(pill)).text, expected)
     await bank.maya.vote(view, "deny", reason="no")
     await news(bank)
     holds((await bank.maya.get(pill)).text, "2 new, 1 decided, show them")

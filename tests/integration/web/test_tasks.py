@@ -81,13 +81,13 @@ async def test_a_task_shows_the_consequences_of_each_answer(bank: Bank) -> None:
         tasks.NOT_FIRED, tasks.FIRED, "takes <code>/refund_id</code> from it",
     )  # fmt: skip
     gone = "not known: the active bundle does not contain this version of refund_payment</dd>"
-    for idempotent, probe, told in (
+    for idempotent, probe, expected in (
         (False, None, "none in its manifest"),
         (False, "find_refund", "<code>find_refund</code> finds out"),
         (None, None, gone),
     ):
         text = await drawn_task(bank, tasks.unknown(idempotent=idempotent, probe=probe))
-        holds(text.split("<dt>Probe</dt>")[1].split("</dl>")[0], told)
+        holds(text.split("<dt>Probe</dt>")[1].split("</dl>")[0], expected)
 
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
@@ -108,9 +108,9 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 async def test_invalid_settlements_are_refused(bank: Bank) -> None:
     path = await opened(bank)
     fields = await form(bank, path)
-    for change, status, told in REFUSED:
+    for change, status, expected in REFUSED:
         answer = await settle(bank, path, fields | change)
-        assert (answer.status_code, told in answer.text) == (status, True), change
+        assert (answer.status_code, expected in answer.text) == (status, True), change
     assert (await bank.maya.get("/tasks/task_none")).status_code == 404
     assert (await bank.maya.get("/tasks?state=odd")).status_code == 400
     theirs = await opened(bank, owner=person("maya"))
@@ -133,7 +133,7 @@ async def test_deceptive_and_mismatching_arguments_are_reported(bank: Bank) -> N
 
 
 def test_change_counts_skip_items_that_opened_and_settled_and_separate_tasks_from_reviews() -> None:
-    told = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
-    events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(told, 1)]
+    happened = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
+    events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(happened, 1)]
     events.append(QueueEvent(4, "review_opened", "r"))
     assert (sse.count_changes(events, "task"), sse.count_changes(events)) == ((0, 1), (1, 0))

@@ -36,7 +36,7 @@ async def send(
 
 
 async def counted(bank: Bank, view: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Verdicts and reasons, as the wire tells them."""
+    """Verdicts and reasons, as the API returns them."""
     votes = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()["votes"]
     return [(vote["verdict"], vote["reason"]) for vote in votes]
 

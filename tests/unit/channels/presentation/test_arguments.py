@@ -73,7 +73,7 @@ FOLDS = {
     "bytes are counted, not characters": ("é" * 161, "Show all 322 bytes"),
     "six lines are shown": ("x\n" * 5 + "x", ""),
     "seven are folded": ("x\n" * 6 + "x", "First 5 of 7 lines. Show all 13 bytes"),
-    "padding is counted where it stands": ("x" + "\n" * 64 + "y", ""),
+    "padding is counted in place": ("x" + "\n" * 64 + "y", ""),
 }
 
 

@@ -45,7 +45,7 @@ CALM = {
     "a domain with an umlaut": "münchen.example",
     "Greek units": "5 μg and Δt",
     "Turkish letters": "kısa yazı",
-    "Japanese beside Latin": "東京 Tokyo ひらがな",
+    "Japanese next to Latin": "東京 Tokyo ひらがな",
     "Arabic": "مرحبا",
     "an emoji of several people": "👩\u200d💻 👨\u200d👩\u200d👧",
     "a heart in colour": "❤\ufe0f",

@@ -32,8 +32,8 @@ DEPLOY = reviews.deploy()
 
 def gate(groups: str, need: int = 1, **changes: Any) -> GateView:
     base = replace(reviews.refund().gates[0], could_sign=(), could_sign_more=0, barred=(), have=0)
-    told = {"policy_id": groups + str(need), "groups": tuple(groups.split()), "quorum": need}
-    return replace(base, **(told | changes))
+    values = {"policy_id": groups + str(need), "groups": tuple(groups.split()), "quorum": need}
+    return replace(base, **(values | changes))
 
 
 def lines(*gates: GateView, **changes: Any) -> list[str]:
@@ -58,9 +58,13 @@ def test_only_votes_that_count_are_signatures() -> None:
 
 
 def test_a_break_glass_release_is_not_shown_as_approved() -> None:
-    told = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
-    assert (told.heading, told.tone, told.tag) == ("Opened in an emergency", "why-bad", "Break-glass")
-    assert "without approvals" in told.text
+    outcome = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
+    assert (outcome.heading, outcome.tone, outcome.tag) == (
+        "Opened in an emergency",
+        "why-bad",
+        "Break-glass",
+    )
+    assert "without approvals" in outcome.text
     assert short_outcome_text("met", "released", opened=True).tag == "Break-glass"
     assert short_outcome_text("met", "fired", opened=True).tag == "Fired"
 
@@ -127,10 +131,10 @@ SINCE = [
 ]
 
 
-@pytest.mark.parametrize(("page", "before", "told"), SINCE)
-def test_an_open_page_is_notified_of_changes(page: ReviewPage, before: Any, told: str) -> None:
+@pytest.mark.parametrize(("page", "before", "expected"), SINCE)
+def test_an_open_page_is_notified_of_changes(page: ReviewPage, before: Any, expected: str) -> None:
     since = change_notice(page, "" if before is None else page_fingerprint(before))
-    assert since.startswith(told) and bool(since) is bool(told)
+    assert since.startswith(expected) and bool(since) is bool(expected)
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:
@@ -168,8 +172,8 @@ def test_the_deadline_is_exclusive_and_the_ring_turns_red_15_minutes_before() ->
 
 def test_a_clock_time_has_a_date_unless_it_is_today() -> None:
     moments = ["2026-11-19T17:07:00Z", "2026-11-20T09:00:00Z", "2027-01-02T09:00:00Z"]
-    told = [formatting.clock_time(datetime.fromisoformat(moment), NOW) for moment in moments]
-    assert told == ["17:07", "20 Nov, 09:00", "2 Jan 2027, 09:00"]
+    times = [formatting.clock_time(datetime.fromisoformat(moment), NOW) for moment in moments]
+    assert times == ["17:07", "20 Nov, 09:00", "2 Jan 2027, 09:00"]
 
 
 def test_a_digest_is_shortened_and_nothing_else_is() -> None:
@@ -213,6 +217,6 @@ def test_every_task_kind_has_a_question_in_every_channel(
 
 @pytest.mark.parametrize("kind", [TaskKind.UNKNOWN, TaskKind.RESTORED])
 def test_an_unknown_compensation_is_not_shown_as_an_unknown_effect(kind: TaskKind) -> None:
-    told = [question_text(kind, of_compensation=one) for one in (True, False)]
-    assert ["undone" in text for text in told] == [True, False]
+    texts = [question_text(kind, of_compensation=one) for one in (True, False)]
+    assert ["undone" in text for text in texts] == [True, False]
     assert "fired" in question_text(TaskKind.STANDING, of_compensation=True)

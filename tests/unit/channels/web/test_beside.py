@@ -72,7 +72,7 @@ def test_a_value_that_only_grew_shows_its_new_end() -> None:
 
 @given(st.text(max_size=400), st.text(max_size=400), st.integers(0, 400), st.text(max_size=400))
 def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other: str) -> None:
-    """Where two values differ, the two cells differ, whatever was cut; and a cut one says how long the whole is."""
+    """Where two values differ, the two cells differ even if cut, and a cut cell states the full length."""
     then, now = before + "a" * many + one, before + "a" * many + other
     if then == now:
         return
@@ -115,8 +115,8 @@ NOTES = {
 
 @pytest.mark.parametrize(("then", "now", "note"), NOTES.values(), ids=NOTES)
 def test_a_changed_argument_has_a_note(then: Any, now: Any, note: str) -> None:
-    told = compared(then, now).note
-    assert told.startswith(note) and bool(told) == bool(note)
+    text = compared(then, now).note
+    assert text.startswith(note) and bool(text) == bool(note)
 
 
 # ---------------------------------------------------------------------------------------------------------- meters
@@ -150,8 +150,8 @@ def counts(capped: bool = False, **states: int) -> str:
 
 
 def test_counts_are_a_sentence() -> None:
-    told = counts(fired=9, compensated=1, denied=1, unknown=1)
-    assert told == "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
+    text = counts(fired=9, compensated=1, denied=1, unknown=1)
+    assert text == "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
     assert counts(True, denied=200) == "The newest 200 like it in 30 days: 200 denied"
 
 
