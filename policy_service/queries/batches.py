@@ -22,7 +22,7 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import canonicalize
-from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
@@ -34,11 +34,12 @@ from policy_service.queries.effects import (
     effect_sentence,
     first_money,
     manifest_for,
+    tool_title,
 )
 from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.reviews import finality_text, owner_name, review_content
 from policy_service.queries.view_digest import BATCH_RENDERER, view_of
-from policy_service.queries.vote_eligibility import Voter, count_votes, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, progress, vote_refusal
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
 
@@ -79,8 +80,6 @@ async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:
 
 
 def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r} that you may see")
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     kind = batch_kind(bundle, first)
     if not kind:
@@ -97,14 +96,13 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Batc
         and now < case.review.answer_by
         and vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, now) is None
     ]
-    manifest = manifest_for(bundle, first.effect.tool, first.effect.tool_digest)
     return BatchPage(
         kind=kind,
         agent=first.review.agent,
         owner=owner_name(bundle, first.agent.owner),
         tool=first.review.tool,
-        title=first.review.tool if manifest is None else manifest.title,
-        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
+        title=tool_title(bundle, first.effect),
+        gates=first.gate_titles,
         finality=finality_text(first),
         lines=tuple(batch_line(ctx, bundle, case) for case in same),
         more=len(found) == _LOOKED_AT,
@@ -142,7 +140,7 @@ def batch_line(ctx: Context, bundle: Bundle, case: ReviewContext) -> BatchLine:
     """What the person signs, and what their ballot names."""
     effect, now = case.effect, ctx.clock()
     content = review_content(bundle, case)
-    counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now)
+    have, need = progress(count_votes(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now))
     return BatchLine(
         review_id=case.review.review_id,
         rev=effect.rev,
@@ -156,8 +154,8 @@ def batch_line(ctx: Context, bundle: Bundle, case: ReviewContext) -> BatchLine:
         amount=first_money(bundle, effect),
         answer_by=case.review.answer_by,
         opened_at=case.review.opened_at,
-        have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-        need=sum(entry.need for entry in counted.per_gate),
+        have=have,
+        need=need,
         warned=bool(content.warnings),
     )
 
@@ -244,8 +242,6 @@ async def transaction_review(ctx: Context, voter: Voter, review_id: str) -> Tran
 
 
 def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r} that you may see")
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     snapshot = first.snapshot
     if first.effect.kind != "effect" or len(snapshot.effects) == 1:
@@ -282,7 +278,7 @@ def _part(
         part,
         review_id=review.review_id,
         finality=finality_text(case),
-        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in case.gates)),
+        gates=case.gate_titles,
     )
     if review.state != "open":
         return part

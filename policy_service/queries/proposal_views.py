@@ -216,7 +216,7 @@ async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalF
         NotFoundError: there is no such review.
         ForbiddenError: not_eligible.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
@@ -258,7 +258,7 @@ async def preview_proposal(
     Raises:
         NotFoundError, ForbiddenError, RequestError: as for sending it.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     raw = canonical_proposed_args(bundle, case.effect, args)
@@ -279,12 +279,6 @@ async def review_after_acceptance(ctx: Context, snapshot: repository.Snapshot, p
     proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
     review = snapshot.reviews.get(proposal.effect_id)
     return proposal.review_id if review is None else review.review_id
-
-
-def _case(conn: Connection, review_id: str) -> ReviewContext:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
-    return read_review_context(conn, review_id)
 
 
 def _require_proposing(ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:

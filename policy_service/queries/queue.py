@@ -27,11 +27,17 @@ from policy_service.queries import repository
 from policy_service.queries.batches import batch_kind
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effects import Money, Piece, effect_sentence, first_money, manifest_for
+from policy_service.queries.effects import (
+    Money,
+    Piece,
+    effect_sentence,
+    first_money,
+    tool_title,
+)
 from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_contexts
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
-from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, progress, vote_refusal
 from policy_service.storage.core import key_after, key_before, rows_of, table
 from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
@@ -329,8 +335,7 @@ class _Reader:
     def _described(self, case: ReviewContext, answered: set[str]) -> QueueRow:
         ctx, bundle, now = self._ctx, self._bundle, self._now
         review, effect, gates = case.review, case.effect, case.gates
-        counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
-        manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+        have, need = progress(count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now))
         waits = (
             review.state == "open"
             and review.review_id not in answered
@@ -342,15 +347,15 @@ class _Reader:
             rev=effect.rev,
             txn=effect.txn,
             tool=effect.tool,
-            title=effect.tool if manifest is None else manifest.title,
+            title=tool_title(bundle, effect),
             sentence=effect_sentence(bundle, effect),
             risk=cast(Risk, review.risk),
             agent=effect.agent,
             owner=owner_name(bundle, case.agent.owner),
-            gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
+            gates=case.gate_titles,
             amount=first_money(bundle, effect),
-            have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-            need=sum(entry.need for entry in counted.per_gate),
+            have=have,
+            need=need,
             answer_by=review.answer_by,
             opened_at=review.opened_at,
             can_vote=waits,

@@ -43,6 +43,11 @@ class ReviewContext:
         return gates_of(self.effect)
 
     @property
+    def gate_titles(self) -> tuple[str, ...]:
+        """The titles of the gates, or their policy ids."""
+        return tuple(dict.fromkeys(gate.title or gate.policy_id for gate in self.gates))
+
+    @property
     def asked(self) -> tuple[MergedGate, ...]:
         """The merged gates, including groups added by escalation."""
         return merge(self.gates, self.review.escalated)

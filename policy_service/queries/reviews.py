@@ -32,7 +32,7 @@ from policy_service.queries.context_panel import (
     read_precedents,
 )
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for
+from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for, tool_title
 from policy_service.queries.proposal_views import (
     accepted_proposal_cards,
     changes_since_staged,
@@ -131,7 +131,6 @@ def review_content(
     """
     effect, snapshot = case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewContent(
         review_id=case.review.review_id,
         rev=effect.rev,
@@ -141,7 +140,7 @@ def review_content(
         finality=finality_text(case),
         risk=cast(Risk, case.review.risk),
         tool=effect.tool,
-        tool_title=effect.tool if manifest is None else manifest.title,
+        tool_title=tool_title(bundle, effect),
         args=arg_rows(bundle, effect, decision.unseen),
         gates=_gates(bundle, case, have, signers),
         agent=effect.agent,

@@ -372,15 +372,14 @@ def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
 
 
 def _dry(decision: Decision) -> DecisionView:
-    reasons: list[dict[str, Any]] = [
-        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice} for r in decision.reasons
-    ]
     return DecisionView(
         decision_id="dry-run",
         outcome=decision.outcome,
         policies=decision.policies,
         gates=tuple(gate.policy_id for gate in decision.gates),
-        reasons=tuple(Reason(**reason) for reason in reasons),
+        reasons=tuple(
+            Reason(code=r.code, text=r.text, policy=r.policy, advice=r.advice) for r in decision.reasons
+        ),
         bundle=decision.bundle,
         commit=decision.commit,
         unseen=decision.unseen,

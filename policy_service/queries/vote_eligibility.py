@@ -144,6 +144,12 @@ def count_votes(
     return replace(counted, opening=opening)
 
 
+def progress(counted: Tally) -> tuple[int, int]:
+    """How many approvals count towards the gates, and how many they require."""
+    have = sum(min(entry.have, entry.need) for entry in counted.per_gate)
+    return have, sum(entry.need for entry in counted.per_gate)
+
+
 def _review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> ReviewFacts:
     return ReviewFacts(
         review_id=review.review_id,

@@ -12,7 +12,6 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import ArgView, arg_views, matches_canonical
 from policy_service.channels.presentation.formatting import Deadline, deadline_of
 from policy_service.channels.presentation.formatting import as_sentence as as_sentence
@@ -21,7 +20,6 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.context_panel import SiblingLine, sibling_line
 from policy_service.channels.web.presenters.queue_rows import sentence_warnings
-from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.vote_form import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
 from policy_service.queries.batches import (
@@ -111,8 +109,6 @@ async def show_batch(pages: Pages, request: Request, session: PageSession, revie
         more=page.more or len(page.lines) > MAX_BATCH_LINES,
         lines=lines,
         values=[line_value(view.line) for view in lines],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
@@ -147,8 +143,6 @@ async def show_transaction(pages: Pages, request: Request, session: PageSession,
         review_id=review_id,
         parts_here=views,
         values=["" if view.may is None else line_value(view.may.line) for view in views],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 

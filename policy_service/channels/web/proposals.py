@@ -6,7 +6,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.form_parser import parse_positive_int
 from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
 from policy_service.channels.web.pages import Pages, PageSession
@@ -169,7 +168,6 @@ async def _draw(
         heavy=heavy,
         session=session,
         form=found,
-        max_reason=MAX_TEXT_CHARS,
         **context,
     )
 

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, TaskKind, canonicalize, load
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.presentation.formatting import is_unknown_outcome, question_text, span_words
 from policy_service.channels.web import sse
@@ -83,7 +82,6 @@ def task_context(page: TaskReadModel, now: datetime) -> dict[str, Any]:
         "said": fold(page.error) if page.error else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
         "shown": page_fingerprint(page),
-        "max_reason": MAX_TEXT_CHARS,
     }
 
 

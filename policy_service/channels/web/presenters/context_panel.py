@@ -1,7 +1,7 @@
 """The context panel for templates: labels of outcomes, lengths of bars. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -283,9 +283,7 @@ def _bar(line: MeterLine, now: datetime) -> MeterBar:
     this = min(100.0 - used, round(100 * line.this / limit, 1))
     rest = f"{bar.left} over the limit" if bar.over else f"{bar.left} left"
     label = f"{bar.before} before, {bar.this} for this effect, {rest} of {bar.limit}"
-    return MeterBar(
-        line, bar.before, bar.this, bar.after, bar.limit, bar.left, bar.until, used, this, label, bar.over
-    )
+    return replace(bar, used_width=used, this_width=this, label=label)
 
 
 def _figure(line: MeterLine, number: int) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import (
     ArgView,
     FoldedText,
@@ -125,9 +124,7 @@ def review_template_context(page: ReviewPage, now: datetime, *, full: bool = Fal
         ),
         "signing": signed_sentence(page),
         "amount": single_amount(page),
-        "picks": DENIAL_REASONS,
         "thread": thread(page),
-        "max_reason": MAX_TEXT_CHARS,
         "view": view,
         "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
         "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
