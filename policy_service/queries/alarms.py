@@ -70,12 +70,12 @@ class Alarms:
 
 
 async def alarms(ctx: Context) -> Alarms:
-    bundle, now = ctx.active.current, ctx.clock()
-    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, ctx.settings.slack, now))
+    bundle, now, slack = ctx.active.current, ctx.clock(), ctx.settings.slack
 
+    def read(conn: Connection) -> Alarms:
+        return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
 
-def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: datetime) -> Alarms:
-    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
+    return await ctx.db.read(read)
 
 
 def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
@@ -139,7 +139,7 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     found = {review.review_id: review for review in rows(conn, ReviewRow, lately)}
     reviewed = _reviewed(conn, [review.effect_id for review in found.values()])
     shown = {key: review for key, review in found.items() if (review.effect_id, review.rev) not in reviewed}
-    shown |= {review.review_id: review for review in _reviews_of(conn, list(owed))}
+    shown |= {review.review_id: review for review in select_at_revisions(conn, ReviewRow, "effect_id", owed)}
     signed = _signed(conn, list(shown))
     return [
         BreakGlassLine(
@@ -172,12 +172,6 @@ def _reviewed(conn: Connection, effect_ids: list[str]) -> set[tuple[str, int]]:
         col(TaskRow.state) != "open",
     )
     return {(effect_id, rev) for effect_id, rev in conn.execute(query)} if effect_ids else set()
-
-
-def _reviews_of(conn: Connection, effects: list[tuple[str, int]]) -> list[ReviewRow]:
-    if not effects:
-        return []
-    return select_at_revisions(conn, ReviewRow, "effect_id", effects)
 
 
 def _signed(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:

@@ -30,6 +30,7 @@ from policy_service.queries.effects import (
     gates_of,
     manifest_for,
 )
+from policy_service.queries.queue import CappedCount
 from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteLine
 from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_line
 from policy_service.queries.task_context import (
@@ -86,14 +87,6 @@ class TaskList:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTasks:
-    """The number of open tasks, up to a limit."""
-
-    total: int = 0
-    capped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReadModel:
     """Everything a person needs to settle one task, and its outcome."""
 
@@ -140,12 +133,12 @@ class TaskReadModel:
 _COUNT_CAP = 99  # more are shown as "99+"
 
 
-async def count_open(ctx: Context) -> OpenTasks:
+async def count_open(ctx: Context) -> CappedCount:
     few = select(col(TaskRow.task_id)).where(col(TaskRow.state) == "open").limit(_COUNT_CAP + 1).subquery()
     found: int = await ctx.db.read(
         lambda conn: conn.execute(select(func.count()).select_from(few)).scalar_one()
     )
-    return OpenTasks(min(found, _COUNT_CAP), found > _COUNT_CAP)
+    return CappedCount(min(found, _COUNT_CAP), found > _COUNT_CAP)
 
 
 async def task_list(ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int) -> TaskList:

@@ -1,6 +1,6 @@
 """The review page for templates: folding, marking, labels. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -167,15 +167,9 @@ class StaleChange:
     now: FoldedText
 
 
-def stale_changes(changed: object) -> tuple[StaleChange, ...]:
+def stale_changes(changed: Iterable[Mapping[str, str]]) -> tuple[StaleChange, ...]:
     """The `changed` member of a stale_review error: a list of name, read, now."""
-    if not isinstance(changed, Sequence):
-        return ()
-    entries = (entry for entry in changed if isinstance(entry, Mapping))
-    return tuple(
-        StaleChange(str(entry["name"]), fold(str(entry["read"])), fold(str(entry["now"])))
-        for entry in entries
-    )
+    return tuple(StaleChange(each["name"], fold(each["read"]), fold(each["now"])) for each in changed)
 
 
 def page_fingerprint(page: ReviewPage) -> str:
