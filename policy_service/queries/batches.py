@@ -44,7 +44,7 @@ from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
 
 MAX_BATCH_LINES = 50  # lines of a page, and votes of one form
-_LOOKED_AT = 200  # reviews of an agent's tool that are compared
+_MAX_COMPARED = 200  # reviews of an agent's tool that are compared
 
 
 def batch_kind(bundle: Bundle, case: ReviewContext) -> str:
@@ -76,10 +76,10 @@ async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:
         NotFoundError: there is no such review.
         InvalidRequestError: it must be decided alone.
     """
-    return await ctx.db.read(lambda conn: _alike(conn, ctx, voter, review_id))
+    return await ctx.db.read(lambda conn: _batch(conn, ctx, voter, review_id))
 
 
-def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
+def _batch(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     kind = batch_kind(bundle, first)
     if not kind:
@@ -105,7 +105,7 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Batc
         gates=first.gate_titles,
         finality=finality_text(first),
         lines=tuple(batch_line(ctx, bundle, case) for case in same),
-        more=len(found) == _LOOKED_AT,
+        more=len(found) == _MAX_COMPARED,
     )
 
 
@@ -115,7 +115,7 @@ def _of_the_same_tool(conn: Connection, like: ReviewRow) -> list[ReviewRow]:
         .where(col(ReviewRow.agent) == like.agent, col(ReviewRow.state) == "open")
         .where(col(ReviewRow.tool) == like.tool, col(ReviewRow.risk) == "low")
         .order_by(col(ReviewRow.answer_by), col(ReviewRow.review_id))
-        .limit(_LOOKED_AT)
+        .limit(_MAX_COMPARED)
     )
     return repository.rows(conn, ReviewRow, query)
 
@@ -238,10 +238,10 @@ async def transaction_review(ctx: Context, voter: Voter, review_id: str) -> Tran
         NotFoundError: there is no such review.
         InvalidRequestError: it has only this effect, or the revision is not the newest.
     """
-    return await ctx.db.read(lambda conn: _whole(conn, ctx, voter, review_id))
+    return await ctx.db.read(lambda conn: _transaction(conn, ctx, voter, review_id))
 
 
-def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
+def _transaction(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     snapshot = first.snapshot
     if first.effect.kind != "effect" or len(snapshot.effects) == 1:

@@ -134,17 +134,19 @@ def accepted_proposal_cards(
     actors = {row.decided_by or "" for row in rows}
     keys = {actor.partition(":")[2] for actor in actors if actor.startswith("person:")}
     names = names_of(conn, keys)
-    return tuple(_card(bundle, case, voter, row, _made_on(conn, row) or case.effect, names) for row in rows)
+    return tuple(
+        _card(bundle, case, voter, row, _base_effect(conn, row) or case.effect, names) for row in rows
+    )
 
 
 def changes_since_staged(conn: Connection, bundle: Bundle, case: ReviewContext) -> tuple[ArgChange, ...]:
     """The difference between the staged arguments and the current ones."""
     first = next(iter(case.snapshot.edits_of(case.effect)), None)
-    staged = None if first is None else _made_on(conn, first)
+    staged = None if first is None else _base_effect(conn, first)
     return () if staged is None else _changes(bundle, case.effect, args_of(staged), args_of(case.effect))
 
 
-def _made_on(conn: Connection, row: ProposalRow) -> EffectRow | None:
+def _base_effect(conn: Connection, row: ProposalRow) -> EffectRow | None:
     return find_one(conn, EffectRow, effect_id=row.effect_id, rev=row.rev)
 
 

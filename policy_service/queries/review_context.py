@@ -206,17 +206,17 @@ class RecentDenials:
                 txn=row.txn,
                 person=f"{row.iss}|{row.sub}",
             )
-            for row in self._found[_of(case.effect)]
+            for row in self._found[_key(case.effect)]
             if (row.effect_id, row.rev) != (case.effect.effect_id, case.effect.rev)
-            and _is_of(case.review, row.changed_at, self._period)
+            and _is_recent(case.review, row.changed_at, self._period)
         )[:MAX_SHOWN]
 
 
-def _of(effect: EffectRow) -> tuple[str, str, str]:
+def _key(effect: EffectRow) -> tuple[str, str, str]:
     return effect.agent, effect.tool, effect.resource_key
 
 
-def _is_of(review: ReviewRow, at: datetime, period: timedelta) -> bool:
+def _is_recent(review: ReviewRow, at: datetime, period: timedelta) -> bool:
     """Whether the denial falls between the lookback period before the review and its settlement."""
     return review.opened_at - period <= at and (review.settled_at is None or at < review.settled_at)
 

@@ -76,7 +76,9 @@ def is_permitted(
 
 
 MAX_NAMED: Final = 6
-_WEIGHED: Final = 40  # people evaluated by Cedar for one gate; others of a larger group are only counted
+_MAX_EVALUATED: Final = (
+    40  # people evaluated by Cedar for one gate; others of a larger group are only counted
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,8 @@ def _of_groups(
     left.sort(key=lambda member: people.name_of(member[0]) is None)  # people with a name first
     weighed = [
         person
-        for person, groups in left[:_WEIGHED]
+        for person, groups in left[:_MAX_EVALUATED]
         if is_permitted(ctx, people.bundle, case, person, groups, now)
     ]
     names = [name for person in weighed if (name := people.name_of(person))][:MAX_NAMED]
-    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)
+    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_MAX_EVALUATED:]), barred)

@@ -174,7 +174,7 @@ def _line(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: da
         opened_at=task.opened_at,
         can_settle=task.state == "open" and settle_refusal(ctx, bundle, case, voter, now) is None,
         settled_at=task.settled_at,
-        settlement=_said(case, settlement_of(case)),
+        settlement=_settlement_line(case, settlement_of(case)),
     )
 
 
@@ -226,16 +226,16 @@ def _page(conn: Connection, ctx: Context, case: TaskContext, voter: Voter, now: 
         error=effect.error,
         idempotent=None if manifest is None else manifest.idempotent,
         probe=None if manifest is None else manifest.probe,
-        compensation_tool=_undone_by(effect),
-        settlements=tuple(filter(None, (_said(case, said) for said in effect.settlements))),
-        settlement=_said(case, settlement_of(case)),
+        compensation_tool=_compensation_tool(effect),
+        settlements=tuple(filter(None, (_settlement_line(case, said) for said in effect.settlements))),
+        settlement=_settlement_line(case, settlement_of(case)),
         choices=choices(case),
         why_not=settle_refusal(ctx, bundle, case, voter, now) if task.state == "open" else None,
         timeline=timeline_of(conn, bundle, effect),
     )
 
 
-def _undone_by(effect: EffectRow) -> str | None:
+def _compensation_tool(effect: EffectRow) -> str | None:
     return None if effect.compensation is None else str(effect.compensation["tool"])
 
 
@@ -245,7 +245,7 @@ def _votes(ctx: Context, bundle: Bundle, case: TaskContext, now: datetime) -> tu
     return tuple(vote_line(vote, counted) for vote in snapshot.votes_on(effect))
 
 
-def _said(case: TaskContext, said: Mapping[str, Any] | None) -> SettlementLine | None:
+def _settlement_line(case: TaskContext, said: Mapping[str, Any] | None) -> SettlementLine | None:
     if said is None:
         return None
     return SettlementLine(
@@ -267,7 +267,7 @@ async def task_list_view(
     shown = found[:limit]
     cases = await ctx.db.read(lambda conn: read_task_contexts(conn, shown))
     return TaskPage(
-        tasks=tuple(_view(ctx, case) for case in cases),
+        tasks=tuple(_task_view(ctx, case) for case in cases),
         next=shown[-1].task_id if len(found) > limit else None,
     )
 
@@ -286,7 +286,7 @@ def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     is_open = case.task.state == "open"
     return TaskDetail(
-        task=_view(ctx, case),
+        task=_task_view(ctx, case),
         effect=effect_view(ctx, bundle, case.agent, case.snapshot, effect, now, for_people=True),
         choices=tuple(TaskChoice(answer=c.answer, text=c.text, follows=c.follows) for c in choices(case)),
         attempt_id=effect.redeemed_by,
@@ -299,7 +299,7 @@ def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     )
 
 
-def _view(ctx: Context, case: TaskContext) -> TaskView:
+def _task_view(ctx: Context, case: TaskContext) -> TaskView:
     task, said = case.task, settlement_of(case)
     return TaskView(
         task_id=task.task_id,

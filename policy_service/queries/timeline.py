@@ -60,14 +60,14 @@ def _actor(bundle: Bundle, actor: str, names: Mapping[str, str]) -> str:
     return name or kind
 
 
-_ASKED = {  # by the cause of the re-evaluation
+_CAUSES = {  # by the cause of the re-evaluation
     "vote": "Evaluated again after the vote, the policy",
     "break_glass": "Evaluated again after a break-glass signature, the policy",
     "activation": "Evaluated again under a new bundle, the policy",
     "redeem": "Evaluated again before redemption, the policy",
     "renew": "Evaluated again for a renewal, the policy",
 }
-_ANSWERED = {
+_OUTCOMES = {
     "release": "releases it without approval",
     "review": "requires approval",
     "deny": "forbids it",
@@ -80,7 +80,7 @@ _WITHDRAWN = {
 }
 
 
-_WHENCE = {"web": " on the web", "api": " over the API", "slack": " in Slack"}
+_CHANNEL_TEXTS = {"web": " on the web", "api": " over the API", "slack": " in Slack"}
 _DECLINED = {"taken_back": "Withdrew the proposal"}
 _LAPSED = {"replaced": "Replaced by another proposal"}
 
@@ -94,8 +94,8 @@ def _submitted(body: _Body) -> str:
 def _decision(body: _Body) -> str:
     if body["cause"] == "recalled":
         return "It was released before a restore; its decision is lost"
-    asked = _ASKED.get(body["cause"], "The policy")
-    return f"{asked} {_ANSWERED[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
+    asked = _CAUSES.get(body["cause"], "The policy")
+    return f"{asked} {_OUTCOMES[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
 
 
 def _unknown(body: _Body) -> str:
@@ -112,13 +112,13 @@ def _late(body: _Body) -> str:
     return ", too late to count" if body.get("late") else ""
 
 
-def _opened(body: _Body) -> str:
+def _break_glass_opened(body: _Body) -> str:
     return "BREAK-GLASS: released " + ("by one person alone" if body["people"] == 1 else "by two people")
 
 
-def _whence(body: _Body) -> str:
+def _channel_text(body: _Body) -> str:
     side = ", for the requester's side" if body.get("for_requester") else ""
-    return f"{_WHENCE.get(body['channel'], '')}{side}"
+    return f"{_CHANNEL_TEXTS.get(body['channel'], '')}{side}"
 
 
 def _escalated(body: _Body) -> str:
@@ -126,7 +126,7 @@ def _escalated(body: _Body) -> str:
     return f"Escalated to {', '.join(body['groups'])}: {why}"
 
 
-def _by_word(body: _Body) -> str:
+def _settled_by(body: _Body) -> str:
     return ", as settled by a person" if body.get("why") == "settled" else ""
 
 
@@ -143,12 +143,12 @@ _TEXTS: dict[str, Callable[[_Body], str]] = {
     "review_reopened": lambda body: "The review was reopened",
     "review_reminded": lambda body: "Reminded the reviewers",
     "review_escalated": _escalated,
-    "comment_written": lambda body: "Commented" + _whence(body),
-    "question_asked": lambda body: "Asked the agent a question" + _whence(body),
+    "comment_written": lambda body: "Commented" + _channel_text(body),
+    "question_asked": lambda body: "Asked the agent a question" + _channel_text(body),
     "question_answered": lambda body: "Answered the question",
     "vote_recorded": _vote,
     "break_glass_signed": lambda body: "Signed for break-glass" + _late(body),
-    "break_glass_opened": _opened,
+    "break_glass_opened": _break_glass_opened,
     "vote_strengthened": lambda body: f"Confirmed their vote by {body['step_up']}",
     "proposal_opened": lambda body: "Proposed other arguments",
     "proposal_accepted": lambda body: "Accepted the proposal: a new revision is reviewed",
@@ -160,13 +160,13 @@ _TEXTS: dict[str, Callable[[_Body], str]] = {
     "effect_expired": lambda body: "Expired; nothing fired",
     "effect_withdrawn": lambda body: _WITHDRAWN.get(body["why"], "Withdrawn"),
     "effect_redeemed": lambda body: "Release redeemed",
-    "effect_fired": lambda body: "Fired" + _by_word(body),
-    "effect_failed": lambda body: "Failed; nothing happened" + _by_word(body),
-    "effect_unused": lambda body: "Not used; nothing fired" + _by_word(body),
+    "effect_fired": lambda body: "Fired" + _settled_by(body),
+    "effect_failed": lambda body: "Failed; nothing happened" + _settled_by(body),
+    "effect_unused": lambda body: "Not used; nothing fired" + _settled_by(body),
     "effect_unknown": _unknown,
     "redemption_recalled": lambda body: "A receipt from before a restore proves that it was redeemed",
     "effect_compensating": lambda body: "Being undone",
-    "effect_compensated": lambda body: "Undone" + _by_word(body),
+    "effect_compensated": lambda body: "Undone" + _settled_by(body),
     "effect_compensation_failed": lambda body: "Could not be undone",
     "task_opened": lambda body: f"A person must settle it: {body['text']}",
     "task_settled": _task_settled,
@@ -189,7 +189,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
         return None
     new, gone = _only_in(after.gates, before.gates), _only_in(before.gates, after.gates)
     if after.outcome == Verdict.DENY and before.outcome != Verdict.DENY:
-        text = f"It is forbidden now{_whence_of_answer(bundle, after)}"
+        text = f"It is forbidden now{_reason(bundle, after)}"
     elif before.outcome == Verdict.DENY and after.outcome != Verdict.DENY:
         text = "It is not forbidden any more"
     elif new:
@@ -201,7 +201,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
     return RuleChange(at=after.decided_at, before=before.commit, commit=after.commit, text=text)
 
 
-def _whence_of_answer(bundle: Bundle, decision: DecisionRow) -> str:
+def _reason(bundle: Bundle, decision: DecisionRow) -> str:
     """The policies that forbid it, or the reasons if another manifest of the tool is in force."""
     if decision.policies:
         return f", by {_named(bundle, decision.policies)}"

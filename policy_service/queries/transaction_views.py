@@ -50,7 +50,7 @@ from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, Revi
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
 _OUTCOMES = {outcome.value for outcome in Outcome}
 _ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
-_TAKES_SIBLINGS_ALONG = {
+_ENDS_SIBLINGS = {
     EffectState.DENIED: "was denied",
     EffectState.EXPIRED: "expired",
     EffectState.REVOKED: "was revoked",
@@ -249,11 +249,11 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
         return (_why_withdrawn(snapshot),)
     if state is EffectState.EXPIRED:
         text = "nobody answered or used it in time; submit it again to ask anew"
-        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_longer(effect)),)
+        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_deadline_advice(effect)),)
     return ()
 
 
-def _longer(effect: EffectRow) -> str:
+def _deadline_advice(effect: EffectRow) -> str:
     """The annotations that extend the deadlines, and the gates to put them on."""
     asked = ", ".join(dict.fromkeys(repr(gate.policy_id) for gate in gates_of(effect)))
     where = f"on the gate {asked}" if asked else "on a gate of its tool"
@@ -263,7 +263,7 @@ def _longer(effect: EffectRow) -> str:
 def _why_withdrawn(snapshot: Snapshot) -> Reason:
     """Why the effects of a transaction were withdrawn: one of them ended, or the agent withdrew them."""
     for effect in snapshot.effects:
-        if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
+        if (ended := _ENDS_SIBLINGS.get(EffectState(effect.state))) is not None:
             advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
             return Reason(
                 code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
@@ -351,12 +351,13 @@ def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView
     """The result of a dry run. Nothing is stored, so the decisions have no id."""
     return EvaluationView(
         effects=tuple(
-            EvaluatedEffect(tool=tool, decision=_dry(d), needs=_asked(d.gates)) for tool, d in evaluated
+            EvaluatedEffect(tool=tool, decision=_dry_run_decision(d), needs=_needs_before_votes(d.gates))
+            for tool, d in evaluated
         )
     )
 
 
-def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
+def _needs_before_votes(gates: Sequence[Gate]) -> tuple[Need, ...]:
     """What a review of these gates would require, without votes and before any escalation."""
     return tuple(
         Need(
@@ -371,7 +372,7 @@ def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
     )
 
 
-def _dry(decision: Decision) -> DecisionView:
+def _dry_run_decision(decision: Decision) -> DecisionView:
     return DecisionView(
         decision_id="dry-run",
         outcome=decision.outcome,

@@ -89,7 +89,7 @@ def _line(line: BatchLine, now: datetime) -> BatchLineView:
     )
 
 
-_WORDS: Final = frozenset({"reason", "pick", "note"})
+_TEXT_FIELDS: Final = frozenset({"reason", "pick", "note"})
 _UNDONE: Final = "your votes were not counted"
 
 
@@ -112,7 +112,9 @@ async def show_batch(pages: Pages, request: Request, session: PageSession, revie
     )
 
 
-@routes.form("/alike/{review_id}/votes", {"verdict"}, _WORDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE)
+@routes.form(
+    "/alike/{review_id}/votes", {"verdict"}, _TEXT_FIELDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE
+)
 async def vote_batch(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -124,7 +126,7 @@ async def vote_batch(
     return await pages.draw(
         request,
         "batch_results.html",
-        **await _decided(pages, session, batch, may, kind),
+        **await _cast_votes(pages, session, batch, may, kind),
         back=f"/alike/{review_id}",
         back_text="Remaining reviews of this batch",
     )
@@ -149,7 +151,7 @@ async def show_transaction(pages: Pages, request: Request, session: PageSession,
 @routes.form(
     "/reviews/{review_id}/whole/votes",
     {"verdict"},
-    _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
+    _TEXT_FIELDS | {"seen"} | batch_fields(MAX_EFFECTS),
     undone=_UNDONE,
     max_bytes=2 * MAX_FORM_BYTES,
     max_fields=2 * MAX_EFFECTS,
@@ -168,13 +170,13 @@ async def vote_transaction(
     return await pages.draw(
         request,
         "batch_results.html",
-        **await _decided(pages, session, batch, may, transaction),
+        **await _cast_votes(pages, session, batch, may, transaction),
         back=f"/reviews/{review_id}/whole",
         back_text="The whole transaction",
     )
 
 
-async def _decided(
+async def _cast_votes(
     pages: Pages, session: PageSession, batch: BatchForm, may: set[str], of: str
 ) -> dict[str, Any]:
     """The result of each vote; a refused one does not stop the others. ``of`` describes what may be decided

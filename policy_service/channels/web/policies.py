@@ -51,11 +51,11 @@ async def _draw(
 @routes.page("/policies")
 async def policies(pages: Pages, request: Request, session: PageSession) -> Response:
     like = request.query_params.get("try")
-    form = None if like is None else await _like(pages, session, like)
+    form = None if like is None else await _form_of_review(pages, session, like)
     return await _draw(pages, request, session, form=form)
 
 
-async def _like(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
+async def _form_of_review(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
     """The form filled with a review's arguments, without secrets."""
     page = await pages.review(session, review_id)
     members = ", ".join(

@@ -87,7 +87,7 @@ async def stream(
                 if session is None:
                     return
             for event in shown:
-                yield _wire(event)
+                yield _encode(event)
             if silent:
                 yield format_sse_event(comment="still here", id=str(batch.index))
             if shown or silent:
@@ -102,7 +102,7 @@ def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:
     return [event for event in events if about is None or about in {event.review_id, event.task_id}]
 
 
-def _wire(event: QueueEvent) -> bytes:
+def _encode(event: QueueEvent) -> bytes:
     name, shown = ("task", event.task_id) if event.task_id else ("review", event.review_id)
     data = json.dumps({"kind": event.kind, f"{name}_id": shown}, separators=(",", ":"))
     return format_sse_event(event=name, data_str=data, id=str(event.index))

@@ -29,7 +29,7 @@ class TaskQuestion:
     icon: str
 
 
-_LOOKS = {
+_LABELS = {
     TaskKind.UNKNOWN: ("Unknown", "unknown"),
     TaskKind.RESTORED: ("Restored", "unknown"),
     TaskKind.COMPENSATION_FAILED: ("Not undone", "alert"),
@@ -46,7 +46,7 @@ def task_question(task: TaskLine | TaskReadModel) -> TaskQuestion:
     undone = task.of_compensation and is_unknown_outcome(kind)  # the question is about the compensation
     return TaskQuestion(
         question_text(kind, of_compensation=task.of_compensation),
-        *_LOOKS[TaskKind.UNKNOWN if undone else kind],
+        *_LABELS[TaskKind.UNKNOWN if undone else kind],
     )
 
 
@@ -156,11 +156,11 @@ async def task_live(pages: Pages, request: Request, session: PageSession, task_i
 async def settle_task(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], task_id: str
 ) -> Response:
-    await settle(pages.ctx, session.voter, _read_word(task_id, form))
+    await settle(pages.ctx, session.voter, _read_settlement(task_id, form))
     return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(task_id: str, fields: dict[str, str]) -> Settlement:
+def _read_settlement(task_id: str, fields: dict[str, str]) -> Settlement:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
     return Settlement(
         task_id,

@@ -30,10 +30,10 @@ from policy_service.queries.view_digest import WEB_RENDERER, view_of
 # Common reasons that fit every effect.
 DENIAL_REASONS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
 
-_WHENCE = {"web": "on the web", "api": "over the API"}
+_COMMENT_CHANNEL_TEXTS = {"web": "on the web", "api": "over the API"}
 
 # By a word of the event kind: icon and CSS class of its dot.
-_LINE_LOOKS = (
+_LINE_ICONS = (
     ("task_settled", "sign", "dot-ink"),
     ("contradict", "swap", ""),
     ("unknown", "unknown", ""),
@@ -144,17 +144,17 @@ def argument_warnings(args: Sequence[ArgView]) -> tuple[WarningLine, ...]:
 
 def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
     """An event with the icon of its kind."""
-    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
+    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_ICONS if word in event.kind), ("log", ""))
     day = clock_time(event.at, now).removesuffix(f"{event.at:%H:%M}")
-    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    more = filter(None, (event.actor, _CHANNEL_TEXTS.get(event.channel, event.channel), _commit_text(event)))
     anchor = f"log-{event.line}" if event.line else ""
     return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
 
 
-_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+_CHANNEL_TEXTS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
 
 
-def _under(event: EventLine) -> str:
+def _commit_text(event: EventLine) -> str:
     return f"rules at {event.commit[:12]}" if event.commit else ""
 
 
@@ -218,7 +218,7 @@ def thread(page: ReviewPage) -> tuple[ThreadEntry, ...]:
     return tuple(
         ThreadEntry(
             one,
-            _WHENCE.get(one.channel, one.channel),
+            _COMMENT_CHANNEL_TEXTS.get(one.channel, one.channel),
             fold(one.text),
             None if one.answer is None else fold(one.answer),
         )
