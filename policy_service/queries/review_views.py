@@ -97,7 +97,7 @@ def _review(
         answer_by=row.answer_by,
         url=review_url(ctx, row),
         title=tool_title(bundle, effect),
-        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
+        effect=effect_view(ctx, case.agent, snapshot, effect, counted=counted, for_people=True),
         needs=need_views(counted),
         owner=case.agent.owner,
         votes=tuple(_vote(vote_line(vote, counted)) for vote in snapshot.votes_on(effect)),

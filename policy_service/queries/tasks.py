@@ -287,7 +287,7 @@ def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     is_open = case.task.state == "open"
     return TaskDetail(
         task=_task_view(ctx, case),
-        effect=effect_view(ctx, bundle, case.agent, case.snapshot, effect, now, for_people=True),
+        effect=effect_view(ctx, case.agent, case.snapshot, effect, for_people=True),
         choices=tuple(TaskChoice(answer=c.answer, text=c.text, follows=c.follows) for c in choices(case)),
         attempt_id=effect.redeemed_by,
         fire_by=effect.fire_by,

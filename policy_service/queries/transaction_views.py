@@ -39,7 +39,6 @@ from countersign.contract.wire import (
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import Tally
-from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
@@ -59,10 +58,8 @@ _ENDS_SIBLINGS = {
 
 def transaction_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
-    now: datetime,
     *,
     releases: Sequence[str] = (),
     receipt: str | None = None,
@@ -83,7 +80,7 @@ def transaction_view(
         submitted_at=row.submitted_at,
         valid_until=row.valid_until,
         superseded_by=snapshot.superseded_by,
-        effects=tuple(effect_view(ctx, bundle, agent, snapshot, effect, now) for effect in snapshot.effects),
+        effects=tuple(effect_view(ctx, agent, snapshot, effect) for effect in snapshot.effects),
         releases=tuple(releases),
         receipt=receipt,
         attempt_id=snapshot.effects[0].redeemed_by,
@@ -116,11 +113,9 @@ def question_views(snapshot: Snapshot) -> tuple[QuestionView, ...]:
 
 def effect_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     *,
     counted: Tally | None = None,
     for_people: bool = False,
@@ -143,7 +138,7 @@ def effect_view(
         state=EffectState(effect.state),
         args=without_secrets(args, effect.secret) if for_people else args,
         decision=_decision(snapshot, effect),
-        review=_review(ctx, bundle, agent, snapshot, effect, now, counted, for_people=for_people),
+        review=_review(ctx, agent, snapshot, effect, counted, for_people=for_people),
         outcome=_outcome(effect),
         compensation=None
         if undo is None
@@ -291,11 +286,9 @@ def review_url(ctx: Context, review: ReviewRow) -> str:
 
 def _review(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     counted: Tally | None,
     *,
     for_people: bool,
@@ -304,7 +297,8 @@ def _review(
     if review is None:
         return None
     if counted is None:
-        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+        bundle, gates = ctx.active.current, gates_of(effect)
+        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates, ctx.clock())
     return ReviewSummary(
         review_id=review.review_id,
         state=review.state,

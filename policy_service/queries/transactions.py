@@ -55,19 +55,11 @@ class TransactionPresenter:
     ) -> TransactionView:
         """A transaction, with tokens only where requested."""
         agent = await self._agent(snapshot)
-        return transaction_view(
-            self._ctx,
-            self._ctx.active.current,
-            agent,
-            snapshot,
-            self._ctx.clock(),
-            releases=releases,
-            receipt=receipt,
-        )
+        return transaction_view(self._ctx, agent, snapshot, releases=releases, receipt=receipt)
 
     async def effect(self, snapshot: Snapshot, effect: EffectRow) -> EffectView:
         agent = await self._agent(snapshot)
-        return effect_view(self._ctx, self._ctx.active.current, agent, snapshot, effect, self._ctx.clock())
+        return effect_view(self._ctx, agent, snapshot, effect)
 
     async def _agent(self, snapshot: Snapshot) -> AgentRow:
         """The agent row, which counting votes needs; read only if there are reviews."""
