@@ -18,7 +18,7 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
     page, path = await site.visitor(js=js), await site.refund(f"talk-{js}")
     await page.goto(path)
     for words, button in (("Look at <b>this</b>\nand that", "Comment"), ("Which invoice?", "Ask the agent")):
-        await page.get_by_label("Say something, or ask the agent").fill(words)
+        await page.get_by_label("Comment, or ask the agent").fill(words)
         await page.get_by_role("button", name=button).click()
         await expect(page.locator(".thread .words").filter(has_text=words.split("\n")[0])).to_be_visible()
     kinds = {(one["text"], one["kind"]) for one in (await site.told(path))["comments"]}

@@ -290,7 +290,7 @@ async def test_break_glass_is_never_shown_as_an_approval(bank: Bank) -> None:
     assert "Approved</span>" not in decided
     task = await bank.maya.task(view, "break_glass_review")
     text = (await bank.maya.get(f"/tasks/{task['task']['task_id']}")).text
-    assert "The policy, without asking anybody" not in text
+    assert "The policies, without approval" not in text
     assert "By break-glass, without approvals" in text
     assert "as it was agreed" in text
     assert "?." not in text
