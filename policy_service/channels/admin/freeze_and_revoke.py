@@ -168,7 +168,9 @@ def revoke_key(kid: KeyId, reason: Reason, as_json: AsJson = False) -> None:
     with report_errors():
         done = _run_command("agent-key-revoke", {"kid": kid, "reason": reason})
         others = len(done["ended"]) - 1
-        and_others = f" and {others} more that the same issuer's tokens brought" if others > 0 else ""
+        and_others = (
+            f" and {others} more that were enrolled with the same issuer's tokens" if others > 0 else ""
+        )
         _print_done(done, as_json, f"revoked {kid}{and_others}")
 
 
@@ -188,11 +190,11 @@ def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) 
 
 @revoke_app.command("commit")
 def revoke_commit(
-    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full, as decisions name it.")],
+    commit: Annotated[str, typer.Argument(help="The full commit id of the policies, as in decisions.")],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
-    """End everything open that a commit of the policies decided last. Put another commit in force first."""
+    """Revoke all open transactions that a policy commit decided. Activate another commit first."""
     with report_errors():
         done = _run_command("revoke-commit", {"commit": commit, "reason": reason})
         ended = _revoke_each("effect", "effect_id", done["open"], reason)

@@ -291,7 +291,7 @@ class Office(Attacks):
 
         return await until(there)
 
-    async def output(self, user: str, text: str, channel: str = APPROVALS) -> Json:
+    async def private_message(self, user: str, text: str, channel: str = APPROVALS) -> Json:
         """The ephemeral message to this person, once it contains this."""
 
         async def there() -> Json | None:

@@ -55,7 +55,7 @@ _OPEN: Final = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING, Effect
 APPROVED: Final = "approved"
 SETTLED: Final = "settled"
 WHY_NOT_RERUN: Final[Mapping[str, str]] = MappingProxyType(
-    {APPROVED: "another run would ask again", SETTLED: "another run would do it all again"}
+    {APPROVED: "another run would need another approval", SETTLED: "another run would repeat everything"}
 )
 """Why a step without a run key is not run again, by what people answered."""
 
