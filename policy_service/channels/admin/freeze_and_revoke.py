@@ -237,13 +237,11 @@ def accept_commit(
 ) -> None:
     """Accept a rewritten or rewound branch, once and for this commit only."""
     with report_errors():
-        settings = load_settings()
-        if not settings.policies_repository:
+        if not load_settings().policies_repository:
             raise StartError("policies_repository is not set: a folder has no history to compare")
-        done = {**run_admin_command(settings, "policies-accept", {"commit": commit, "reason": reason})}
-        done["database"] = describe_database(settings)
+        done = _run_command("policies-accept", {"commit": commit, "reason": reason})
         text = (
             f"{commit} becomes active at the next refresh, if the branch is still at it, it loads and has the required "
-            f"signature\n(in the database {done['database']})"
+            "signature"
         )
-        print_result(done, as_json, text)
+        _print_done(done, as_json, text)

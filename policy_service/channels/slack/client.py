@@ -276,7 +276,7 @@ class SlackClient:
         self._accounts[user_id] = (time.monotonic(), account)
         return account
 
-    async def test_auth(self) -> SendResult:
+    async def check_auth(self) -> SendResult:
         """Call auth.test: whether the token is valid and belongs to the configured workspace."""
         try:
             answer = await self.call("auth.test")

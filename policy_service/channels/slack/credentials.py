@@ -89,7 +89,7 @@ def _read(secret: CredentialSpec, path: Path) -> str:
 TEST_TEXT: Final = "Countersign can post here. This is a test by its operator; no action is needed."
 
 
-async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
+async def check_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
     """Check both tokens and post a message. Nothing is posted if the bot token belongs to another workspace.
 
     Raises:
@@ -109,7 +109,7 @@ async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
 async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFailure | None:
     method = "auth.test"
     try:
-        error = (await slack.test_auth()).error
+        error = (await slack.check_auth()).error
         if error is not None:
             why = slack.workspace_mismatch
             return ApiFailure(

@@ -115,7 +115,7 @@ class SlackService:
             return
         fails_unheard = found.failures and not found.waiting
         if self._owner_confirmed and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
-            await self._test_auth()
+            await self._check_auth()
             found = await self._health_status() or found
         self._show(found)
 
@@ -132,14 +132,14 @@ class SlackService:
         if row is None or not _is_due(self._test_after, now):
             return False
         if not self._auth_tested or _is_due(row.not_before, now):
-            await self._test_auth()
+            await self._check_auth()
             self._tries += 1
             self._test_after = now + _AUTH_TEST_RETRY.pause(self._tries)
         return self._owner_confirmed
 
-    async def _test_auth(self) -> None:
+    async def _check_auth(self) -> None:
         """Call auth.test and record the result."""
-        outcome, first = await self._slack.test_auth(), not self._auth_tested
+        outcome, first = await self._slack.check_auth(), not self._auth_tested
         well, self._auth_tested = outcome.came is SendStatus.SENT, True
         if well and not self._owner_confirmed:
             met = self._slack.met
