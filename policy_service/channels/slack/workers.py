@@ -140,7 +140,7 @@ class SlackService:
     async def _check_auth(self) -> None:
         """Call auth.test and record the result."""
         outcome, first = await self._slack.check_auth(), not self._auth_tested
-        well, self._auth_tested = outcome.came is SendStatus.SENT, True
+        well, self._auth_tested = outcome.status is SendStatus.SENT, True
         if well and not self._owner_confirmed:
             met = self._slack.met
             log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
@@ -186,14 +186,14 @@ class SlackService:
             return False
         outcome = await self._sender.send_message(place, message)
         await record_result(self._ctx, self.app, place.place, message, outcome)
-        metrics.SLACK_MESSAGES.labels(outcome.came.value).inc()
+        metrics.SLACK_MESSAGES.labels(outcome.status.value).inc()
         if outcome.error is not None:
-            say = log.error if outcome.came is SendStatus.REFUSED else log.warning
+            say = log.error if outcome.status is SendStatus.REFUSED else log.warning
             say(
                 "slack_message_failed",
                 outbox_id=message.outbox_id,
                 kind=message.kind,
-                came=outcome.came.value,
+                came=outcome.status.value,
                 error=outcome.error,
                 attempt=message.attempt,
             )

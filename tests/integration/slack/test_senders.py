@@ -260,7 +260,7 @@ async def test_a_process_with_an_expired_claim_records_nothing(
         office.world.clock.pass_(seconds=CLAIM_S)
         await second.work(1)
     (ctx, app, place, message, outcome), (*_, again, seen) = frozen
-    await kept(ctx, app, place, message, replace(outcome, came=SendStatus.PLACE, error="is_archived"))
+    await kept(ctx, app, place, message, replace(outcome, status=SendStatus.PLACE, error="is_archived"))
     assert (await office.slack_status()).resting == ()
     await kept(ctx, app, place, again, seen)
     await second.work()
