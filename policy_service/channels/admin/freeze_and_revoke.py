@@ -210,16 +210,16 @@ def reinstate_approver(person: PersonKey, reason: OptionalReason = None, as_json
         _print_done(done, as_json, f"{person} may decide again")
 
 
-def _run_command(verb: str, args: dict[str, Any]) -> dict[str, Any]:
+def _run_command(command: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run a command and add the database to its result."""
     settings = load_settings()
-    return {**run_admin_command(settings, verb, args), "database": describe_database(settings)}
+    return {**run_admin_command(settings, command, args), "database": describe_database(settings)}
 
 
 def _revoke_each(kind: str, name: str, ids: list[str], reason: str) -> int:
     """Revoke them one by one and skip those that have already ended. Returns how many it ended."""
-    settings, verb = load_settings(), f"revoke-{kind}-if-open"
-    return sum(run_admin_command(settings, verb, {name: one, "reason": reason})["ended"] for one in ids)
+    settings, command = load_settings(), f"revoke-{kind}-if-open"
+    return sum(run_admin_command(settings, command, {name: one, "reason": reason})["ended"] for one in ids)
 
 
 def _print_done(done: dict[str, Any], as_json: bool, text: str) -> None:

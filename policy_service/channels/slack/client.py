@@ -208,7 +208,7 @@ class SlackClient:
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
-        self.met: TokenOwner | None = None
+        self.token_owner: TokenOwner | None = None
 
     async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         """Call a method of the Web API once.
@@ -266,7 +266,7 @@ class SlackClient:
         """Call auth.test: whether the token is valid and belongs to the configured workspace."""
         try:
             answer = await self.call("auth.test")
-            self.met = _token_owner(answer)
+            self.token_owner = _token_owner(answer)
         except SlackCallError as fault:
             return fault.result
         return (
@@ -278,9 +278,9 @@ class SlackClient:
     @property
     def workspace_mismatch(self) -> str | None:
         """A sentence if the token belongs to another workspace than the configured one; None if not, or unknown."""
-        if self.met is None or self.met.team_id == self.app.team_id:
+        if self.token_owner is None or self.token_owner.team_id == self.app.team_id:
             return None
-        return f"the bot token belongs to {self.met.team_id}, the settings name {self.app.team_id}"
+        return f"the bot token belongs to {self.token_owner.team_id}, the settings name {self.app.team_id}"
 
     async def close(self) -> None:
         """Close the connections."""

@@ -102,7 +102,9 @@ async def check_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
         refused = await _test_socket_mode(SlackClient(app, token, route), app)
         opened = refused is None
         failures += [] if refused is None else [refused]
-    team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)
+    team_id, bot_user = (
+        (None, None) if bot.token_owner is None else (bot.token_owner.team_id, bot.token_owner.bot_user)
+    )
     return CheckResult(team_id, bot_user, posted, opened, tuple(failures))
 
 

@@ -89,8 +89,8 @@ class SlackService:
         during the next rounds and delays no other."""
         self._holder = holder
         followed = await project_log(self._ctx, self.app)
-        met = await self._is_workspace_confirmed()
-        due = await due_places(self._ctx, self.app, tuple(self._sending)) if met else []
+        confirmed = await self._is_workspace_confirmed()
+        due = await due_places(self._ctx, self.app, tuple(self._sending)) if confirmed else []
         for place in due if due and await holds_lease(self._ctx, holder) else ():
             self._sending[place.place] = asyncio.create_task(self._send(place, holder))
         if not self._sending:
@@ -102,13 +102,13 @@ class SlackService:
             raise errors[0]
         return followed or bool(self._sending) or any(task.result() for task in done)
 
-    def known(self) -> dict[str, Any]:
+    def process_status(self) -> dict[str, Any]:
         """The status that only this process knows: its Socket Mode connection and its health findings."""
         connected = None if self._socket is None else self._socket.connected
         wrong = [found.wrong for found in self._health.findings() if found.check == "slack"]
         return {"socket_mode_connected": connected, "wrong": wrong}
 
-    async def look(self) -> None:
+    async def check_health(self) -> None:
         """Update health and metrics. While calls fail and no message is waiting, call auth.test to detect recovery."""
         found = await self._health_status()
         if found is None:
@@ -142,12 +142,12 @@ class SlackService:
         outcome, first = await self._slack.check_auth(), not self._auth_tested
         well, self._auth_tested = outcome.status is SendStatus.SENT, True
         if well and not self._owner_confirmed:
-            met = self._slack.met
-            log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
+            owner = self._slack.token_owner
+            log.info("slack_met", team_id=self.app.team_id, bot_user=owner and owner.bot_user)
         elif not well:
             extra = (
-                {"whose": self._slack.met.team_id}
-                if self._slack.workspace_mismatch and self._slack.met
+                {"whose": self._slack.token_owner.team_id}
+                if self._slack.workspace_mismatch and self._slack.token_owner
                 else {}
             )
             log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **extra)
@@ -202,7 +202,7 @@ class SlackService:
     async def _watch(self) -> None:
         while not self._ctx.feed.closing:
             try:
-                await self.look()
+                await self.check_health()
             except Exception:
                 log.exception("slack_look_failed")  # the health monitor reports database errors
             await asyncio.sleep(self._settings.watch_s)

@@ -213,7 +213,7 @@ class Office(Attacks):
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""
         service = self.world.service
         assert service.slack is not None
-        await service.slack.look()
+        await service.slack.check_health()
         output = (await self.world.http.get("/readyz")).json()
         return next(
             (f"{one['wrong']} {one['since']}" for one in output["findings"] if one["check"] == "slack"), ""
