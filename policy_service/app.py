@@ -19,8 +19,7 @@ from fastapi import FastAPI
 from countersign.contract import wire
 from policy_service import __version__, from_settings, metrics, tracing
 from policy_service.audit.feed import Feed
-from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, Sequencer, SequencerLimits
+from policy_service.audit.log import SEQUENCER_LEASE, Sequencer, SequencerLimits, highest_index
 from policy_service.audit.telemetry import AuditTelemetry
 from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.http import (
@@ -61,14 +60,13 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.logs import log_loop_exception, set_up_logs
-from policy_service.pap.active_bundle import ActiveBundle
-from policy_service.pap.candidate import Candidate
+from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
@@ -278,7 +276,7 @@ class Service:
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: advisory_locks.release_lease(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: advisory_locks.release_lease(tx, SEQUENCER_LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()

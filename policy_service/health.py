@@ -35,7 +35,7 @@ CHECKS: Final[dict[str, Check]] = {
         True, "see the service's log, free disk space or repair the database; restart if it hangs"
     ),
     "log": Check(True, "see the service's log for sequencer_pass_failed; restart if it has no such entry"),
-    "epoch": Check(True, "make the keys folder writable by the service; see docs/observability.md"),
+    "epoch": Check(True, "make the keys folder writable by the service; see docs/reference/observability.md"),
     "clock": Check(True, "set this host's clock (chronyc tracking), or the database server's"),
     "watch": Check(True, "the process hangs or its event loop is blocked: restart it"),
     "disk": Check(False, "free space on the disk of the data folder before writes fail"),
@@ -45,7 +45,7 @@ CHECKS: Final[dict[str, Check]] = {
     "bundle": Check(
         False,
         "read the error with GET /v1/policies as a person; fix it with a new commit, or see "
-        "docs/policies-from-git.md",
+        "docs/how-to/policies-from-git.md",
     ),
     "activation": Check(
         False, "wait, and see the service's log for asking_failed; redemption evaluates again meanwhile"
@@ -62,7 +62,7 @@ CHECKS: Final[dict[str, Check]] = {
     "slack": Check(
         False,
         "decide on the web; policy-service slack status shows Slack's error. Waiting messages are sent once when Slack "
-        "accepts them again: docs/slack.md",
+        "accepts them again: docs/how-to/slack.md",
     ),
     "frozen": Check(
         False,

@@ -1,4 +1,4 @@
-"""Every metric of the service. The names are stable (docs/observability.md); no other module creates a metric.
+"""The metrics of the service. Their names are stable and listed in docs/reference/observability.md.
 
 Label values are bounded: codes, states and names from the reviewed bundle or the settings, never caller input. Values
 are those of one process. With several replicas, sum counters; a gauge about the database is the same on each.

@@ -52,21 +52,23 @@ class Settings(BaseSettings):
         Path("countersign-data"), description="folder of the database, the keys and the lock"
     )
     database_url: str = Field(
-        "", description="sqlite:///FILE or postgresql://...; empty: a file in data_dir; docs/postgresql.md"
+        "",
+        description="sqlite:///FILE or postgresql://...; empty: a file in data_dir; docs/how-to/postgresql.md",
     )
     key_dir: Path = Field(
         Path(), description="folder of the private keys and the epoch mark; empty: keys/ in data_dir"
     )
     bundle_dir: Path = Field(Path("policies"), description="folder of the policy bundle")
     shadow_dir: Path | None = Field(
-        None, description="folder of a candidate bundle, compared on live traffic; docs/shadow.md"
+        None,
+        description="folder of a candidate bundle, compared on live traffic; docs/how-to/shadow-policies.md",
     )
     shadow_ref: str = Field(
         "",
         description="branch or tag of policies_repository whose head is the candidate, in place of shadow_dir",
     )
 
-    # -- policies from git: docs/policies-from-git.md ------------------------------------------------------
+    # -- policies from git: docs/how-to/policies-from-git.md ------------------------------------------------------
     policies_repository: str = Field(
         "",
         description="the policies' git repository: folder, https or ssh; empty: the folder bundle_dir",
@@ -159,7 +161,7 @@ class Settings(BaseSettings):
 
     # -- people --------------------------------------------------------------------------------------------
     providers: tuple[SignInProvider, ...] = Field(
-        (), description="[[providers]]: where people sign in; docs/sign-in.md has one for each vendor"
+        (), description="[[providers]]: where people sign in; docs/how-to/sign-in.md has one for each vendor"
     )
     session_idle_s: int = Field(3_600, gt=0, description="an hour without a request signs a person out")
     session_max_s: int = Field(43_200, gt=0, le=86_400, description="a working day, regardless of activity")
@@ -167,7 +169,7 @@ class Settings(BaseSettings):
     sign_in_link_s: int = Field(600, gt=0, le=3_600, description="life of a development sign-in link")
     max_group_age_s: int = Field(43_200, gt=0, description="age of groups from a token when a vote is cast")
 
-    # -- passkeys: docs/passkeys.md -------------------------------------------------------------------------
+    # -- passkeys: docs/how-to/passkeys.md -------------------------------------------------------------------------
     fresh_sign_in_s: int = Field(
         300, gt=0, le=3_600, description="age of a sign-in that may enrol a first passkey"
     )
@@ -180,7 +182,8 @@ class Settings(BaseSettings):
 
     # -- agents without an enrolled key --------------------------------------------------------------------
     trusted_issuers: tuple[TrustedIssuer, ...] = Field(
-        (), description="[[trusted_issuers]]: issuers whose tokens let an agent enrol a key; docs/agents.md"
+        (),
+        description="[[trusted_issuers]]: issuers whose tokens let an agent enrol a key; docs/how-to/agents.md",
     )
     agent_key_max_s: int = Field(
         3_600, gt=0, le=86_400, description="life of a key enrolled with a token; never longer than the token"
@@ -188,26 +191,29 @@ class Settings(BaseSettings):
 
     # -- sources of facts and groups -------------------------------------------------------------------------
     facts_http: tuple[FactsHost, ...] = Field(
-        (), description="[[facts_http]]: hosts that a bundle's sources may request; docs/facts.md"
+        (),
+        description="[[facts_http]]: hosts that a bundle's sources may request; docs/how-to/facts-and-groups.md",
     )
     directory: DirectoryApi | None = Field(
-        None, description="[directory]: the SCIM directory that groups are read from; docs/facts.md"
+        None,
+        description="[directory]: the SCIM directory that groups are read from; docs/how-to/facts-and-groups.md",
     )
     directory_poll_s: float = Field(30, gt=0, description="interval of reading the directory's groups")
     directory_max_age_s: int = Field(
         900, gt=0, description="groups read longer ago do not count: they are then empty"
     )
 
-    # -- webhooks: docs/webhooks-out.md ----------------------------------------------------------------------
     webhooks: tuple[Webhook, ...] = Field(
-        (), description="[[webhooks]]: receivers of signed events; docs/webhooks-out.md"
+        (), description="[[webhooks]]: receivers of signed events; docs/how-to/webhooks.md"
     )
     webhook_give_up_hours: int = Field(
         72, gt=0, le=720, description="how long delivery of an event is retried"
     )
 
-    # -- Slack: docs/slack.md --------------------------------------------------------------------------------
-    slack: SlackApp | None = Field(None, description="[slack]: the Slack app for reviews; docs/slack.md")
+    # -- Slack: docs/how-to/slack.md --------------------------------------------------------------------------------
+    slack: SlackApp | None = Field(
+        None, description="[slack]: the Slack app for reviews; docs/how-to/slack.md"
+    )
 
     # -- storage -------------------------------------------------------------------------------------------
     max_batch: int = Field(

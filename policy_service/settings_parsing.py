@@ -78,11 +78,11 @@ def setting_error(error: Any) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         see = (
-            "docs/settings.md" if table else "`policy-service settings`"
+            "docs/reference/settings.md" if table else "`policy-service settings`"
         )  # it does not list members of tables
         return f"{table}{name!r} is not a setting of this service; see {see}"
     if error["type"] == "missing":
-        return f"{table}{name} is missing; see docs/settings.md"
+        return f"{table}{name} is missing; see docs/reference/settings.md"
     return f"{table}{name}: {message}" if name else f"{table}{message}"
 
 

@@ -62,7 +62,9 @@ FILES_OF_SECRETS = {"bot_token_file": "/secrets/bot", "signing_secret_file": "/s
 SLACK_ALONE = {"team_id": "T0ACME", "app_id": "A0COUNTERSIGN", **FILES_OF_SECRETS}
 SLACK = {**SLACK_ALONE, "default_channel": "#a"}
 TWO_HOSTS = [{"url": "https://a.example"}, {}]
-NONE_OF_OURS = r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/settings.md$"
+NONE_OF_OURS = (
+    r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/reference/settings.md$"
+)
 REFUSED = {
     "an unknown setting": ({"prot": 1}, "'prot' is not a setting"),
     "a port that is none": ({"port": 70_000}, "port"),

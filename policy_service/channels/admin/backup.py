@@ -49,7 +49,9 @@ def backup(
 def _database(settings: Settings) -> Path:
     url = make_url(settings.database_url)
     if not is_embedded(settings) or not url.database:
-        raise StartError("this database is on a server: use pg_dump or a base backup, see docs/backup.md")
+        raise StartError(
+            "this database is on a server: use pg_dump or a base backup, see docs/how-to/backup.md"
+        )
     path = Path(url.database)
     if not path.is_file():
         raise StartError(f"there is no database {path} yet; run: policy-service init")

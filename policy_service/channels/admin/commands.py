@@ -20,9 +20,7 @@ from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PasskeyRow
 from policy_service.storage.types import time_text
-from policy_service.workflow import active_commit, webhooks
-from policy_service.workflow.effects import emergency_stop
-from policy_service.workflow.passkeys import revocation as lost_passkeys
+from policy_service.workflow import active_commit, authorization, webhooks
 from policy_service.workflow.revocation import revoke
 from policy_service.workflow.shadow import recorded_calls
 from policy_service.workflow.slack import account_links, admin
@@ -81,13 +79,13 @@ def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    done = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
+    done = revoke.revoke_passkey(tx, args["passkey_id"], args["reason"])
     return {"passkey_id": args["passkey_id"], "votes": done.votes, "vouched_for": list(done.passkeys[1:])}
 
 
 def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
     iss, _, sub = args["person"].partition("|")
-    return {"person": args["person"], "removed": lost_passkeys.reset_passkeys(tx, iss, sub, args["reason"])}
+    return {"person": args["person"], "removed": revoke.reset_passkeys(tx, iss, sub, args["reason"])}
 
 
 def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -228,7 +226,7 @@ def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _freeze_tools(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "began": emergency_stop.freeze_tool(tx, args["tool"], args["reason"])}
+    return {"tool": args["tool"], "began": authorization.freeze_tool(tx, args["tool"], args["reason"])}
 
 
 def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -256,7 +254,7 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _unfreeze_tools(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "ended": emergency_stop.unfreeze_tool(tx, args["tool"], args.get("reason"))}
+    return {"tool": args["tool"], "ended": authorization.unfreeze_tool(tx, args["tool"], args.get("reason"))}
 
 
 def _revoke_effect(tx: Tx, settings: Settings, args: Arguments) -> Any:

@@ -57,7 +57,7 @@ def people(as_json: AsJson = False) -> None:
         print_result(found, as_json, "\n".join(lines) or "no one has signed in yet")
 
 
-passkeys_app = typer.Typer(no_args_is_help=True, help="People's passkeys: docs/passkeys.md.")
+passkeys_app = typer.Typer(no_args_is_help=True, help="People's passkeys: docs/how-to/passkeys.md.")
 Reason = Annotated[str, typer.Option(help="The reason; it is recorded in the audit log.")]
 
 

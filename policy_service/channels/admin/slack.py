@@ -18,7 +18,7 @@ from policy_service.slack import SlackApp, require_channel
 from policy_service.workflow.slack.admin import CheckResult
 
 slack_app = typer.Typer(
-    no_args_is_help=True, help="Slack's delivery status and linked accounts: docs/slack.md."
+    no_args_is_help=True, help="Slack's delivery status and linked accounts: docs/how-to/slack.md."
 )
 
 

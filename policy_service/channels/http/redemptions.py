@@ -25,13 +25,13 @@ from policy_service.channels.requests import JSON_TYPE, read_model
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.parts import ToolVersion
 from policy_service.queries.transaction_views import evaluation_view
-from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluation_requests import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import RedeemResult, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
+from policy_service.workflow.revocation.restore import epoch_view
 
 routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 

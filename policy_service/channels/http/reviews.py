@@ -23,13 +23,10 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
-from policy_service.queries.voter import voter_from_person
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.queries.vote_eligibility import voter_from_person
+from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
 from policy_service.workflow.review_export.export import export
-from policy_service.workflow.reviews import answer as answers
-from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.comment import CommentDraft, answer, comment
 from policy_service.workflow.reviews.vote import VoteInput, vote
 
 ProposalId = Path(min_length=1, max_length=64, description="The proposal's id.")
@@ -121,7 +118,7 @@ async def answer_question(
     api: Api, caller: Caller, payload: AnswerRequest, review_id: str = ReviewId
 ) -> TransactionView:
     """Answer a question about an effect, as its agent."""
-    snapshot = await answers.answer(api.ctx, caller, review_id, payload.question_id, payload.text)
+    snapshot = await answer(api.ctx, caller, review_id, payload.question_id, payload.text)
     return await api.presenter.transaction(snapshot)
 
 

@@ -10,8 +10,8 @@ from countersign.contract import TaskKind, canonicalize
 from countersign.contract.wire import SettleRequest, TaskDetail, TaskPage
 from policy_service.channels.http.api import Api, ApiRoutes, Cursor, Limit
 from policy_service.identity.sessions import Session
-from policy_service.queries import task_views
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.tasks import load_task_detail, task_detail, task_list_view
+from policy_service.queries.vote_eligibility import voter_from_person
 from policy_service.workflow.tasks.settle import Settlement, settle
 
 TaskId = Path(min_length=1, max_length=64, description="The task's id.")
@@ -34,13 +34,13 @@ async def list_tasks(
     """List tasks, the oldest first."""
     rows = api.ctx.settings.rows(limit)
     wanted = None if kind is None else kind.value
-    return await task_views.task_list_view(api.ctx, state=state, kind=wanted, cursor=cursor, limit=rows)
+    return await task_list_view(api.ctx, state=state, kind=wanted, cursor=cursor, limit=rows)
 
 
 @routes.person("GET /tasks/{task_id}", 404)
 async def get_task(api: Api, session: Session, task_id: str = TaskId) -> TaskDetail:
     """Read a task, open or settled, with what is known about it."""
-    return await task_views.load_task_detail(api.ctx, voter_from_person(session.person), task_id)
+    return await load_task_detail(api.ctx, voter_from_person(session.person), task_id)
 
 
 @routes.person("POST /tasks/{task_id}/settle")
@@ -58,4 +58,4 @@ async def settle_task(
         channel="api",
         result=None if payload.result is None else canonicalize(payload.result),
     )
-    return task_views.task_detail(api.ctx, voter, await settle(api.ctx, voter, word))
+    return task_detail(api.ctx, voter, await settle(api.ctx, voter, word))

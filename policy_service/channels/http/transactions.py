@@ -24,11 +24,10 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.queries import transactions as mine
 from policy_service.queries.transactions import wait_for_people, wait_while_in_review
-from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate
 from policy_service.workflow.releases.release import release
-from policy_service.workflow.releases.submit_and_redeem import submit_and_redeem
+from policy_service.workflow.releases.submit import IdempotencyKey, submit
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
 _KEY_MAX = 255
@@ -63,7 +62,7 @@ def wanted_wait(request: Request, most: int) -> int:
     return min(int(found.group(1)), most) if found else 0
 
 
-def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.IdempotencyKey:
+def idempotency_key(request: Request, agent: str, body: bytes) -> IdempotencyKey:
     """The idempotency key of a submission.
 
     Raises:
@@ -75,7 +74,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Id
             f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
             code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
         )
-    return idempotency.IdempotencyKey(agent, value, request.url.path, body_digest(body))
+    return IdempotencyKey(agent, value, request.url.path, body_digest(body))
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
@@ -103,7 +102,7 @@ async def submit_transaction(request: Request) -> Response:
     caller, body = await api.authentication.agent(request)
     api.rate_limits.submit(caller.agent)
     key = idempotency_key(request, caller.agent, body)
-    submitted = await submit_and_redeem(api.ctx, caller, read_model(SubmitRequest, body), key)
+    submitted = await submit(api.ctx, caller, read_model(SubmitRequest, body), key)
     snapshot = submitted.snapshot
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
     # The submission is recorded. `Prefer: wait` is only a preference, so its limit must not fail the request.

@@ -1,7 +1,7 @@
 """Client of Slack's Web API: calls, the meaning of each error code for a message, and remedies for operators.
 
 Every call has a timeout and is sent once. Slack has no idempotency keys, so the sender of a message decides from the
-result whether to repeat it. Of an error only its code is kept. Our own codes are in docs/slack.md.
+result whether to repeat it. Of an error only its code is kept. Our own codes are in docs/how-to/slack.md.
 """
 
 from __future__ import annotations

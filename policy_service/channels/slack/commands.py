@@ -32,7 +32,7 @@ from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueueFilter, QueuePage, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.effects.evaluation_requests import try_effect
 from policy_service.workflow.slack.account_links import (
     COMMAND,
     Account,
@@ -42,7 +42,7 @@ from policy_service.workflow.slack.account_links import (
     unlink,
 )
 from policy_service.workflow.slack.enqueue import delivery_id, mark_processed
-from policy_service.workflow.slack.voters import LinkedVoter, voter_for_account
+from policy_service.workflow.slack.interactions import LinkedVoter, voter_for_account
 from policy_service.workflow.transitions import person_actor
 
 log = structlog.get_logger(__name__)

@@ -14,13 +14,13 @@ from policy_service.channels.slack.projection import CARD_KINDS
 from policy_service.identity.people import is_revoked, names_of, slack_link
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import effect_sentence
-from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.effects import effect_sentence
+from policy_service.queries.review_context import Quarantine
 from policy_service.queries.review_models import EventLine, ReviewPage
 from policy_service.queries.reviews import read_review_page
 from policy_service.queries.timeline import event_line, person_of
 from policy_service.queries.view_digest import SLACK_RENDERER, view_of
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow

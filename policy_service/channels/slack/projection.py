@@ -25,10 +25,9 @@ from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.errors import ForbiddenError
 from policy_service.queries.context import Context
-from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import select_at_revisions, select_in
-from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import vote_refusal
+from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import vote_refusal
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
     find,
@@ -51,7 +50,7 @@ from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_log_line, ensure_place
-from policy_service.workflow.slack.voters import voter_for_account
+from policy_service.workflow.slack.interactions import voter_for_account
 
 
 def direct_recipients(

@@ -291,7 +291,7 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
         _print_welcome(settings)
     told = capsys.readouterr()
     holds(told.out, "listening on", without=["sign in as"])
-    holds(told.err, "no link for maya (the database beside", "policy-service signin maya")
+    holds(told.err, "no link for maya (the database of", "policy-service signin maya")
 
 
 ELSEWHERE = [

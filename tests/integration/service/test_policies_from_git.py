@@ -28,7 +28,7 @@ from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
-from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.active_commit import refresh_bundle
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments
 from tests.fakes.repository import Key, Repository

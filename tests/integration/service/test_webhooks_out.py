@@ -280,7 +280,7 @@ async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_
             await asyncio.sleep(3600)  # the process never comes to it
             return 0
 
-        patch.setattr("policy_service.jobs.delivery.note", dies)
+        patch.setattr("policy_service.jobs.delivery.record_result", dies)
         async with post.open(hook) as world:
             await asked(world)
             await told(receiver, "review_opened")
@@ -297,7 +297,7 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.delivery.follow", None)  # whatever calls it fails
+            patch.setattr("policy_service.jobs.delivery.enqueue_events", None)  # whatever calls it fails
             await until(lambda: trouble(world))
         await asked(world)
         await told(receiver, "review_opened")

@@ -77,7 +77,7 @@ async def test_an_old_view_may_only_deny(office: Office, dana: str, bundle: Paym
     assert await office.world.activate()
     await reevaluate_open_effects(office.world.service.ctx)
     await office.forged(dana, card, value=before)
-    assert "has changed since this message was drawn" in (await office.answer())["sentence"]
+    assert "has changed since this message was posted" in (await office.answer())["sentence"]
     assert "has changed" in await office.sent(dana, "approve", before)
     assert await office.nothing_said()
     assert await office.sent(dana, "deny", before) == ""

@@ -14,13 +14,13 @@ from policy_service.channels.slack.delivery import MessageSender
 from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
 from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
+from policy_service.storage.unit_of_work import append
 from policy_service.workflow.expiry.sweep import delete_expired_rows
 from policy_service.workflow.slack.account_links import set_direct
 from policy_service.workflow.slack.admin import DroppedPlace, drop_place
@@ -137,16 +137,16 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
 async def test_only_an_unusable_channel_is_dropped_with_its_buttons(office: Office) -> None:
     """A card in a working channel would stay open for ever."""
     dana = await office.link("maya")
-    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
+    with pytest.raises(NotFoundError, match="nothing was ever sent to '#typo'"):
         await given_up(office, "#typo")
     view, card = await office.asked(quiet=True)
-    with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
+    with pytest.raises(ConflictError, match="'#approvals' accepts messages; name another channel"):
         await given_up(office, "#approvals")
     assert await places(office) == ["#approvals"]
     await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-    assert "no message of ours" in words(await office.private_message(dana, "Nothing was decided"))
+    assert "not a message of this service" in words(await office.private_message(dana, "Nothing was decided"))
     assert await office.state(view) == "review"
 
 

@@ -35,12 +35,12 @@ async def test_the_home_names_the_person_or_the_reason(office: Office) -> None:
     await office.slack.open_home(dana)
     await at_home(office, dana, "Maya")
     await office.slack.open_home("U0GRACE")
-    assert "/countersign link" not in await at_home(office, "U0GRACE", "guests decide nothing through Slack")
+    assert "/countersign link" not in await at_home(office, "U0GRACE", "guests cannot decide through Slack")
     await pressed_at_home(office, "U0SAM", "direct")
     await at_home(office, "U0SAM", "This Slack account is not linked yet")
     with office.known_as(dana, GUEST):
         await pressed_at_home(office, dana, "direct")
-        await at_home(office, dana, "guests decide nothing through Slack")
+        await at_home(office, dana, "guests cannot decide through Slack")
 
 
 @pytest.mark.parametrize("way", ["the command", "the home"])
@@ -114,7 +114,7 @@ async def test_a_press_on_an_outdated_card_updates_it(office: Office) -> None:
     stale = value_of(card)[:-1] + ("0" if value_of(card)[-1] != "0" else "1")
     await office.change(SlackCardRow, {"place": "#approvals"}, {"drawn": None})
     await office.forged(dana, card, value=stale)
-    await office.private_message(dana, "it is drawn anew in a moment")
+    await office.private_message(dana, "it is updated in a moment")
     await office.quiet()
     assert len(office.faults.accepted(UPDATE)) == updates + 1
     assert await office.votes() == []

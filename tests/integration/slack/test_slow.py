@@ -19,7 +19,7 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.effects import dry_run, evaluation
+from policy_service.workflow.effects import evaluation, evaluation_requests
 from policy_service.workflow.reviews import vote as reviews_vote
 from policy_service.workflow.slack import account_links, enqueue, interactions
 from policy_service.workflow.slack.enqueue import MAX_PENDING_EPHEMERALS
@@ -93,7 +93,7 @@ def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
         await lifted.wait()
         return await known(*given)
 
-    for module in (reviews_vote, dry_run):
+    for module in (reviews_vote, evaluation_requests):
         monkeypatch.setattr(module, "gather_facts", later)
     return lifted
 

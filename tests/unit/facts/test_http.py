@@ -117,7 +117,7 @@ async def test_a_fault_of_the_host_denies(folder: BundleFolder, host: Host, how:
     host.how = how
     facts = await gather(bundle)
     assert why in str(facts.alarm)
-    assert facts.failed == "source 'bank' could not be used; the operator has been told, try again later"
+    assert facts.failed == "source 'bank' could not be used; the operator is notified, try again later"
     assert TOKEN not in str(facts.alarm)
     host.how = None
     assert (await gather(bundle)).failed is None, "and then it works again"
@@ -174,7 +174,7 @@ def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFold
 async def test_without_a_service_a_bundle_loads_and_nobody_is_asked(folder: BundleFolder, host: Host) -> None:
     folder.write("facts.toml", source(host.url))
     facts = await gather(build_bundle(FolderSource(folder.path).read()))
-    assert "nothing outside may be asked here" in str(facts.alarm)
+    assert "external sources are not queried here" in str(facts.alarm)
     assert host.asked == []
 
 

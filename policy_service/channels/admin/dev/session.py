@@ -45,7 +45,7 @@ from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of
-from policy_service.queries.task_views import task_url
+from policy_service.queries.tasks import task_url
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.activate import activate
 

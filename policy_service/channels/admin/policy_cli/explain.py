@@ -29,7 +29,7 @@ from policy_service.pap.diff.recorded_calls import (
     recorded_tool_digest,
 )
 from policy_service.pap.parts import read_parts
-from policy_service.queries.effect_text import is_hidden
+from policy_service.queries.effects import is_hidden
 from policy_service.settings import load_settings
 
 What = Annotated[

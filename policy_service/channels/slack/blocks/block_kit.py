@@ -31,7 +31,7 @@ from slack_sdk.models.views import View
 
 from countersign.contract import canonicalize
 from policy_service.channels.presentation.marked_text import Span, mark
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 
 MAX_BLOCKS: Final = 50  # of a message; chat.postMessage refuses more, and slack_sdk does not count them
 MAX_CHARACTERS: Final = 10_000  # of all blocks; Slack's undocumented limit is above 13,000

@@ -19,8 +19,13 @@ from slack_sdk.models.blocks import (
     RichTextSectionElement,
 )
 
-from policy_service.channels.presentation.review_status import quorum_status, short_outcome_text
-from policy_service.channels.presentation.signing import signed_sentence, single_amount, waiting_siblings
+from policy_service.channels.presentation.review_status import (
+    quorum_status,
+    short_outcome_text,
+    signed_sentence,
+    single_amount,
+    waiting_siblings,
+)
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_NAME,
     MAX_VALUE,

@@ -48,7 +48,7 @@ from policy_service.channels.slack.blocks.buttons import (
 )
 from policy_service.channels.slack.blocks.card_body import CardBody, card_body
 from policy_service.channels.slack.blocks.people import state_text
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.queue import CappedCount
 from policy_service.queries.review_models import EventLine, ReviewPage
 

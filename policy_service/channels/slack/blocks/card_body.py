@@ -25,10 +25,8 @@ from policy_service.channels.presentation.arguments import (
     ordered_members,
 )
 from policy_service.channels.presentation.formatting import pluralize
-from policy_service.channels.presentation.marked_text import mark
-from policy_service.channels.presentation.review_status import quorum_status
-from policy_service.channels.presentation.signing import approval_effect
-from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.marked_text import TextFinding, mark
+from policy_service.channels.presentation.review_status import approval_effect, quorum_status
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_VALUE,
     MAX_WRITTEN,
@@ -53,7 +51,7 @@ from policy_service.channels.slack.blocks.people import (
     recent_denial_lines,
     rule_names,
 )
-from policy_service.queries.effect_text import ArgRow, Piece
+from policy_service.queries.effects import ArgRow, Piece
 from policy_service.queries.review_models import ReviewPage
 
 MAX_ARGS_CHARACTERS: Final = 1_500  # about two screens of a phone

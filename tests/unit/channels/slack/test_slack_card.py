@@ -12,7 +12,7 @@ from policy_service.channels.slack.blocks.card import card, minimal_card, no_but
 from policy_service.channels.slack.blocks.card_body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, lay_out_args
 from policy_service.channels.slack.blocks.people import MAX_GATES
 from policy_service.queries import review_models as reading
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
 from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteLine
 from tests.fakes import reviews
 from tests.fakes.blocks import buttons, code, kinds, refused, values, words
@@ -77,7 +77,7 @@ SECOND = replace(ASKED_TWO, policy_id="second", title="Second", own_quorum=2, ow
 TWO_GATES = reviews.refund(gates=(ASKED_TWO, SECOND))
 OF_LEGAL = reviews.refund(gates=(GATE, replace(SECOND, groups=("legal",), own_step_up=None)))
 BEFORE = reviews.refund(
-    denied_before=(reading.DeniedBefore("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
+    denied_before=(reading.RecentDenial("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
     since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
     unanswerable="nobody in finance is left",
