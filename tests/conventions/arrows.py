@@ -21,9 +21,9 @@ SDK = "countersign"
 # The layers of the SDK, lowest level first: a layer may import itself and layers of lower levels.
 SDK_LEVELS = (
     ("contract", "clock", "texts", "tracing"),
-    ("concurrency", "errors"),
+    ("errors",),
     ("http_clients", "adapters", "journal", "catalogue"),
-    ("settings", "waiting"),
+    ("settings", "concurrency"),
     ("service", "tools"),
     ("manifests", "llm"),
     ("runtime",),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign.catalogue.loader import Entry, catalogue
+from countersign.catalogue import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
 from countersign.manifests.drafts import manifest_json
 from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
@@ -19,8 +19,8 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.effect_text import effect_sentence
-from policy_service.workflow.effects.effect_rows import new_effect_row
+from policy_service.queries.effects import effect_sentence
+from policy_service.workflow.effects.digests import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)

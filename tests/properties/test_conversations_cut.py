@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from countersign.concurrency import run_sync
 from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
 from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.journal import Journal
-from countersign.waiting import run_sync
 
 KEYS = (f"case-{number}" for number in count())
 FAULTS = ("before it is asked", "as it is asked", "before it fires", "after it fired", "as it is heard")

@@ -23,9 +23,9 @@ from policy_service.channels.slack.blocks.card import (
 )
 from policy_service.channels.slack.blocks.views import home_view
 from policy_service.queries import review_models as reading
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow, Piece
 from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
-from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteLine
+from policy_service.queries.review_models import EventLine, GateView, RecentDenial, ReviewPage, VoteLine
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
@@ -122,7 +122,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
         agent_owner=draw(st.none() | long), commit=draw(short), gates=draw(few(gates, 2, 20)), votes=draw(few(votes)),
         siblings=draw(few(siblings)),
         warnings=draw(few(long)), unanswerable=draw(st.none() | long),
-        denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
+        denied_before=draw(few(st.builds(RecentDenial, st.just("rev_0"), times, long, long, names))),
         rule_changes=draw(few(st.builds(reading.RuleChange, times, short, short, long))),
         since_staged=draw(few(st.builds(reading.ArgChange, long, short, short))),
         break_glass=draw(st.none() | st.builds(reading.BreakGlassView, few(votes), st.none() | times)),

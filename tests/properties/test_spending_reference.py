@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from countersign import Budget, BudgetExceeded, Settings
 from countersign.journal import Journal
-from countersign.llm.bounds import Bounds
+from countersign.llm.budgets import Bounds
 from countersign.llm.ledger import Ledger, Reservation
 from countersign.llm.prices import load_prices
 from countersign.llm.usage import Billed, Usage

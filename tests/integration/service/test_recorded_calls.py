@@ -73,7 +73,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> No
     """What the operator's socket answers to an author's verb, by its arguments."""
     for module in (replay, explain):
         monkeypatch.setattr(module, "load_settings", lambda: None)
-        monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, args: answer(args))
+        monkeypatch.setattr(module, "run_admin_command", lambda _settings, _verb, args: answer(args))
 
 
 async def printed(*args: str) -> str:

@@ -232,7 +232,9 @@ def test_author_names_a_folder_at_a_revision(
     monkeypatch.chdir(repository.path)
     for name in ("@main", ".@main", ".", f"{tmp_path / 'bare.git'}@main"):
         assert load_bundle_files(name).commit == repository.head()
-    with pytest.raises(BundleError, match="no git repository is here or above, so there is no 'main' of it"):
+    with pytest.raises(
+        BundleError, match="no git repository contains this folder, so there is no revision 'main'"
+    ):
         load_bundle_files(f"{tmp_path}@main")
 
 
