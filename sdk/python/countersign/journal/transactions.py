@@ -3,9 +3,8 @@
 Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
 under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
 
-A crash leaves no stop, and a redeemed list rolls forward after it. A stop is intended: it is on disk before the
-interrupt propagates, and lasts until the program runs again under its key. A pending review is not stopped by stopping
-the wait for it, and a list whose effects had all begun is finished.
+A stop is intended, unlike a crash: it is on disk before the interrupt propagates, and lasts until the program runs
+again under its key. It does not end a pending review, and a list whose effects had all begun is finished.
 
 A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
 Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
@@ -24,7 +23,6 @@ from countersign.errors import JournalError
 from countersign.journal.chain import Change, record_changes
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.effects import (
-    StagedRow,
     complete_unsubmitted,
     end_unfrozen,
     supersede,
@@ -34,6 +32,7 @@ from countersign.journal.effects import (
 )
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
+from countersign.journal.records import StagedRow
 from countersign.journal.sealing import SealContext, Seals
 from countersign.journal.states import LocalState, LocalTxn, transition
 
@@ -56,7 +55,6 @@ class Transactions(TransactionQueries):
         self._clock = clock
 
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
-        """Create the row of a run key, if it is new."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, record_changes(unit, txn, "opened", now) as change:
             change.insert(
