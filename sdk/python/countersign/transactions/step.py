@@ -171,9 +171,7 @@ class Step:
         return self._live.run(tool, call)
 
     def _leave_out(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
-        """Record rolled-back live effects. If the journal fails, the transaction must not commit, because the
-        journal would count them as kept.
-        """
+        """Record rolled-back live effects. If that fails, the transaction must not commit: they would count as kept."""
         if self._pid != os.getpid():
             return  # a fork inside the effect: its rows belong to the parent
         why = f"{tool.name} raised {describe_block_error(error, has_secrets=self._list.live_has_secrets)}"
@@ -360,9 +358,7 @@ class Step:
         return describe_block_error(error, has_secrets=self._list.has_secrets)
 
     def _end(self, why: str | None = None) -> None:
-        """In every case: close the sessions, mark live rows as undone unless they may be committed, release the
-        lease. `why`: the reason of a failure.
-        """
+        """Close sessions, mark live rows as undone unless maybe committed, release the lease. `why`: of a failure."""
         transactions, leases = self._journal.transactions, self._journal.leases
         with self._ending(), self._undone_live(), log_cleanup_errors(self.txn):
             try:
