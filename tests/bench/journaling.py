@@ -108,7 +108,9 @@ def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int
 def fire(journal: Journal, effect: Effect, lease: Lease, staging: int, attempt: str) -> None:
     """What stands around the call."""
     journal.effect_log.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
-    journal.effect_log.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')])
+    journal.effect_log.write(
+        lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')]
+    )
 
 
 def whole(journal: Journal, run_key: str, effect: Effect) -> None:

@@ -1,4 +1,4 @@
-"""docs/observability.md says what there is: every metric, every event of the log, every check, and nothing else."""
+"""docs/reference/observability.md lists every metric, log event and health check, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policy_service.health import CHECKS
 from tests.conventions.imports import imports_of
 from tests.conventions.repository import ROOT
 
-PAGE = (ROOT / "docs" / "observability.md").read_text()
+PAGE = (ROOT / "docs/reference/observability.md").read_text()
 UNITS = ("_seconds", "_total", "_info", "_bytes")
 OF_THE_LIBRARY = {"process_"}
 LEVELS = {"debug", "info", "warning", "error", "exception", "say"}
@@ -98,11 +98,11 @@ def test_the_page_has_every_check_and_whether_it_stops_the_service() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "deploy/README.md"])
 def test_the_page_is_linked_for_operators(name: str) -> None:
-    assert "docs/observability.md" in (ROOT / name).read_text()
+    assert "docs/reference/observability.md" in (ROOT / name).read_text()
 
 
 def test_alerts_name_metrics_that_exist() -> None:
-    alerts = PAGE.partition("## At three in the morning")[2]
+    alerts = PAGE.partition("## Alerts")[2]
     named = set(re.findall(r"countersign_[a-z_]+", alerts))
     assert named
     assert {re.sub(r"_bucket$", "", name) for name in named} <= set(exported())

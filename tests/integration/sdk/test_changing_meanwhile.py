@@ -203,7 +203,7 @@ def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_ta
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
     near.put_in_force()
     near.before_fire["pay"] = lambda: near.change(plain_forbid("stop"))
-    with pytest.raises(ReleaseLapsed, match="Nothing of this transaction stands"):
+    with pytest.raises(ReleaseLapsed, match="Nothing of this transaction remains in effect"):
         step(near, lambda: near.pay("a-1", 5), lambda: near.pay("a-2", 6))
     assert near.done == [("pay", "a-1", 5), ("unpay", "p-a-1", 5)]
     assert (notes_in(near.notes), is_locked(near.notes)) == ([], False)

@@ -18,7 +18,7 @@ from tests.conventions.documents import all_blocks
 from tests.conventions.repository import ROOT
 from tests.fakes import warm
 
-PAGE = "docs/testing.md"
+PAGE = "docs/how-to/test-agents.md"
 BEGUN, PROGRAM, TYPED, MODEL = (one.text for one in all_blocks("text") if one.document == PAGE)
 (SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
 

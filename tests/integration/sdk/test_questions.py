@@ -104,7 +104,7 @@ def test_from_a_terminal(office: Office, key: str, monkeypatch: pytest.MonkeyPat
 
     assert say()[0] == 1
     url, maya = the_url(office.asked(key, 9_000)), office.person("maya")
-    assert say() == (0, "nobody asks anything\n")
+    assert say() == (0, "no question is open\n")
     maya.ask(url, "which \u202einvoice?")
     code, output = say()
     assert code == 0 and "Maya Lindqvist asks about refund: which \\u202einvoice?" in output

@@ -162,7 +162,7 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_a
     with acting(office, "void", closed):
         found = {one.run_key: one for one in resume(office.runtime)}
     assert (found[key].after, found[f"{key}-2"].after) == ("unsettled", "settled")
-    assert "Still standing and not undone: charge#1" in found[key].note
+    assert "Still in effect and not undone: charge#1" in found[key].note
     for _ in range(2):  # it is not called again
         assert resumed(office) == ["unsettled"]
     settle(office, "compensated")

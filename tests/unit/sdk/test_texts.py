@@ -44,7 +44,7 @@ DIFFERS = Divergence("changed", "staged", 1, "pay", SECRET, SECRET, "pay has ano
 RESUME, ANOTHER_KEY = "`countersign resume --tools MODULE`", "use another key"
 
 
-ONCE_MORE, TWICE = "under another key it would be done once more", "might happen twice"
+ONCE_MORE, TWICE = "Another key would do it once more", "might happen twice"
 SPENT: list[tuple[list[str], bool, str]] = [
     (["fired", "unused"], True, ONCE_MORE),
     (["compensation_failed", "failed"], True, ONCE_MORE),
@@ -111,7 +111,7 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (errors.ReviewRequired("k", "t", "pay", "e", REVIEW.asks), "declare the tool staged"),
     (errors.AlreadyRedeemed("k", "t", "fired"), ANOTHER_KEY),
     (errors.AlreadyRedeemed("k", "t", "firing", finished=False), RESUME),
-    (errors.AlreadyRedeemed.here("k", "t", STANDS, "unsettled", well=False, kept=False), "not stand: mail#2"),
+    (errors.AlreadyRedeemed.here("k", "t", STANDS, "unsettled", well=False, kept=False), "not in effect: mail#2"),
     *[(errors.AlreadyRedeemed.elsewhere("k", "t", states), step) for states, _, step in SPENT],
     (errors.ReleaseRefused("t", "dev_assurance"), "set COUNTERSIGN_ALLOW_DEV=1"),
     (errors.ReleaseRefused("t", "bad_signature", step=3), "Tell the operator"),
@@ -123,11 +123,11 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (budget_exceeded("tokens"), "not renewed. Ask for less ("),
     (errors.SavepointLost("gone"), "Run it again"),
     (errors.SessionLost("db", "gone"), "run it again"),
-    (errors.SessionLost("db", "gone", may_stand=True), "look there before"),
+    (errors.SessionLost("db", "gone", may_stand=True), "check it before"),
     (errors.Edited("k", "t", [EDIT]), "accept_edits=True"),
     (errors.EffectFailed("k", "t", "pay", "e", "NotDone", {"pay#1": "failed"}), ANOTHER_KEY),
     (errors.EffectFailed("k", "t", "mail", "e", "NotDone", STANDS), RESUME),
-    (errors.PartlyFired("k", "t", "late", STANDS), "only what does not stand: mail#2"),
+    (errors.PartlyFired("k", "t", "late", STANDS), "only what is not in effect: mail#2"),
     (errors.OutcomeUnknown("k", "t", ["pay#1"], {}, tasks_url="https://q"), "queue at https://q"),
     (errors.OutcomeUnknown("k", "t", [], {}), RESUME),
     (errors.LiveCommitFailed("k", "t", "db", "full", {}), "Run it again"),

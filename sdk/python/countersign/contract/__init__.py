@@ -1,7 +1,7 @@
-"""The contract of Countersign: strict bytes, names, tokens, states, and how each is verified.
+"""The published contract: strict JSON admission, digests, tokens, states, and their verification.
 
-Both sides use it and a second implementation can be written from it. Nothing here does IO, reads a clock or
-knows a framework; `now` is a parameter. Wire models are in `countersign.contract.wire`.
+Both sides use this package, and a second implementation can be written from it. It does no IO, reads no clock and
+depends on no framework: `now` is a parameter. Wire models are in `countersign.contract.wire`.
 """
 
 from .admission import ARGS_LIMITS, JSON, RESERVED_KEYS, Limits, admit, load
@@ -18,7 +18,7 @@ from .errors import (
     VerificationError,
     WireError,
 )
-from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, open_token, sign
+from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, Step, open_token, sign
 from .keys import KeySet, PrivateKey, PublicKey, thumbprint
 from .manifest import (
     BUILT_IN_TYPES,
@@ -45,11 +45,18 @@ from .names import (
     txn_digest,
     txn_id,
 )
-from .pointers import compensation_args, pointer_to, pointer_tokens, reads_result, resolve_pointer
+from .pointers import (
+    SentencePart,
+    compensation_args,
+    pointer_to,
+    pointer_tokens,
+    reads_result,
+    resolve_pointer,
+    split_sentence,
+)
 from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof, verify_proof_before_body
 from .receipt import RECEIPT_STEPS, ReceiptClaims, ReceiptEffect, verify_receipt
 from .release import DecisionClaims, EffectDetail, ReleaseClaims
-from .sentence import SentencePart, split_sentence
 from .states import (
     EFFECT_TRANSITIONS,
     ENDED_UNREDEEMED,
@@ -65,7 +72,6 @@ from .states import (
     can_transition,
     require_transition,
 )
-from .steps import Step
 from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_transaction
 
 __all__ = [

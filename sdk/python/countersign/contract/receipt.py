@@ -1,4 +1,4 @@
-"""The receipt: signed proof that an attempt redeemed these effects, until when they may fire, and its verification.
+"""The receipt: signed proof that an attempt redeemed these effects, with the time until which they may fire.
 
 A JWS of `typ: effect-receipt+jwt` (design section 6). A renewal is another receipt of the same attempt.
 """
@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 from . import claim_rules
-from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
+from .jws import JWS_STEPS, TYP_RECEIPT, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import Kind
-from .steps import Step, run_steps
 from .verify import LEEWAY_SECONDS
 
-MAX_EFFECTS: Final = 100  # the most effects a transaction may hold
-MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer one is a standing permission
+MAX_EFFECTS: Final = 100  # the most effects a transaction may contain
+MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer window would be a lasting permission
 
 _KINDS: Final = frozenset({"effect", "compensate"})
 _RECEIPT: Final = frozenset(
@@ -27,7 +26,7 @@ _RECEIPT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReceiptEffect:
-    """One redeemed effect; `jti` names the token that was spent, absent where none was (a renewal)."""
+    """One redeemed effect; `jti` names the spent token and is absent in a renewal."""
 
     effect_id: str
     effect_digest: str
@@ -40,7 +39,7 @@ class ReceiptEffect:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `shape`."""
+        """Read it strictly. Raises ContractError as `claim_rules`."""
         claims = claim_rules.require_members(
             value, "effects", required=frozenset({"effect_id", "effect_digest"}), optional=frozenset({"jti"})
         )
@@ -114,7 +113,7 @@ class ReceiptClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptExpectation:
-    """What the verifier knows without the receipt; `effects` as it asked for them, in order."""
+    """What the verifier knows independently of the receipt; `effects` as it requested them, in order."""
 
     iss: str
     aud: str
@@ -133,10 +132,10 @@ class ReceiptExpectation:
 
 @dataclass(slots=True, kw_only=True)
 class ReceiptState(TokenState):
-    """A receipt on its way through the steps."""
+    """A receipt during verification."""
 
     expectation: ReceiptExpectation
-    claims: ReceiptClaims = field(init=False)  # set by the shape step, before any that reads it
+    claims: ReceiptClaims = field(init=False)  # set by the shape step, before any step that reads it
 
 
 def verify_receipt(
@@ -182,7 +181,7 @@ def verify_receipt(
 def _verify(
     token: str, expectation: ReceiptExpectation, steps: Sequence[Step[ReceiptState]]
 ) -> ReceiptClaims:
-    """Run these steps. Other tables than `RECEIPT_STEPS` exist only in the suite that takes one out."""
+    """Run these steps. Only the test suite that removes a step passes another table than `RECEIPT_STEPS`."""
     state = ReceiptState(
         unverified_token=token, typ=TYP_RECEIPT, key_for=expectation.keys.get, expectation=expectation
     )

@@ -51,7 +51,7 @@ def test_what_fired_is_taken_back_newest_first_when_a_later_effect_is_known_not_
     assert len(set(desk.keys)) == 6, "each compensation has a call key of its own"
     assert [*states(desk).values()] == ["compensated", "compensated", "compensated", "failed"]
     assert service_states(desk, txn.txn) == [*states(desk).values()]
-    assert "Nothing of this transaction stands" in str(failed.value)
+    assert "Nothing of this transaction remains in effect" in str(failed.value)
     assert isinstance(failed.value.__cause__, NotDone)
     assert txn.state == "settled"
 
@@ -75,8 +75,8 @@ def test_an_effect_without_compensation_stays_and_is_named(desk: Desk, refund: A
     notify = refusing_tool(desk)
     failed = fails(desk, EffectFailed, (refund, "o-1", 100), (notify, "o-1"), (notify, "o-2"))
     assert (desk.done, failed.txn.state) == ([("refund", "o-1", 100)], "unsettled")
-    assert "Still standing and not undone: refund#1" in failed.said
-    assert failed.said.endswith("under another key only what does not stand: notify#2, notify#3.")
+    assert "Still in effect and not undone: refund#1" in failed.said
+    assert failed.said.endswith("under another key only what is not in effect: notify#2, notify#3.")
 
 
 def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
@@ -165,17 +165,17 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
     assert [review.tool for review in failed.error.reviews] == ["void", "void"]
     for review in failed.error.reviews:
         assert str(review) in failed.said and str(review.url) in failed.said
-    assert "To be taken back, and not yet: charge#1, charge#2" in failed.said
+    assert "Compensation pending: charge#1, charge#2" in failed.said
     assert not [
-        reported for reported in ("Still standing", "another key", "notify#3") if reported in failed.said
+        reported for reported in ("Still in effect", "another key", "notify#3") if reported in failed.said
     ]
-    assert failed.said.endswith("Stage nothing of it again before that is decided.")
+    assert failed.said.endswith("Do not repeat any of it before that is decided.")
     (found,) = resume(desk.runtime)
     assert str(failed.error.reviews[0]) in found.note
     assert (found.after, found.waiting, found.needs_attention) == ("unsettled", True, False)
     desk.service.approve_compensation(failed.txn.txn, failed.placed[0].effect_id)
     (found,) = resume(desk.runtime)
-    assert (found.waiting, "To be taken back, and not yet: charge#2: " in found.note) == (True, True)
+    assert (found.waiting, "Compensation pending: charge#2: " in found.note) == (True, True)
     desk.service.approve_compensation(failed.txn.txn, failed.placed[1].effect_id)
     (found,) = resume(desk.runtime)
     assert (found.after, acts(desk)) == ("settled", ["charge", "charge", "void", "void"])
@@ -184,8 +184,8 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
 def test_an_uncompensated_effect_does_not_count_as_waiting_for_people(desk: Desk) -> None:
     people_allow_void(desk)
     failed = undone(desk, (charge_tools(desk), "o-1", 100), (refund_tool(desk), "o-1", 100))
-    assert "Still standing and not undone: refund#2; `countersign resume" in failed.said
-    assert "the rest is for a person" in failed.said and "another key" not in failed.said
+    assert "Still in effect and not undone: refund#2; `countersign resume" in failed.said
+    assert "a person settles the rest" in failed.said and "another key" not in failed.said
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.needs_attention) == (False, True)
 
@@ -229,8 +229,11 @@ def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk) 
     desk.before_fire = lost
     failed = undone(desk)
     assert failed.error.outcomes == {"charge#1": "compensation_unknown", "notify#2": "failed"}
-    assert "not known whether this was taken back: charge#1" in failed.said
-    assert "Still standing" not in failed.said and "Nothing of this transaction stands" not in failed.said
+    assert "not known whether this was compensated: charge#1" in failed.said
+    assert (
+        "Still in effect" not in failed.said
+        and "Nothing of this transaction remains in effect" not in failed.said
+    )
     for _ in range(2):
         (found,) = resume(desk.runtime)
         assert (found.after, "not known whether" in found.note, len(desk.done)) == ("unsettled", True, 1)
@@ -258,11 +261,11 @@ def test_a_compensation_that_cannot_be_built_is_reported_with_the_reason(desk: D
     failed = undone(desk, (unbuildable(desk), "o-1"))
     why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
     assert failed.error.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"} == states(desk)
-    assert f"NotDone: no; charge#1 was not compensated: {why}. Still standing and" in failed.said
+    assert f"NotDone: no; charge#1 was not compensated: {why}. Still in effect and" in failed.said
     record = desk.runtime.journal.transactions.find("t-1")[0]
     assert (record.state, record.note) == ("unsettled", f"charge#1 was not compensated: {why}")
     assert errors(desk) == {"charge": why, "notify": "NotDone: no"}
-    with pytest.raises(PlaceholderUsed, match="it happened, and could not be taken back"):
+    with pytest.raises(PlaceholderUsed, match="it happened, and could not be compensated"):
         failed.placed[0].result  # noqa: B018 - it raises
     assert service_states(desk, failed.txn.txn) == ["compensation_failed", "failed"]
     (found,) = resume(desk.runtime)
@@ -296,7 +299,7 @@ def test_the_reason_for_a_pending_compensation_is_reported(
         failed = undone(desk)
     assert "not compensated: the policy service did not" in failed.said
     assert failed.error.outcomes["charge#1"] == "fired"
-    assert "`countersign resume --tools MODULE` takes back what still can be" in failed.said
+    assert "`countersign resume --tools MODULE` compensates what it can" in failed.said
     resume(desk.runtime)
     assert acts(desk) == ["charge", "void"]
 

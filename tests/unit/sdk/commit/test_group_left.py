@@ -92,7 +92,7 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
     fails(desk, KeyboardInterrupt, [(late, "o-1"), (press, "o-1")])
     end(go_on)
     (reported,) = said
-    assert "nobody waits for it any more" in reported
+    assert "its caller stopped waiting" in reported
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)

@@ -99,7 +99,7 @@ def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, names: Any, error:
     assert len(left.txn.failed) == ended.count("failed")
     voided = [one[1] for one in desk.done if one[0] == "void"]
     assert len(voided) == ended.count("compensated") and voided == sorted(voided, reverse=True)
-    assert ("Nothing of this transaction stands" in left.said) == (error is EffectFailed)
+    assert ("Nothing of this transaction remains in effect" in left.said) == (error is EffectFailed)
     if error:
         fails(desk, AlreadyRedeemed if error is EffectFailed else error, *calls)
 
@@ -135,7 +135,7 @@ def test_a_failed_compensation_counts_as_failed_despite_its_manifest(desk: Desk)
     charge, pay = charge_undone_by_void(desk), refusing_tool(desk, "no money", "pay")
     failed = fails(desk, EffectFailed, (charge, "o-1"), (pay, "o-1"))
     assert states(desk) == {"charge#1": "compensation_failed", "pay#2": "failed"}
-    assert "Still standing and not undone: charge#1" in failed.said
+    assert "Still in effect and not undone: charge#1" in failed.said
     assert failed.txn.state == "unsettled"
 
 

@@ -66,7 +66,7 @@ def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="has not found it, which counts from")
     assert unknown.error.probe_at == desk.clock.wall() + 60
-    assert "its probe is asked again" in unknown.said
+    assert "its probe is called again" in unknown.said
     desk.clock.advance(59)
     (found,) = resume(desk.runtime)
     assert (found.after, "has not found it" in found.note) == ("unsettled", True)

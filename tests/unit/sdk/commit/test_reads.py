@@ -35,9 +35,9 @@ def test_a_read_next_to_a_failure_leaves_no_effect_and_no_task(desk: Desk) -> No
     look = look_tool(desk)
     failed = fails(desk, errors.EffectFailed, (look, "o-1"), (refusing_tool(desk), "o-1"))
     assert failed.error.outcomes == {"look#1": "fired", "notify#2": "failed"}
-    assert "Nothing of this transaction stands. To try again, use another key." in failed.said
+    assert "Nothing of this transaction remains in effect. To try again, use another key." in failed.said
     assert (failed.txn.state, failed.placed[0].result) == ("ended", "order o-1")
-    assert "Still standing" not in fails(desk, errors.AlreadyRedeemed, (look, "o-2")).said
+    assert "Still in effect" not in fails(desk, errors.AlreadyRedeemed, (look, "o-2")).said
 
 
 @pytest.mark.parametrize("remaining", [False, True])
@@ -46,14 +46,14 @@ def test_other_fired_effects_are_compensated_or_stay(desk: Desk, remaining: bool
     others = [(refund, "o-1", 100)] if remaining else []
     calls = (look, "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
     failed = fails(desk, errors.EffectFailed, *calls)
-    assert ("Still standing and not undone: refund#3;" in failed.said) is remaining
+    assert ("Still in effect and not undone: refund#3;" in failed.said) is remaining
     assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
     assert failed.txn.state == ("unsettled" if remaining else "settled")
 
 
 def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk) -> None:
     calls = (look_tool(desk, reviewed=False), "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, errors.EffectFailed, *calls, match="Still standing and not undone: look#1")
+    failed = fails(desk, errors.EffectFailed, *calls, match="Still in effect and not undone: look#1")
     assert failed.txn.state == "unsettled"
 
 
@@ -63,7 +63,7 @@ def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
-    assert (found.after, "Still standing" in found.note) == ("ended", False)
+    assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
 def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None:
@@ -107,7 +107,9 @@ def test_live_reads_settle_and_a_failure_with_them_leaves_no_effect(desk: Desk) 
     look = look_tool(desk, lane="live")
     assert run(desk, (look, "o-1")).txn.state == "settled"
     calls = (look, "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, errors.EffectFailed, *calls, match="Nothing of this transaction stands", key="t-2")
+    failed = fails(
+        desk, errors.EffectFailed, *calls, match="Nothing of this transaction remains in effect", key="t-2"
+    )
     assert failed.txn.state == "ended"
 
 

@@ -50,7 +50,7 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
     lapsed = fails(desk, errors.ReleaseLapsed, (charge, "o-1", 100), (charge, "o-2", 200))
     assert [name for name, *_ in desk.done] == ["charge", "void"]
     assert states(desk) == {"charge#1": "compensated", "charge#2": "unused"}
-    assert "Nothing of this transaction stands" in lapsed.said
+    assert "Nothing of this transaction remains in effect" in lapsed.said
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_or_names_remaining_effects_and_reviewers(desk: Desk, make: Any, of_void
     assert partly.error.outcomes == {f"{name}#1": first, f"{name}#2": "unused"}
     waits = first == "compensating"
     assert [one.tool for one in partly.error.reviews] == ["void"] * waits
-    assert (f"Still standing and not undone: {name}#1" in partly.said) is not waits
-    assert (f"under another key only what does not stand: {name}#2." in partly.said) is not waits
+    assert (f"Still in effect and not undone: {name}#1" in partly.said) is not waits
+    assert (f"under another key only what is not in effect: {name}#2." in partly.said) is not waits
     assert ("another key" in partly.said) is not waits
     assert (partly.error.code, partly.txn.state) == ("partly_fired", "unsettled")
 

@@ -68,7 +68,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     reported = r"all of its live work was kept \(.*the line broke"
     unknown = fails(desk, errors.OutcomeUnknown, (save, "a"), (note, "o-1", "hello"), match=reported)
     said = str(unknown.error)
-    assert "Nothing of this transaction stands" not in said and "service's queue" not in said
+    assert "Nothing of this transaction remains in effect" not in said and "service's queue" not in said
     assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), (root / "a").exists()) == ("unsettled", ["live"] * 2, False)

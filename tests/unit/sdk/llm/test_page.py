@@ -1,4 +1,4 @@
-"""What docs/llm.md shows works as it stands there."""
+"""The examples of docs/how-to/model-costs.md work unchanged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conventions.documents import all_blocks
 from tests.fakes.desk import make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, as_object
 
-PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/llm.md")
-(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/llm.md")
+PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/how-to/model-costs.md")
+(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/how-to/model-costs.md")
 
 
 def a_desk(folder: Path, budgets: str) -> Any:
@@ -51,7 +51,7 @@ def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: P
 
 
 @pytest.mark.parametrize(("per", "refused"), [("run", "belongs to none"), ("day", "0.0001")])
-def test_the_program_of_the_page_is_refused_without_room(tmp_path: Path, per: str, refused: str) -> None:
+def test_the_program_of_the_page_respects_its_budget(tmp_path: Path, per: str, refused: str) -> None:
     budgets = BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', f'"{per}"')
     desk = a_desk(tmp_path, budgets)
     with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match=refused):

@@ -212,13 +212,17 @@ def test_a_failure_is_reported_again_with_the_tools_text_while_effects_remain(de
     refuses = failing_tool(desk, errors.NotDone("no address"), acts=False)
     failed, again = twice(desk, refund_tool(desk), refuses)
     assert isinstance(again, errors.EffectFailed) and str(again) == str(failed)
-    assert "notify did not happen: NotDone: no address. Still standing and not undone: refund#1" in str(again)
+    assert "notify did not happen: NotDone: no address. Still in effect and not undone: refund#1" in str(
+        again
+    )
 
 
 def test_without_remaining_effects_another_key_may_do_all_of_it(desk: Desk) -> None:
     _, spent = twice(desk, charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False))
     assert isinstance(spent, errors.AlreadyRedeemed)
-    assert str(spent).endswith("Nothing of this transaction stands. To try again, use another key.")
+    assert str(spent).endswith(
+        "Nothing of this transaction remains in effect. To try again, use another key."
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,11 +236,11 @@ def test_without_remaining_effects_another_key_may_do_all_of_it(desk: Desk) -> N
                 r"refund#1 fired, notify#2 failed.*not undone: refund#1.*does not stand: notify#2\.",
             ),
         ),
-        ({"notify#1": "failed"}, False, True, r"Its live effects stand\. To try again, stage under"),
+        ({"notify#1": "failed"}, False, True, r"Its live effects are kept\. To try again, stage under"),
         ({"refund#1": "fired"}, True, False, "outcome refund#1 fired.*act once more, use another key"),
     ],
 )
 def test_remaining_effects_are_not_offered_again(outcomes: Any, well: bool, kept: bool, says: Any) -> None:
     reported = str(errors.AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
     assert re.search(says, reported), reported
-    assert "Nothing of this transaction stands" not in reported
+    assert "Nothing of this transaction remains in effect" not in reported

@@ -78,7 +78,9 @@ def test_what_may_be_called_again_is_called_and_taken_back(desk: Desk, died: Die
     assert service_states(desk, found.txn) == ["compensated"]
     assert "did not happen" not in found.note
     assert "live adapter 'notes' could not commit: the live effects were lost with" in found.note
-    assert found.note.endswith("Nothing of this transaction stands. To do it again, use another key.")
+    assert found.note.endswith(
+        "Nothing of this transaction remains in effect. To do it again, use another key."
+    )
     assert resume(desk.runtime) == []
 
 

@@ -51,7 +51,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, r
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
-    assert "could not be asked when the time was up" in str(pending.value)
+    assert "could not be reached when the time was up" in str(pending.value)
     assert "nobody listens" in str(pending.value) and "countersign resume" in str(pending.value)
     desk.face.faults.clear()
     desk.service.approve(TXN)

@@ -1,4 +1,4 @@
-"""The keys of requests over all tries of one call: each keeps its own, whatever a later try leaves out."""
+"""The keys of requests over all tries of one call: each keeps its own, even if a later try omits some."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_try_that_leaves_one_out_keeps_the_keys(desk: Desk, bank: Bank, api: R
 
 @pytest.mark.parametrize("process", ["the same", "another"])
 def test_a_new_request_waits_for_one_left_out(desk: Desk, bank: Bank, api: RestApi, process: str) -> None:
-    """Nobody can tell which of both it is: the one that was sent, with another body, or one that comes after it."""
+    """It is ambiguous which of both it is: the one that was sent, with another body, or one that comes after it."""
     refused = list[str]()
 
     def does(customer: str) -> None:
@@ -87,10 +87,10 @@ def test_a_new_request_waits_for_one_left_out(desk: Desk, bank: Bank, api: RestA
             if process == "another":
                 return
             raise ConnectionError("its process lost something")
-        with pytest.raises(RestUnknown) as told:
+        with pytest.raises(RestUnknown) as raised:
             api.post("/credits", json={"customer": customer})
-        refused.append(str(told.value))
-        raise told.value
+        refused.append(str(raised.value))
+        raise raised.value
 
     call = onboard_tool(desk, does)
     with dying(desk) if process == "another" else contextlib.nullcontext():

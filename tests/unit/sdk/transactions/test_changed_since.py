@@ -138,7 +138,10 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
             (reported,) = (one.note for one in resume(later.runtime))
         else:
             reported = fails(later, errors.ReleaseLapsed, *calls()).said
-    assert "the service did not extend the time to fire. Nothing of this transaction stands" in reported
+    assert (
+        "the service did not extend the time to fire. Nothing of this transaction remains in effect"
+        in reported
+    )
     assert (desk.done, set(states(desk).values())) == ([], {"unused"})
 
 

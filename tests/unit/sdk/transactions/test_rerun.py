@@ -152,8 +152,11 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: De
         "refund, refund"
     )
     failed, unknown, denied = map(str, left.error.exceptions)
-    assert "Nothing of this call stands. To try again, stage this call alone under another key" in failed
-    assert "It was not compensated, and the other calls of its block are told by themselves." in unknown
+    assert (
+        "Nothing of this call remains in effect. To try again, stage this call alone under another key"
+        in failed
+    )
+    assert "It was not compensated, and the other calls of its block are reported separately." in unknown
     assert denied.startswith("denied, this call was not done:")
     for reported in (failed, unknown, denied):
         assert "Nothing of this transaction" not in reported and "Nothing after it" not in reported
@@ -203,6 +206,6 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
     def note(order_id: str) -> None: ...
 
     desk.service.policy = lambda *_: Verdict.REVIEW
-    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would have to agree")
+    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would need approval")
     assert refused.error.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in refused.said

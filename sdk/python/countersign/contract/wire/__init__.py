@@ -1,7 +1,7 @@
-"""The native API's requests and answers, used by the service and by every client (design section 8).
+"""Requests and responses of the native API, used by the service and by every client (design section 8).
 
-Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pass strict admission first,
-unknown fields are refused, times are RFC 3339 in UTC with `Z`.
+Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pass strict admission first, unknown fields
+are refused, and times are RFC 3339 in UTC with `Z`.
 """
 
 from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
