@@ -185,7 +185,7 @@ AGENT_NEVER = {
     "journal.transactions:Transactions.note_returned": (
         "no story does live work in its rerun; what is lost of it is an answer that a replay says it cannot compare"
     ),
-    "journal.transactions:Transactions.undone_alone": (
+    "journal.transactions:Transactions.mark_undone": (
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),
     **dict.fromkeys(

@@ -174,7 +174,7 @@ class EffectExecutor:
             self._outcomes.write_during_run()
 
         try:
-            answers: Sequence[object] = await self._engine.waits.together(parts, meanwhile)
+            answers: Sequence[object] = await self._engine.executor.together(parts, meanwhile)
             leaving = next((one.error for one in answers if is_exit(one)), None)
         except InterruptedWaitError as left:
             answers, leaving = left.answers, left.interrupt
@@ -236,7 +236,7 @@ class EffectExecutor:
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
             with bind_effect(firing):
-                returned = await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+                returned = await self._engine.executor.call(call.tool.fn, kwargs, seconds)
             if (error := unfinished_error(returned)) is not None:
                 raise error
             return returned

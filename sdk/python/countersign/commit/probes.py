@@ -95,7 +95,7 @@ async def run_probe_after_call(
     found = await run_probe(engine, call, doubt, attempt_id)
     if found is None or found.conclusive_at is None or call.manifest.timeout_seconds > _MAX_LOCAL_WAIT:
         return found
-    await engine.waits.sleep(call.manifest.timeout_seconds)
+    await engine.executor.sleep(call.manifest.timeout_seconds)
     # by the time waited, independent of clocks
     over = UncertainCall(doubt.ended_at - call.manifest.timeout_seconds)
     return await run_probe(engine, call, over, attempt_id)
@@ -116,7 +116,7 @@ async def _call_probe(engine: Engine, call: PlannedCall, asked: Probe, attempt_i
     traced = tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool)
     try:
         with bind_effect(about), traced:
-            answer = await engine.waits.call(
+            answer = await engine.executor.call(
                 asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
             )
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, which says nothing about the call

@@ -197,7 +197,7 @@ class QuestionResponder:
 
 
 async def _call_on_question(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
-    said = await engine.waits.call(functools.partial(on_question, question), {}, None)
+    said = await engine.executor.call(functools.partial(on_question, question), {}, None)
     if said is not None and not isinstance(said, str):
         raise MisuseError(f"on_question answers with text or None, not {type(said).__name__}")
     return said
@@ -244,7 +244,7 @@ async def wait_for_review(
                 return view
         # Also after a response: a service that answers long polls at once must not be polled in a tight loop.
         pause = poll_pause(settings, missed, away)
-        await engine.waits.sleep(max(0.0, min(until - clock.monotonic(), pause)))
+        await engine.executor.sleep(max(0.0, min(until - clock.monotonic(), pause)))
     if away is not None:
         raise away
     return view

@@ -274,7 +274,7 @@ class Transactions(TransactionQueries):
             owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
             change.update("transactions", *owned, note=note)
 
-    def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
+    def mark_undone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
         """Record that these live effects were rolled back because one raised. The list continues without them; `why`
         distinguishes them from those undone with the list.
         """

@@ -243,7 +243,7 @@ async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> fro
         if waited >= policy.timeout_seconds:
             raise ResourceBusy(taken.resource, taken.run_key, taken.holder, waited)
         pause = min(_POLL_SECONDS, policy.timeout_seconds - waited)
-        await engine.waits.sleep(pause)
+        await engine.executor.sleep(pause)
         waited += pause
     return resources
 

@@ -95,15 +95,15 @@ class AdapterRecovery:
             return None
         return True in self.landed.values()
 
-    def that(self, landed: bool | None) -> tuple[str, ...]:
+    def adapters_with(self, landed: bool | None) -> tuple[str, ...]:
         """The adapters with that answer; None means they cannot tell."""
         return tuple(name for name, answer in self.landed.items() if answer is landed)
 
     @property
     def doubt(self) -> str:
         """Why the result is undecided: some adapters kept the work and some lost it, or one cannot tell."""
-        stand, lost = self.that(True), self.that(False)
-        if self.that(None) or not (stand and lost):
+        stand, lost = self.adapters_with(True), self.adapters_with(False)
+        if self.adapters_with(None) or not (stand and lost):
             return "it is unknown whether its live effects were kept"
         return f"its live effects in {', '.join(stand)} were kept, and those in {', '.join(lost)} were lost"
 
@@ -195,9 +195,9 @@ class AdapterCommits:
     """The adapter commits of one attempt."""
 
     def __init__(
-        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], heard: AdapterCall
+        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], call: AdapterCall
     ) -> None:
-        self._attempt_id, self._heard = attempt_id, heard
+        self._attempt_id, self._call = attempt_id, call
         self._left = sorted(sessions, key=lambda one: one[0].commits_last)
         self._names = frozenset(adapter.name for adapter, _ in self._left)
         self._begun = False  # whether the commit of the first remaining session was begun
@@ -259,7 +259,7 @@ class AdapterCommits:
         self._mark_committed(adapter)
 
     def _commit(self, adapter: LiveAdapter, session: LiveSession) -> None:
-        self._heard(adapter.name, functools.partial(session.commit, self._attempt_id))
+        self._call(adapter.name, functools.partial(session.commit, self._attempt_id))
 
     def _asked(self, adapter: LiveAdapter) -> bool | None:
         try:

@@ -122,14 +122,14 @@ class Transport:
     def __init__(
         self,
         settings: Settings,
-        waits: Executor,
+        executor: Executor,
         key: PrivateKey,
         nonces: Nonces,
         clock: Clock,
         brought: EphemeralKeys | None = None,
     ) -> None:
         self._settings = settings
-        self._waits = waits
+        self._executor = executor
         self._key = key
         self._nonces = nonces
         self._clock = clock
@@ -175,7 +175,7 @@ class Transport:
         for tried in range(0 if call.once else self._settings.retries):
             if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
                 break
-            await self._waits.sleep(self._pause(tried, answer))
+            await self._executor.sleep(self._pause(tried, answer))
             answer = await self._try(call)
         if isinstance(answer, Exception):
             raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
@@ -236,7 +236,7 @@ class Transport:
             headers["traceparent"] = traceparent
         if call.signed:
             headers[_PROOF] = self._proof(call, target)
-        answer = await self._waits.send(
+        answer = await self._executor.send(
             HttpRequest(
                 method=call.method,
                 target=target,

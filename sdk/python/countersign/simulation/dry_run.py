@@ -149,7 +149,7 @@ def run_dry(
     if inspect.iscoroutinefunction(fn):
         return _rehearse_async(fn, txn)
     with txn:
-        run_sync(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
+        run_sync(runtime.sync_executor().call(functools.partial(fn, txn), {}, None))
     return txn.result
 
 

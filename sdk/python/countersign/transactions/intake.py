@@ -325,7 +325,7 @@ class Intake:
             )
 
     def _require_kind(self, tool: Tool) -> None:
-        if tool.is_async and not isinstance(self._engine.waits, AsyncExecutor):
+        if tool.is_async and not isinstance(self._engine.executor, AsyncExecutor):
             raise NotStageable(
                 f"{tool.name} is async; open the transaction with `async with transaction(...)`"
             )
