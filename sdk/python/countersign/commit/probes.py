@@ -148,23 +148,23 @@ def _arguments(call: PlannedCall, asked: Probe) -> dict[str, Any]:
 def _interpret(
     call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: UncertainCall, at: float
 ) -> ProbeFinding:
-    says = f"its probe {asked.name}"
+    prefix = f"its probe {asked.name}"
     if isinstance(answer, Happened):
-        return _fired_finding(call, says, answer)
+        return _fired_finding(call, prefix, answer)
     if isinstance(answer, Unsure):
         return ProbeFinding(
-            Outcome.UNKNOWN, f"{says} cannot tell ({_unsure_reason(answer) or 'it does not say why'})"
+            Outcome.UNKNOWN, f"{prefix} cannot tell ({_unsure_reason(answer) or 'it does not say why'})"
         )
     if doubt.left_running:
         return ProbeFinding(
-            Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"
+            Outcome.UNKNOWN, f"{prefix} has not found it, which does not count: the call was left running"
         )
     counts_from = doubt.ended_at + call.manifest.timeout_seconds
     if answer.final is True or at >= counts_from:
-        return ProbeFinding(Outcome.FAILED, f"{says} says that it did not happen")
+        return ProbeFinding(Outcome.FAILED, f"{prefix} says that it did not happen")
     when = datetime.fromtimestamp(counts_from, UTC).isoformat(timespec="seconds")
     return ProbeFinding(
-        Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", conclusive_at=counts_from
+        Outcome.UNKNOWN, f"{prefix} has not found it, which counts from {when} on", conclusive_at=counts_from
     )
 
 
@@ -173,12 +173,12 @@ def _unsure_reason(answer: Unsure) -> str:
     return storable(why) if isinstance(why, str) else f"a {type(why).__name__}"
 
 
-def _fired_finding(call: PlannedCall, says: str, answer: Happened) -> ProbeFinding:
+def _fired_finding(call: PlannedCall, prefix: str, answer: Happened) -> ProbeFinding:
     """A report that the call happened is accepted with a result of the tool's type, or with none."""
     raw = None
     if answer.result is not None:
         raw = call.tool.signature.result.dump(answer.result)
         if raw is None or not call.tool.signature.result.fits(raw):
             message = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
-            return ProbeFinding(Outcome.UNKNOWN, f"{says} says that it happened, {message}")
-    return ProbeFinding(Outcome.FIRED, f"{says} says that it happened", raw)
+            return ProbeFinding(Outcome.UNKNOWN, f"{prefix} says that it happened, {message}")
+    return ProbeFinding(Outcome.FIRED, f"{prefix} says that it happened", raw)

@@ -244,13 +244,13 @@ class Leases:
         """
         now = self._clock.wall()
         until = now + max(self.seconds, at_least)
-        moved = unit.execute(
+        updated = unit.execute(
             "UPDATE transactions "
             "SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END, updated_at = ? "
             "WHERE txn = ? AND generation = ? AND holder = ?",
             (until, until, now, lease.txn, lease.generation, lease.holder),
         )
-        if moved.rowcount != 1:
+        if updated.rowcount != 1:
             raise LeaseLost(
                 f"transaction {lease.txn[:12]} no longer belongs to this run: another process took it over, or "
                 "the journal's server lost its last write in a restart or restore. This run fires "

@@ -158,7 +158,7 @@ class Transactions(TransactionQueries):
                 supersede(change, staging)
             attempt_id = _attempt_of_same_list(change.unit, lease.txn, staging)
             attempt_id = attempt_id or secrets.token_urlsafe(_ATTEMPT_BYTES)
-            moved = change.update(
+            updated = change.update(
                 *("transactions", "txn = ? AND redeemed = 0", (lease.txn,)),
                 state=LocalTxn.FROZEN.value,
                 staging=staging,
@@ -170,7 +170,7 @@ class Transactions(TransactionQueries):
                 landed=0,
                 note=None,
             )
-            if moved != 1:
+            if updated != 1:
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
@@ -309,8 +309,8 @@ class Transactions(TransactionQueries):
             JournalError: that list was not redeemed.
         """
         with self._leases.unit(lease, "taken_in", durable=True) as change:
-            ours, brought = (_live_rows(change, one) for one in (staging, rerun))
-            for effect_id in ours.keys() - brought.keys():
+            existing, repeated = (_live_rows(change, one) for one in (staging, rerun))
+            for effect_id in existing.keys() - repeated.keys():
                 transition(change, staging, effect_id, LocalState.UNDONE)
             change.update(
                 "effects",
@@ -318,14 +318,14 @@ class Transactions(TransactionQueries):
                 (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
                 error=_MISSING_LIVE_WORK,
             )
-            for effect_id in brought:
-                if effect_id in ours:
-                    write_result(change, staging, effect_id, brought[effect_id]["result"])
+            for effect_id in repeated:
+                if effect_id in existing:
+                    write_result(change, staging, effect_id, repeated[effect_id]["result"])
                 else:
-                    _copy(change, staging, brought[effect_id])
+                    _copy(change, staging, repeated[effect_id])
                 transition(change, rerun, effect_id, LocalState.RELISTED)
             redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
-            taken = change.update("transactions", *redeemed, live=len(brought))
+            taken = change.update("transactions", *redeemed, live=len(repeated))
             if taken != 1:
                 raise JournalError(
                     f"transaction {lease.txn[:12]} was not redeemed; a rerun replaces its list"

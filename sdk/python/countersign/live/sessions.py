@@ -134,15 +134,15 @@ def recover_sessions(engine: Engine, record: TransactionRecord) -> AdapterRecove
             landed[name] = adapter.landed(attempt_id)
         else:
             prepared[name] = adapter, session
-    undo_orphaned_sessions(engine, record.txn, but=adapters)
+    undo_orphaned_sessions(engine, record.txn, keep=adapters)
     return AdapterRecovery(prepared, landed, given_secrets)
 
 
-def undo_orphaned_sessions(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
+def undo_orphaned_sessions(engine: Engine, txn: str, *, keep: Container[str] = ()) -> None:
     """Undo sessions and work under that key that were never redeemed."""
     tools = engine.journal.transactions.live_tools(txn)
     for name, adapter in _adapters(engine, tools).items():
-        if name not in but:
+        if name not in keep:
             _recovered(engine, adapter, txn, None)
 
 
@@ -246,13 +246,13 @@ class AdapterCommits:
         """Commit the interrupted session once more unless it has landed. Its success report is not enough: a
         database that took the interrupt for a ROLLBACK has nothing to commit and still reports success.
         """
-        if not self._asked(adapter):
+        if not self._has_landed(adapter):
             failed: Exception = InterruptedError(_INTERRUPTED)
             try:
                 self._commit(adapter, session)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; it is asked again
                 failed = error
-            if (landed := self._asked(adapter)) is None:
+            if (landed := self._has_landed(adapter)) is None:
                 failed = CommitUnknown(adapter.name, _INTERRUPTED)
             if not landed:
                 raise AdapterCommitError(adapter.name, failed, tuple(self._final)) from failed
@@ -261,7 +261,7 @@ class AdapterCommits:
     def _commit(self, adapter: LiveAdapter, session: LiveSession) -> None:
         self._call(adapter.name, functools.partial(session.commit, self._attempt_id))
 
-    def _asked(self, adapter: LiveAdapter) -> bool | None:
+    def _has_landed(self, adapter: LiveAdapter) -> bool | None:
         try:
             return adapter.landed(self._attempt_id)
         except Exception as error:  # noqa: BLE001 - an adapter may raise anything, which is no answer

@@ -298,6 +298,6 @@ class Block:
             self._live._lost = lost
             raise
         except Exception as error:
-            lost_block = SavepointLost(text_of(error) or type(error).__name__)
-            self._live._lost = lost_block
-            raise lost_block from error
+            lost_savepoint = SavepointLost(text_of(error) or type(error).__name__)
+            self._live._lost = lost_savepoint
+            raise lost_savepoint from error

@@ -117,9 +117,9 @@ class RollForward:
                 effect.
         """
         self._settle_firing()
-        if self._unknown() or self._to_ask() or self._record().state is LocalTxn.UNSETTLED:
+        if self._unknown() or self._probeable() or self._record().state is LocalTxn.UNSETTLED:
             await sync_outcomes(self._engine, self._lease, self._plan)
-        await self._ask_probes()
+        await self._run_probes()
         if self._unknown():
             await self._stop_unknown()
         if self._did_not_go_through():
@@ -155,10 +155,10 @@ class RollForward:
         call = self._first_not_done()
         if call is None:  # every call had fired, so the live work could not be kept
             adapter = next(iter((*found.adapters_with(False), *found.prepared, *found.landed)), "")
-            stand, doubtful = found.adapters_with(True), found.adapters_with(None)
+            kept, doubtful = found.adapters_with(True), found.adapters_with(None)
             raise LiveCommitFailed(
                 *(key, txn, adapter, undone.explain(why), outcomes),
-                committed=stand,
+                committed=kept,
                 doubtful=doubtful,
                 reviews=undone.reviews,
                 reads=self._finalizer.reads(),
@@ -206,7 +206,7 @@ class RollForward:
         ]
         self._write(done)
 
-    def _to_ask(self) -> list[tuple[PlannedCall, EffectRecord]]:
+    def _probeable(self) -> list[tuple[PlannedCall, EffectRecord]]:
         """The calls in doubt whose probe is available."""
         rows = {row.effect_id: row for row in self._rows()}
         return [
@@ -215,8 +215,8 @@ class RollForward:
             if rows[call.effect.effect_id].state in IN_DOUBT and find_probe(self._engine, call) is not None
         ]
 
-    async def _ask_probes(self) -> None:
-        for call, row in self._to_ask():
+    async def _run_probes(self) -> None:
+        for call, row in self._probeable():
             self._engine.require_not_stopping()
             doubt = UncertainCall.of(row, call, self._engine.clock.wall())
             found = await run_probe(self._engine, call, doubt, self._plan.attempt_id)
@@ -306,8 +306,8 @@ class RollForward:
 
     def _did_not_go_through(self) -> bool:
         """Whether something was compensated, or a required effect was not done."""
-        taken_back = not _TAKEN_BACK.isdisjoint(self._states().values())
-        return taken_back or self._first_not_done() is not None
+        compensated = not _TAKEN_BACK.isdisjoint(self._states().values())
+        return compensated or self._first_not_done() is not None
 
     def _first_not_done(self) -> PlannedCall | None:
         states = self._states()

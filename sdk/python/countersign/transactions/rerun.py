@@ -306,7 +306,7 @@ class _Rerun:
         engine = self._runtime.engine(self._executor)
         edits = ProposalResponder(engine, self._terms.accept_edits)
         try:
-            while (seen := await self._look(engine, pending, edits)) is not None and edits.concerns(seen):
+            while (seen := await self._poll(engine, pending, edits)) is not None and edits.concerns(seen):
                 try:
                     await edits.answer(seen)
                 except OverQuota as over:
@@ -328,7 +328,7 @@ class _Rerun:
             ) from None  # with the current state
         return seen is not None
 
-    async def _look(
+    async def _poll(
         self, engine: Engine, pending: ReviewPending, edits: ProposalResponder
     ) -> TransactionView | None:
         return await wait_for_review(
