@@ -4,10 +4,10 @@
         def resource(self, folder: Path) -> ContractResource:
             return MyResource(folder)
 
-A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter
-guarantees beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. If a flag is off, the
-opposite is tested: a resource that does not detect a change must lock others out, and one whose prepared work does not
-survive its process must leave nothing of it. POSIX only: processes are really forked and killed.
+A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter guarantees
+beyond the minimum. pytest is not imported; `tmp_path` is its fixture. If a flag is off, the opposite is tested: a
+resource that detects no changes must lock others out, and prepared work that does not survive its process must leave
+nothing. POSIX only: processes are forked and killed.
 """
 
 from __future__ import annotations
