@@ -54,8 +54,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "more", "new")
             resource.remove(adapter, "gone")
         session.prepare(A)
-        # None is allowed: the transaction is still open
-        assert_equal(resource.adapter().landed(A) is True, False, "landed, before the commit")
+        assert_equal(resource.adapter().landed(A) is True, False, "landed (or None), before the commit")
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
         assert_equal(seen, ["new", "new", None], "outside, after the commit")
