@@ -221,7 +221,7 @@ def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, 
     charges = [(charge_tools(desk), "o-1", 100)] * staged
     failed = fails(desk, errors.LiveCommitFailed, *lives, *charges)
     assert failed.error.committed == ("notes",) and "Nothing" not in failed.said
-    assert f"standing: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    assert f"committed: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
     places = (desk.folder, desk.folder / "other")
     assert [notes_in(one / "notes.db") for one in places] == [[("o-1", "hello")], []]
     assert (failed.txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
@@ -230,7 +230,7 @@ def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, 
         assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
         told = found.note
         if staged:  # the charge was taken back, which makes nothing of the note
-            assert "live adapter 'other' could not commit" in told and "standing: notes" in told
+            assert "live adapter 'other' could not commit" in told and "committed: notes" in told
             assert "None of its staged effects stands. Tell the operator." in told
         else:
             assert "in notes stand, and those in other do not" in told

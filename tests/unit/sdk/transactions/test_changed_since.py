@@ -88,7 +88,7 @@ def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list
     told = spent(desk, *calls(others)).said
     assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in told
     assert "It is not finished" in told and "`countersign resume --tools MODULE`" in told
-    assert "none of it under another key" in told and "might happen twice" in told
+    assert "Do not repeat it under another key" in told and "might happen twice" in told
     assert "nothing left to do" not in told and "use another key" not in told
     assert (len(desk.done), states(desk)) == (2, before)
 
