@@ -148,7 +148,6 @@ def compensation_of(
 ) -> tuple[Callable[..., Any], str, dict[str, Any]]:
     """A class's compensation as a function, its name, and its options. Updates the forward tool's `options`.
 
-
     Raises:
         RegistrationError: the tool is compensated in another way already.
     """
