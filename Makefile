@@ -90,8 +90,9 @@ predecessors: requirements/predecessors.txt ## fetch the other runtimes `make be
 	@$(PYTHON312) -m venv --clear .venv-predecessors
 	@.venv-predecessors/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r $<
 
-pages: $(READY) ## write again what is made from the code: docs/settings.md, the rooms' tables of modules
+pages: $(READY) ## write the generated pages again: settings, command line, HTTP API, tables of modules, the audit set
 	@$(PY) -m tests.conventions.settings_page
+	@$(PY) -m tests.conventions.reference_pages
 	@$(PY) -m tests.conventions.readme_per_folder
 	@$(PY) -m tests.conventions.audit_set
 

@@ -1,10 +1,11 @@
-"""The context panel of a review: precedents, meters and the redemption, as values and how they are read.
+"""The context panel of a review: precedents, meters and the redemption.
 
-None of it is signed: it is what the service itself remembers, for people to weigh. Rules: before means asked earlier
-than the effect itself, so the page of a settled review keeps showing what its voters could see. However much there ever
-was, so many rows are looked through at most, by an index. A value that is secret in either effect, or by the manifest
-of today, is hidden in both. The figures of a meter are those the decision saw: its own reservation and every later one
-are left out (design section 4). Nothing is summed again for a page.
+It is not signed. It shows what the service itself has recorded:
+
+- precedents were submitted before the effect, so a settled review keeps showing what its voters could see;
+- queries use an index and read a bounded number of rows;
+- a value that is secret in either effect, or by the current manifest, is hidden in both;
+- meter values are those the decision saw, without the effect's own reservation and later ones (design section 4).
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
-from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, effect_sentence, is_hidden
-from policy_service.queries.effects import manifest_for
+from policy_service.queries.effects import ArgRow, Piece, arg_rows, effect_sentence, is_hidden, manifest_for
 from policy_service.queries.repository import select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
@@ -31,24 +31,24 @@ from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, Vot
 
 @dataclass(frozen=True, slots=True)
 class Precedent:
-    """An earlier effect and what became of it. `by` and `reason` are of the person who settled it with a no."""
+    """An earlier effect and its outcome. `by` and `reason` are of the person who denied it."""
 
     sentence: tuple[Piece, ...]
     agent: str
     asked_at: datetime
     state: str
-    review_id: str | None = None  # None: nobody was asked
+    review_id: str | None = None  # None: no review was opened
     by: str | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Precedents:
-    """The effects of the same tool on the same resource, or to the same recipients, in the days before."""
+    """Effects of the same tool on the same resource, or to the same recipients, in the days before."""
 
     days: int
     resource_type: str
-    to_recipients: bool  # the arguments name recipients
+    to_recipients: bool  # whether the arguments name recipients
     counts: Mapping[str, int]  # by state
     capped: bool  # there are more than were counted
     rows: tuple[Precedent, ...]  # the newest of them, newest first
@@ -56,43 +56,43 @@ class Precedents:
 
 @dataclass(frozen=True, slots=True)
 class LastApproved:
-    """The agent's last effect by the same tool that fired, or that people approved, with its arguments."""
+    """The agent's last effect of the same tool that fired or that people approved, with its arguments."""
 
     effect: Precedent
     args: tuple[ArgRow, ...]
     approved_by: tuple[str, ...]
-    same_version: bool  # of the tool: its description has not changed since
-    opened_by: tuple[str, ...] = ()  # in an emergency, without the people its gates asked
+    same_version: bool  # the tool's manifest has not changed since
+    opened_by: tuple[str, ...] = ()  # by break-glass
 
 
 @dataclass(frozen=True, slots=True)
 class MeterLimit:
-    """The total above which a rule forbids, or asks people, whatever else the effect is like."""
+    """The total above which a policy forbids, or requires approval."""
 
     total: int
     policy_id: str
     title: str
-    asks: bool  # people are asked above it; else it is forbidden
+    asks: bool  # above it approval is required; otherwise it is forbidden
 
 
 @dataclass(frozen=True, slots=True)
 class MeterLine:
-    """A meter as it stood when the effect took its part of it."""
+    """A meter as it was when the effect took its reservation."""
 
     name: str
     doc: str
     per: str
     window: str
-    until: datetime | None  # None: the window rolls
+    until: datetime | None  # None: a rolling window
     before: int
-    this: int | None  # None: it would tell a secret
+    this: int | None  # None: it would reveal a secret
     currency: str | None
     limit: MeterLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RedemptionProof:
-    """How the effect was spent."""
+    """The redemption of the effect."""
 
     redeemer: str
     attempt_id: str
@@ -103,7 +103,7 @@ class RedemptionProof:
 
 @dataclass(frozen=True, slots=True)
 class ContextPanel:
-    """All of it. `last` and `past` are None where there is nothing before it."""
+    """All of it. `last` and `past` are None if there are no precedents."""
 
     last: LastApproved | None = None
     past: Precedents | None = None
@@ -113,8 +113,8 @@ class ContextPanel:
 
 PRECEDENT_DAYS: Final = 30
 MAX_SHOWN: Final = 5
-MAX_COUNTED: Final = 200  # effects like it, at most
-MAX_SCANNED: Final = 200  # of the agent's effects of the kind, to find one that was approved
+MAX_COUNTED: Final = 200  # similar effects counted
+MAX_SCANNED: Final = 200  # effects scanned to find an approved one
 
 _FIRED: Final = (
     EffectState.FIRED,
@@ -163,7 +163,7 @@ _BY_RECIPIENTS: Final = _like("recipients_key")
 
 @dataclass(frozen=True)
 class _Story:
-    """An earlier effect with its review and the votes on that."""
+    """An earlier effect with its review and valid votes."""
 
     effect: EffectRow
     review: ReviewRow | None
@@ -173,7 +173,7 @@ class _Story:
 def read_precedents(
     conn: Connection, bundle: Bundle, effect: EffectRow
 ) -> tuple[LastApproved | None, Precedents | None]:
-    """The last approved of its kind, and what was like it; None for what there is not."""
+    """The last approved effect of the tool, and similar effects; None if there are none."""
     newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
     like = _found_like(conn, effect)
     shown = [(row.effect_id, row.rev) for row in like[:MAX_SHOWN]]
@@ -196,7 +196,7 @@ def _asked_by(effect: EffectRow) -> dict[str, Any]:
 
 
 def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
-    """Newest first, each effect once: at its newest revision."""
+    """Newest first; each effect once, at its newest revision."""
     asked = {
         "tool": effect.tool,
         "before": effect.asked_at,
@@ -267,14 +267,15 @@ def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> Precedent:
 
 
 def current_secrets(bundle: Bundle, effect: EffectRow) -> list[str]:
-    """What is secret of an effect by its own day and by the manifest of today."""
+    """Secret pointers of an effect, by its own manifest and by the current one."""
     today = bundle.manifests.get(effect.tool)
     return [*effect.secret, *(() if today is None else today.secret)]
 
 
 def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
-    """The earlier effect, with all that is secret in either of the two hidden. Beside a tool nobody describes any more
-    nothing is shown."""
+    """The earlier effect with the secrets of both hidden; everything is hidden if its tool has no manifest
+    any more.
+    """
     known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
     secret = [*then.secret, *current_secrets(bundle, effect)] if known is not None else [""]
     return EffectRow(**vars(then) | {"secret": secret})
@@ -284,7 +285,7 @@ _SOURCE = "meter "
 
 
 def meter_lines(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
-    """Every meter of the bundle in force that the decision has seen."""
+    """Every meter of the active bundle that the decision used."""
     return tuple(
         _line(bundle, effect, meter, decision.history[meter.name])
         for meter in bundle.meters.get(effect.tool, ())
@@ -293,7 +294,7 @@ def meter_lines(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tup
 
 
 def is_meter_fact(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
-    """Whether a fact is the figure of a meter that has a line of its own."""
+    """Whether a fact is the value of a meter that has its own line."""
     name = source.removeprefix(_SOURCE)
     known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
     return source.startswith(_SOURCE) and name in decision.history and name in known

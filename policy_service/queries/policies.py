@@ -1,7 +1,6 @@
-"""The policies page: each policy in force as written, how often it decided lately, the shadow, and what happened.
+"""The policies page: active policies, how often each decided lately, the shadow bundle, and bundle events.
 
-How often is counted over the newest decisions of a week, so many at most, and kept for a minute: a page that is open on
-ten screens reads them once.
+Decisions of the last week are counted up to a limit and cached for a minute.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PolicyKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ActiveBundleInfo:
-    """The bundle that decides, and what keeps a newer one from doing so."""
+    """The active bundle, and why a newer one is not active."""
 
     digest: str
     commit: str
@@ -56,19 +55,19 @@ class ActiveBundleInfo:
     tools: int
     policies: int
     gates: int
-    head: str | None  # digest of the newest bytes, where they are not these
-    why: str | None  # the newest is not in force: invalid, force_push, ...
+    head: str | None  # digest of the newest bundle, if it is not active
+    why: str | None  # why the newest is not active: invalid, force_push, ...
     problems: tuple[str, ...]
     failed_at: datetime | None
     warnings: tuple[str, ...]
     cases: int
-    cases_say: str  # whether they hold, in a few words
+    cases_say: str  # whether they pass, in a few words
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One policy of the bundle in force. ``decided``: how often it determined an answer lately. ``cases``: of how many
-    of the bundle's own.
+    """One policy of the active bundle. ``decided`` counts recent decisions, ``cases`` the policy tests it
+    determines.
     """
 
     policy_id: str
@@ -85,7 +84,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
-    """One tool of the bundle, and what of its arguments no policy can weigh."""
+    """One tool of the bundle, and its arguments that no policy can evaluate."""
 
     tool: str
     title: str
@@ -96,7 +95,7 @@ class ToolRow:
 
 @dataclass(frozen=True, slots=True)
 class ShadowDifferenceLine:
-    """An effect about which the candidate differs."""
+    """An effect that the candidate would decide differently."""
 
     tool: str
     agent: str
@@ -109,7 +108,7 @@ class ShadowDifferenceLine:
 
 @dataclass(frozen=True, slots=True)
 class ShadowInfo:
-    """The candidate, its numbers, and the newest differences."""
+    """The candidate, its numbers and its newest differences."""
 
     origin: str
     commit: str | None
@@ -124,14 +123,15 @@ class ShadowInfo:
 
     @property
     def same(self) -> int:
-        """About how many both bundles say the same."""
+        """The number of equal decisions."""
         return self.compared - self.looser - self.stricter - self.other
 
 
 @dataclass(frozen=True, slots=True)
 class BundleEvent:
-    """A commit came into force, was refused, or was allowed by an operator; and what it says of itself, where the
-    source can still read it."""
+    """A commit was activated, refused or allowed by an operator, with its author and subject if the source
+    still has them.
+    """
 
     at: datetime
     kind: EventKind
@@ -143,7 +143,7 @@ class BundleEvent:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesPage:
-    """Everything the policies page shows. ``counted`` decisions were looked at, the newest of the last week."""
+    """Everything the policies page shows. ``counted`` is the number of decisions counted."""
 
     in_force: ActiveBundleInfo
     policies: tuple[PolicyRow, ...]
@@ -157,7 +157,7 @@ class PoliciesPage:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCall:
-    """What would be decided about a call, without anything being recorded."""
+    """The result of a dry run for the policies page."""
 
     outcome: Literal["release", "review", "deny"]
     policies: tuple[PolicyRow, ...]
@@ -169,7 +169,7 @@ class EvaluatedCall:
 
 
 _WEEK: Final = timedelta(days=7)
-_COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
+_COUNTED: Final = 10_000  # decisions; about 50 ms
 _KEPT_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
 _PEOPLES: Final[dict[str, PolicyKind]] = {
@@ -198,7 +198,7 @@ _decisions, _lines = table(DecisionRow).c, table(AuditRow)
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """How often each policy determined an answer, among so many decisions."""
+    """How often each policy determined a decision."""
 
     at: datetime
     decided: Counter[str]
@@ -215,7 +215,7 @@ class PoliciesReader:
         self._held: tuple[str, CaseSummary] = ("", CaseSummary())
 
     async def page(self, chosen: str | None) -> PoliciesPage:
-        """The page, with one policy in full when it is named and there."""
+        """The page; with one policy in full if ``chosen`` exists."""
         bundle, tally = self._ctx.active.current, await self._counted()
         cases = await self._cases(bundle)
         policies = tuple(
@@ -244,7 +244,7 @@ class PoliciesReader:
         return self._tally
 
     async def _cases(self, bundle: Bundle) -> CaseSummary:
-        """Run once for each bundle, beside the loop."""
+        """Run the policy tests once for each bundle, in a thread."""
         if self._held[0] != bundle.digest:
             self._held = (bundle.digest, await asyncio.to_thread(summarize_cases, bundle))
         return self._held[1]
@@ -291,7 +291,6 @@ class PoliciesReader:
 def policy_row(
     bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES
 ) -> PolicyRow:
-    """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,
         title=source.title,
@@ -375,7 +374,7 @@ def _subject(written: CommitInfo) -> str:
 
 
 def _said_of(body: Mapping[str, Any]) -> str:
-    """What a line says beside the commit: an operator's reason, or what was wrong and where."""
+    """The text of an event: an operator's reason, or what was wrong and where."""
     if "file" in body:
         return f"does not load: {body['file']}:{body['line'] or 1}"
     if "why" in body:
@@ -384,7 +383,7 @@ def _said_of(body: Mapping[str, Any]) -> str:
 
 
 def _count(conn: Connection, now: datetime) -> DecisionCounts:
-    # by key, which goes by time: a week is cut off here and not by a scan
+    # by key, which is ordered by time: the week is cut off here, not by a scan
     newest = select(_decisions.policies, _decisions.decided_at).order_by(_decisions.decision_id.desc())
     within = conn.execute(newest.limit(_COUNTED + 1))
     found = [policies for policies, at in within if at > now - _WEEK]

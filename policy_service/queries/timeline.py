@@ -1,8 +1,7 @@
-"""The timeline of an effect and the rule changes during its review, both read from the audit log.
+"""The timeline of an effect and the rule changes during its review, both from the audit log.
 
-Shown as rule changes are the answers that differ from the one before: who is asked now and was not, what forbids it
-now, what no rule asks any more. What a rule no longer asks still holds this revision: asking again only adds (design
-section 4).
+A rule change is a decision that differs from the one before. A gate that no longer fires still holds this
+revision: re-evaluation only adds gates (design section 4).
 """
 
 from __future__ import annotations
@@ -25,8 +24,11 @@ _Body = Mapping[str, Any]
 
 
 def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> EventLine | None:
-    """One line, or None for a row that says nothing new to a person. ``names`` is what people called themselves when
-    they signed in, by issuer and subject; the bundle's directory knows better."""
+    """One line of the timeline, or None for a row that is not shown.
+
+    ``names`` are the names of people at sign-in, by issuer and subject; names of the bundle's directory take
+    precedence.
+    """
     tell = _TOLD.get(row.kind)
     body = parse_stored_json(row.body)
     if tell is None or not isinstance(body, dict):
@@ -42,11 +44,11 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     )
 
 
-_CHANNELS = {"agent": "api", "operator": "cli"}  # the one way each of them has; people have several
+_CHANNELS = {"agent": "api", "operator": "cli"}  # agents and operators have one channel each
 
 
 def person_of(row: AuditRow) -> str | None:
-    """The person who did it, as ``iss|sub``."""
+    """The person who acted, as ``iss|sub``."""
     kind, _, key = row.actor.partition(":")
     return key if kind == "person" else None
 
@@ -58,7 +60,7 @@ def _actor(bundle: Bundle, actor: str, names: Mapping[str, str]) -> str:
     return name or kind
 
 
-_ASKED = {  # by what made us ask again; at first it is just asked
+_ASKED = {  # by the cause of the re-evaluation
     "vote": "Asked again after the vote, the policy",
     "break_glass": "Asked again after an emergency signature, the policy",
     "activation": "Asked again under new rules, the policy",
@@ -173,7 +175,7 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
 
 
 def rule_changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[RuleChange, ...]:
-    """Every change of the answer about this revision under another bundle, the newest first."""
+    """The changed decisions about this revision under other bundles, newest first."""
     decisions = find(conn, DecisionRow, effect_id=effect.effect_id, rev=effect.rev)
     decisions.sort(key=lambda row: (row.decided_at, row.decision_id))
     told = (_change(bundle, before, after) for before, after in pairwise(decisions))
@@ -198,7 +200,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
 
 
 def _whence_of_answer(bundle: Bundle, decision: DecisionRow) -> str:
-    """The rules that forbid it, or why none of them was even asked: another manifest of the tool is reviewed now."""
+    """The policies that forbid it, or the reasons if another manifest of the tool is in force."""
     if decision.policies:
         return f", by {_named(bundle, decision.policies)}"
     return f": {'; '.join(reason['text'] for reason in decision.reasons)}"

@@ -1,16 +1,14 @@
-"""The floor plan of design section 10 as data: which room may name which.
+"""The allowed imports between layers, as data. A test reads every import and reports the others.
 
     channels, jobs -> workflow -> queries -> {pdp, pap, facts, tokens, audit, storage, identity}
                    -> domain -> countersign.contract
 
-A room sees every floor below its own, never one above and never its neighbours; inside the braces only
-`pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `remote_hosts.py`,
-`slack.py`, `http_clients.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that everybody
-but the domain may stand on.
+A layer may import the layers below it. Layers of one level do not import each other, except `pap -> pdp, facts` and
+`facts, audit, identity -> storage`. `app.py` and `cli.py` may import everything; nothing imports them, and
+`from_settings.py` is part of `app.py`. The modules in `SHARED` may be imported by every layer but the domain.
 
-The SDK is a house of floors (`SDK_FLOORS`): contract, errors, journal and tools below; the step of an agent, its commit
-and its recovery above; commands on top.
+The SDK has levels as well (`SDK_LEVELS`): contract, errors, journal and tools at the bottom; transactions, commit and
+recovery above; commands on top.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from tests.conventions.imports import Import
 SERVICE = "policy_service"
 SDK = "countersign"
 
-# The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
-SDK_FLOORS = (
+# The layers of the SDK, lowest level first: a layer may import itself and layers of lower levels.
+SDK_LEVELS = (
     ("contract", "clock", "texts", "tracing"),
-    ("concurrency", "errors"),
+    ("errors",),
     ("http_clients", "adapters", "journal", "catalogue"),
-    ("settings", "waiting"),
+    ("settings", "concurrency"),
     ("service", "tools"),
     ("manifests", "llm"),
     ("runtime",),
@@ -33,12 +31,12 @@ SDK_FLOORS = (
     ("commit", "testing"),
     ("recovery",),
     ("transactions",),
-    ("rehearsal", "integrations", "pytest_plugin"),
+    ("simulation", "integrations", "pytest_plugin"),
     ("cli",),
     ("",),  # the package itself: the names that users import
 )
 
-# What points up all the same, inside a function or as a type only. Each serves the one sentence that a user writes.
+# Exceptions: upward imports inside a function or for a type only, each for the sake of a public call.
 SDK_UPWARD = {
     "countersign.settings": {"countersign.llm.budgets.Budget"},  # Settings(budgets=(Budget(...),))
     "countersign.llm.calls": {  # llm_call(...) without a runtime: the process's own
@@ -61,15 +59,15 @@ SDK_UPWARD = {
     },
 }
 
-INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
-GROUND = frozenset(
-    "settings configured issuers remote_hosts slack http_clients errors metrics health tracing".split()
+INNER_LAYERS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
+SHARED = frozenset(
+    "settings settings_parsing issuers remote_hosts slack http_clients errors metrics health tracing".split()
 )
 
-_INNER = GROUND | {"domain"}
-_VERBS = _INNER | {*INNER_ROOMS}
-# room -> the rooms of the service it may name, besides itself
-MAY_NAME: dict[str, frozenset[str]] = {
+_INNER = SHARED | {"domain"}
+_VERBS = _INNER | {*INNER_LAYERS}
+# layer -> the layers of the service it may import, in addition to itself
+MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(("app", "cli", "from_settings"), frozenset({"*"})),
     **dict.fromkeys(("channels", "jobs"), _VERBS | {"workflow", "queries"}),
     "workflow": _VERBS | {"queries"},
@@ -78,35 +76,35 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "pap": _INNER | {"pdp", "facts"},
     **dict.fromkeys(("facts", "audit", "identity"), _INNER | {"storage"}),
     **dict.fromkeys(("domain", "issuers", "logs", "metrics", "sampling"), frozenset[str]()),
-    "settings": frozenset({"configured", "domain", "errors", "issuers", "remote_hosts", "slack"}),
-    **dict.fromkeys(("configured", "http_clients"), frozenset({"errors"})),
+    "settings": frozenset({"settings_parsing", "domain", "errors", "issuers", "remote_hosts", "slack"}),
+    **dict.fromkeys(("settings_parsing", "http_clients"), frozenset({"errors"})),
     "slack": frozenset({"issuers"}),
     "remote_hosts": frozenset({"issuers", "http_clients"}),
     "health": frozenset({"metrics"}),
     "tracing": frozenset({"errors", "http_clients", "sampling"}),
     "errors": frozenset({"domain"}),
 }
-# No channels: what any channel may use, and names none.
-ALL_CHANNELS = frozenset({"requests", "shared_limit", "showing", "streams"})
+# Modules that every channel may import. They import no channel.
+ALL_CHANNELS = frozenset({"requests", "shared_limit", "presentation", "streams"})
 
-# The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
-VERB_ROOMS = (
+# The packages of `workflow`, lowest first: each may import itself, those before it, and the modules of `workflow`.
+VERB_LAYERS = (
     *(
         "effects",
         "passkeys",
         "reviews",
         "edits",
-        "oversight",
+        "revocation",
         "releases",
         "tasks",
-        "trials",
+        "shadow",
     ),
-    *("slack", "proofs", "due"),
+    *("slack", "review_export", "expiry"),
 )
 
 SEES_EVERYTHING = frozenset({"app", "cli"})
 
-# What the domain may use beside the contract: no clock, no randomness, no IO.
+# The standard library that the domain may import: no clock, no randomness, no I/O.
 PURE = frozenset(
     "__future__ abc base64 bisect collections dataclasses datetime decimal enum fractions functools hashlib "
     "heapq itertools json math operator re string types typing unicodedata".split()
@@ -114,58 +112,58 @@ PURE = frozenset(
 
 
 def wrong_service_arrows(imports: list[Import]) -> list[str]:
-    """Every import of the service that the floor plan does not draw, as sentences."""
+    """Every import of the service that is not allowed, one sentence each."""
     return [f"{one.place}: {why}" for one in imports if (why := _wrong_in_service(one))]
 
 
 def wrong_sdk_arrows(imports: list[Import]) -> list[str]:
-    """Every import of the SDK that names the service, or of the contract the rest of the SDK, or that points up."""
+    """Imports in the SDK of the service, of the rest of the SDK by the contract, or of a layer above."""
     return [f"{one.place}: {why}" for one in imports if (why := _wrong_in_sdk(one))]
 
 
 def _wrong_in_service(one: Import) -> str | None:
-    room = room_of(one.importer)
+    layer = layer_of(one.importer)
     top = one.imported.split(".")[0]
     if top == SERVICE:
-        return _wrong_room(one, room, room_of(one.imported))
+        return _wrong_layer(one, layer, layer_of(one.imported))
     if top == SDK:
-        return _wrong_part_of_sdk(one, room)
-    if room == "domain" and top not in PURE:
+        return _wrong_part_of_sdk(one, layer)
+    if layer == "domain" and top not in PURE:
         return f"the domain is pure and may not use {top}"
     return None
 
 
-def _wrong_room(one: Import, room: str, named: str) -> str | None:
-    if room not in MAY_NAME and room != "":
-        return f"the floor plan has no room {room!r}; add it to tests/conventions/arrows.py and say why"
+def _wrong_layer(one: Import, layer: str, named: str) -> str | None:
+    if layer not in MAY_IMPORT and layer != "":
+        return f"the layer map has no layer {layer!r}; add it to tests/conventions/arrows.py and say why"
     if named == "":
         return None
-    if room == "":
-        return f"the package itself stays empty and may not name {named}"
-    if named == room:
+    if layer == "":
+        return f"the package itself stays empty and may not import {named}"
+    if named == layer:
         return _wrong_channel(one) or _wrong_verb(one)
-    if "*" in MAY_NAME[room] or named in MAY_NAME[room]:
+    if "*" in MAY_IMPORT[layer] or named in MAY_IMPORT[layer]:
         return None
-    return f"{room} may not name {named}"
+    return f"{layer} may not import {named}"
 
 
 def _wrong_channel(one: Import) -> str | None:
     here, there = _channel(one.importer), _channel(one.imported)
     if here and there and here != there and there not in ALL_CHANNELS:
-        return f"channel {here} may not name channel {there}"
+        return f"channel {here} may not import channel {there}"
     return None
 
 
 def _wrong_verb(one: Import) -> str | None:
-    here, there = verb_room_of(one.importer), verb_room_of(one.imported)
-    floors = ("", *VERB_ROOMS)
-    if there and floors.index(here) < floors.index(there):
-        return f"the verbs of {here or 'workflow itself'} stand below {there} and may not name it"
+    here, there = verb_layer_of(one.importer), verb_layer_of(one.imported)
+    levels = ("", *VERB_LAYERS)
+    if there and levels.index(here) < levels.index(there):
+        return f"workflow.{here or '*'} is below {there} and may not import it"
     return None
 
 
-def _wrong_part_of_sdk(one: Import, room: str) -> str | None:
-    if room in SEES_EVERYTHING or f"{one.imported}.".startswith(f"{SDK}.contract."):
+def _wrong_part_of_sdk(one: Import, layer: str) -> str | None:
+    if layer in SEES_EVERYTHING or f"{one.imported}.".startswith(f"{SDK}.contract."):
         return None
     return f"the service shares the contract with the SDK and nothing else, not {one.imported}"
 
@@ -176,39 +174,39 @@ def _wrong_in_sdk(one: Import) -> str | None:
     in_contract = f"{one.importer}.".startswith(f"{SDK}.contract.")
     names_sdk = one.imported.split(".")[0] == SDK
     if in_contract and names_sdk and not f"{one.imported}.".startswith(f"{SDK}.contract."):
-        return f"the contract stands alone and may not name {one.imported}"
-    return _wrong_sdk_floor(one)
+        return f"the contract is self-contained and may not import {one.imported}"
+    return _wrong_sdk_level(one)
 
 
-def _wrong_sdk_floor(one: Import) -> str | None:
+def _wrong_sdk_level(one: Import) -> str | None:
     if one.imported.split(".")[0] != SDK or one.imported in SDK_UPWARD.get(one.importer, ()):
         return None
-    here, there = room_of(one.importer), room_of(one.imported)
-    if _floor(here) is None:
-        return f"the floor plan has no room {here!r}; add it to tests/conventions/arrows.py and say why"
-    if here != there and not _stands_above(_floor(here), _floor(there)):
-        return f"{here} does not stand above {there} and may not name it"
+    here, there = layer_of(one.importer), layer_of(one.imported)
+    if _level(here) is None:
+        return f"the layer map has no layer {here!r}; add it to tests/conventions/arrows.py and say why"
+    if here != there and not _is_above(_level(here), _level(there)):
+        return f"{here} is not above {there} and may not import it"
     return None
 
 
-def _stands_above(here: int | None, there: int | None) -> bool:
-    """A name that is no room's is one of the package itself, which stands on top of all."""
+def _is_above(here: int | None, there: int | None) -> bool:
+    """Whether level `here` is above level `there`; the package itself is above all."""
     return here is not None and there is not None and here > there
 
 
-def _floor(room: str) -> int | None:
-    return next((floor for floor, rooms in enumerate(SDK_FLOORS) if room in rooms), None)
+def _level(layer: str) -> int | None:
+    return next((level for level, layers in enumerate(SDK_LEVELS) if layer in layers), None)
 
 
-def room_of(module: str) -> str:
+def layer_of(module: str) -> str:
     """`policy_service.storage.outbox` lives in `storage`; the package itself in ``."""
     return [*module.split("."), ""][1]
 
 
-def verb_room_of(module: str) -> str:
-    """`policy_service.workflow.reviews.vote` lives in `reviews`; what stands beside the rooms in ``."""
+def verb_layer_of(module: str) -> str:
+    """`policy_service.workflow.reviews.vote` lives in `reviews`; modules of `workflow` itself in ``."""
     parts = module.split(".")
-    return parts[2] if parts[1:2] == ["workflow"] and parts[2:3] and parts[2] in VERB_ROOMS else ""
+    return parts[2] if parts[1:2] == ["workflow"] and parts[2:3] and parts[2] in VERB_LAYERS else ""
 
 
 def _channel(module: str) -> str:

@@ -35,7 +35,7 @@ def extras(which: str) -> dict[str, Requirement]:
 
 
 def locked(name: str) -> dict[str, str]:
-    """name -> version of requirements/NAME.txt, whatever the marker."""
+    """name -> version of requirements/NAME.txt, without markers."""
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
     pinned = (re.match(r"([\w.-]+)(?:\[[^\]]*\])?==(\S+)", line) for line in lines)
     return {canonicalize_name(one[1]): one[2] for one in pinned if one}

@@ -17,7 +17,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where it stands, what language it claims to be, what it says."""
+    """One fenced block: its line, language and text."""
 
     document: str
     line: int
@@ -46,7 +46,7 @@ def all_blocks(*languages: str) -> list[Block]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(place, command line) of every command a document tells a reader to type, in a block or in passing."""
+    """(place, command line) of every command in a document, in blocks and in sentences."""
     typed = [
         (f"{block.document}:{block.line + number}", line.removeprefix("$ ").strip())
         for block in all_blocks("console", "sh")
@@ -59,12 +59,31 @@ def commands() -> list[tuple[str, str]]:
     ]
 
 
-def links() -> list[tuple[str, Path]]:
-    """(place, file) of every link to a file of the repository."""
+def links() -> list[tuple[str, Path, str]]:
+    """(place, file, anchor) of every link to a file of the repository."""
     found = []
     for name, text in documents():
         for hit in LINK.finditer(FENCE.sub("", text)):
-            target = (hit["target"] or hit["image"]).partition("#")[0]
-            if target and not re.match(r"[a-z]+:", target):
-                found.append((f"{name} -> {target}", (ROOT / name).parent / target))
+            link = hit["target"] or hit["image"]
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, _, anchor = link.partition("#")
+            path = (ROOT / name).parent / target if target else ROOT / name
+            found.append((f"{name} -> {link}", path, anchor))
     return found
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as GitHub builds them."""
+    headings = re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.M)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def named_pages() -> list[tuple[str, Path]]:
+    """(place, file) of every page under docs/ that a text of the repository names by its path."""
+    return [
+        (f"{name}: {page}", ROOT / page)
+        for name, text in texts()
+        for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)
+    ]

@@ -1,4 +1,4 @@
-"""Reads who imports whom from the source, without running it.
+"""Reads imports from the source, without running it.
 
 Every import counts: at module level, inside functions, under TYPE_CHECKING, relative or absolute. So does one
 that hides in a string (`import_module("...")`): it cannot be used to walk around the arrows.

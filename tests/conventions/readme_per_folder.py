@@ -1,4 +1,4 @@
-"""Writes the table of modules in each room's README from the modules' own first sentences.
+"""Writes the table of modules in each layer's README from the modules' own first sentences.
 
 `python -m tests.conventions.readme_per_folder` rewrites what follows the marker; a test compares: no table is stale,
 and a module that does not open with one clear sentence is noticed.
@@ -15,7 +15,7 @@ from tests.conventions.repository import ROOT
 MARKER = "<!-- modules -->\n"
 
 
-def rooms() -> list[Path]:
+def layers() -> list[Path]:
     """Every package of the service, but for the migrations; and those of the SDK whose page has the marker."""
     inits = sorted((ROOT / "policy_service").rglob("__init__.py"))
     sdk = sorted((ROOT / "sdk" / "python" / "countersign").glob("*/README.md"))
@@ -25,10 +25,10 @@ def rooms() -> list[Path]:
     ]
 
 
-def page(room: Path) -> str:
+def page(layer: Path) -> str:
     """The README as it should stand: what people wrote, then the table."""
-    written = (room / "README.md").read_text().partition(MARKER)[0]
-    modules = sorted(path for path in room.glob("*.py") if path.name != "__init__.py")
+    written = (layer / "README.md").read_text().partition(MARKER)[0]
+    modules = sorted(path for path in layer.glob("*.py") if path.name != "__init__.py")
     rows = "".join(f"| `{path.name}` | {first_sentence(path)} |\n" for path in modules)
     table = f"\n## Modules\n\n| module | what it is |\n|---|---|\n{rows}" if rows else ""
     return f"{written}{MARKER}{table}"
@@ -41,5 +41,5 @@ def first_sentence(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for folder in rooms():
+    for folder in layers():
         (folder / "README.md").write_text(page(folder))

@@ -1,6 +1,6 @@
-"""Writes docs/settings.md from the settings themselves: `python -m tests.conventions.settings_page`.
+"""Generate docs/reference/settings.md: `python -m tests.conventions.settings_page`.
 
-The page is never edited by hand; a test writes it again and compares.
+A test generates the page again and compares.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from policy_service.settings import Settings
 from policy_service.settings_parsing import ENV_PREFIX
 from tests.conventions.repository import ROOT
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = ROOT / "docs/reference/settings.md"
 
 HEAD = """\
 # Settings
 
-Made from `policy_service/settings.py` by `python -m tests.conventions.settings_page`; a test keeps it true.
+Generated from `policy_service/settings.py` by `make pages`; do not edit.
 
-Each setting is read from the environment under the name below, else from `countersign.toml` (there in lower
-case, without `COUNTERSIGN_`), else it has the default shown. The file is the one that `COUNTERSIGN_CONFIG`
-names, else the one in the data folder. An unknown name in the file is refused at start.
-With nothing set the service listens on loopback only, without the development sign-in and without API keys.
+A setting is read from the environment variable below. Without it, it comes from `countersign.toml`, there in lower
+case and without `COUNTERSIGN_`; else it has its default. `COUNTERSIGN_CONFIG` names the file; by default it is in
+the data folder. An unknown name in the file is refused at start. By default the service listens on loopback only,
+without the development sign-in and without API keys.
 
-No client of the service reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`, `SSL_CERT_DIR` or
-`.netrc`: such a proxy could answer for the policies' repository or a sign-in provider. Plain http always goes direct.
-For https set `https_proxy` and, behind a company's own authority, `ca_file`. Hosts of facts, directories and webhooks
-are never asked through a proxy, because the service checks the address that it connects to; they have a `ca_file` each.
-For ssh, the `ssh` of this host has settings of its own.
+No client of the service reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`, `SSL_CERT_DIR`
+or `.netrc`, because such a proxy could answer for the policies' repository or a sign-in provider. Plain http always
+connects directly. For https set `https_proxy` and, for a private certificate authority, `ca_file`. Hosts of facts,
+directories and webhooks never use a proxy, because the service checks the address it connects to; each has its own
+`ca_file`. The `ssh` of this host has its own settings.
 """
 
 
 def page() -> str:
-    """The whole page, as it should stand in docs/."""
+    """The whole page."""
     parts = [HEAD]
     for title, names in _sections():
         rows = "\n".join(_row(name, Settings.model_fields[name]) for name in names)
-        parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n| setting | default | meaning |\n|---|---|---|\n{rows}\n")
         parts += [_members(name, table) for name in names if (table := _table(name)) is not None]
     return "\n".join(parts)
 
 
 def _table(name: str) -> type[BaseModel] | None:
-    """The table of the file that a setting is, where each of its members says what it is."""
+    """The model of a setting that is a table whose members all have a description."""
     annotation = Settings.model_fields[name].annotation
     tables = [
         one
         for one in (annotation, *get_args(annotation))
         if inspect.isclass(one) and issubclass(one, BaseModel)
     ]
-    told = [table for table in tables if all(field.description for field in table.model_fields.values())]
-    return told[0] if told else None
+    described = [table for table in tables if all(field.description for field in table.model_fields.values())]
+    return described[0] if described else None
 
 
 def _members(name: str, table: type[BaseModel]) -> str:
     rows = "\n".join(_member(member, field) for member, field in table.model_fields.items())
-    return f"In the table `[{name}]`:\n\n| member | default | what it is |\n|---|---|---|\n{rows}\n"
+    return f"In the table `[{name}]`:\n\n| member | default | meaning |\n|---|---|---|\n{rows}\n"
 
 
 def _member(name: str, field: FieldInfo) -> str:
@@ -70,11 +70,11 @@ def _member(name: str, field: FieldInfo) -> str:
 
 
 def _sections() -> list[tuple[str, list[str]]]:
-    """The settings in the order and under the headings of their source."""
+    """The settings in the order and under the headings of the source."""
     sections: list[tuple[str, list[str]]] = []
     for line in inspect.getsource(settings.Settings).splitlines():
         if heading := re.match(r"    # -- (.+?) -+$", line):
-            sections.append((heading[1].capitalize(), []))
+            sections.append((heading[1].partition(": docs/")[0].capitalize(), []))
         elif (name := line.strip().partition(":")[0]) in Settings.model_fields and line.startswith(
             "    " + name
         ):

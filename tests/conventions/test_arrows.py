@@ -1,4 +1,4 @@
-"""The import picture is the floor plan's, and the test that says so can see red."""
+"""Imports follow the layer map; each kind of wrong import is detected."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.conventions.arrows import (
-    INNER_ROOMS,
-    MAY_NAME,
-    SDK_FLOORS,
+    INNER_LAYERS,
+    MAY_IMPORT,
+    SDK_LEVELS,
     SDK_UPWARD,
-    VERB_ROOMS,
-    room_of,
+    VERB_LAYERS,
+    layer_of,
     wrong_sdk_arrows,
     wrong_service_arrows,
 )
@@ -24,48 +24,50 @@ ROOT = Path(__file__).resolve().parents[2]
 SDK_ROOT = ROOT / "sdk" / "python"
 
 
-def test_service_imports_follow_the_floor_plan() -> None:
+def test_service_imports_follow_the_layer_map() -> None:
     imports = imports_of(ROOT, "policy_service")
     assert len(imports) > 100, "the reader found hardly any imports; it is broken"
     assert wrong_service_arrows(imports) == []
 
 
-def test_sdk_never_imports_the_service_and_the_contract_stands_alone() -> None:
+def test_sdk_never_imports_the_service_and_the_contract_is_self_contained() -> None:
     imports = imports_of(SDK_ROOT, "countersign")
     assert len(imports) > 50, "the reader found hardly any imports; it is broken"
     assert wrong_sdk_arrows(imports) == []
 
 
-def test_every_room_of_verbs_has_its_floor() -> None:
+def test_every_layer_of_verbs_has_its_level() -> None:
     folder = ROOT / "policy_service" / "workflow"
-    assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(VERB_ROOMS)
+    assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(VERB_LAYERS)
 
 
-def test_every_room_on_disk_is_on_the_floor_plan() -> None:
+def test_every_layer_on_disk_is_in_the_layer_map() -> None:
     folder = ROOT / "policy_service"
-    rooms = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
-    assert rooms - {"__init__", *MAY_NAME} == set()
+    layers = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/*.py")
+    }
+    assert layers - {"__init__", *MAY_IMPORT} == set()
 
 
 WRONG = {
     "a pure rule reads the clock": ("domain/quorum.py", "import time"),
     "the domain draws random ids": ("domain/ids.py", "import secrets"),
     "the decision point reads the database": ("pdp/engine.py", "import policy_service.storage.database.Tx"),
-    "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.problems"),
+    "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.responses"),
     "a query runs a verb": (
         "queries/reviews.py",
         "from policy_service.workflow.reviews.vote import vote",
     ),
-    "what all verbs stand on names one of them": (
-        "workflow/moves.py",
+    "a shared module imports a verb": (
+        "workflow/transitions.py",
         "from policy_service.workflow.effects.submit import Submit",
     ),
     "what all channels share uses one of them": (
-        "channels/showing/marking.py",
+        "channels/presentation/marked_text.py",
         "from policy_service.channels.web import rendering",
     ),
     "one channel uses another, relatively": ("channels/web/pages.py", "from ..http import problems"),
-    "a relative import reaches another room": ("pdp/engine.py", "from ..storage import tables"),
+    "a relative import reaches another layer": ("pdp/engine.py", "from ..storage import tables"),
     "an import hides in a function": (
         "pdp/engine.py",
         "def late():\n    from policy_service.storage import tables\n",
@@ -84,7 +86,7 @@ WRONG = {
         "from countersign.service.client import Client",
     ),
     "the service uses the SDK as a whole": ("workflow/reviews/vote.py", "import countersign"),
-    "a room that is not on the plan": ("utils/strings.py", "from policy_service.domain import gates"),
+    "a layer that is not in the map": ("utils/strings.py", "from policy_service.domain import gates"),
     "the package itself is not empty": ("__init__.py", "from policy_service.domain import gates"),
 }
 
@@ -103,11 +105,14 @@ WRONG_IN_SDK = {
         "tools/tool.py",
         "def late():\n    from countersign.transactions.step import Step\n",
     ),
-    "the commit knows the block": ("commit/firing.py", "from countersign.transactions import intake"),
-    "a neighbour on the same floor": ("integrations/loop.py", "import countersign.simulation.replay.replay"),
-    "somebody names the command line": ("rehearsal/replay.py", "import countersign.cli.terminal"),
-    "a room names the package of all": ("commit/plan.py", "from countersign import transaction"),
-    "a room that is not on the plan": ("strings/cut.py", "from countersign.errors import Denied"),
+    "the commit knows the block": ("commit/executor.py", "from countersign.transactions import intake"),
+    "another layer of the same level": (
+        "integrations/loop.py",
+        "import countersign.simulation.replay.replay",
+    ),
+    "somebody names the command line": ("simulation/replay.py", "import countersign.cli.terminal"),
+    "a layer names the package of all": ("commit/plan.py", "from countersign import transaction"),
+    "a layer that is not in the map": ("strings/cut.py", "from countersign.errors import Denied"),
 }
 
 
@@ -117,11 +122,13 @@ def test_wrong_sdk_arrow_is_seen(place: str, source: str, tmp_path: Path) -> Non
     assert len(wrong_sdk_arrows(imports_of(tmp_path, "countersign"))) == 1
 
 
-def test_every_room_of_the_sdk_has_one_floor() -> None:
+def test_every_layer_of_the_sdk_has_one_level() -> None:
     folder = SDK_ROOT / "countersign"
-    rooms = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
-    placed = [room for floor in SDK_FLOORS for room in floor]
-    assert sorted(placed) == sorted({*rooms - {"__init__"}, ""})
+    layers = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/*.py")
+    }
+    placed = [layer for level in SDK_LEVELS for layer in level]
+    assert sorted(placed) == sorted({*layers - {"__init__"}, ""})
 
 
 def test_every_arrow_that_may_point_up_is_drawn() -> None:
@@ -129,8 +136,8 @@ def test_every_arrow_that_may_point_up_is_drawn() -> None:
     assert {(here, there) for here, all_of in SDK_UPWARD.items() for there in all_of} <= drawn
 
 
-def test_inner_rooms_have_only_the_four_inner_arrows() -> None:
-    drawn = {(room, other) for room in INNER_ROOMS for other in MAY_NAME[room] & set(INNER_ROOMS)}
+def test_inner_layers_have_only_the_four_allowed_imports() -> None:
+    drawn = {(layer, other) for layer in INNER_LAYERS for other in MAY_IMPORT[layer] & set(INNER_LAYERS)}
     assert drawn == {
         ("pap", "pdp"), ("pap", "facts"), ("facts", "storage"), ("audit", "storage"), ("identity", "storage"),
     }  # fmt: skip
@@ -167,8 +174,8 @@ def _names_used(path: Path) -> set[str]:
 
 def test_tokens_is_the_only_reader_of_private_keys() -> None:
     readers = private_key_readers(ROOT)
-    assert readers, "nobody reads a private key any more; this test has lost its subject"
-    outside = {module for module in readers if room_of(module) != "tokens"}
+    assert readers, "no module reads a private key; this test checks nothing"
+    outside = {module for module in readers if layer_of(module) != "tokens"}
     assert outside <= {"policy_service.cli"}
     uses = re.findall(r"PrivateKey\b(\.\w+)?", (ROOT / "policy_service/cli.py").read_text())
     assert set(uses) <= {"", ".generate"}, "the command line makes an agent's first key and reads none"
@@ -178,7 +185,7 @@ def test_a_private_key_read_elsewhere_is_seen(tmp_path: Path) -> None:
     x = tmp_path / "policy_service/channels/http/x.py"
     _write(x, "from countersign.contract.keys import PrivateKey as K")
     _write(tmp_path / "policy_service/audit/log.py", "import countersign.contract as c\nc.keys.PrivateKey\n")
-    assert {room_of(module) for module in private_key_readers(tmp_path)} == {"channels", "audit"}
+    assert {layer_of(module) for module in private_key_readers(tmp_path)} == {"channels", "audit"}
 
 
 def _write(path: Path, source: str) -> None:

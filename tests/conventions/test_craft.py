@@ -84,10 +84,10 @@ def test_no_middleware_that_copies_every_body() -> None:
 def compared_secrets(path: Path) -> list[str]:
     """Comparisons that take longer the more of a secret is right; hmac.compare_digest, or a look-up by hash, do not."""
     compared = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Compare)]
-    return [f"{path.name}:{node.lineno} {ast.unparse(node)}" for node in compared if _tells(node)]
+    return [f"{path.name}:{node.lineno} {ast.unparse(node)}" for node in compared if _compares_secret(node)]
 
 
-def _tells(node: ast.Compare) -> bool:
+def _compares_secret(node: ast.Compare) -> bool:
     sides = [node.left, *node.comparators]
     if any(isinstance(side, ast.Constant) for side in sides):
         return False

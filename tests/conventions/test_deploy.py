@@ -19,8 +19,8 @@ DOCKERFILE = DEPLOY / "Dockerfile"
 
 
 def hadolint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
-    beside = Path(sys.executable).parent / "hadolint"
-    program = require("hadolint", shutil.which("hadolint", path=beside.parent), "make env")
+    scripts = Path(sys.executable).parent / "hadolint"
+    program = require("hadolint", shutil.which("hadolint", path=scripts.parent), "make env")
     return subprocess.run(
         [program, "--config", DEPLOY / "hadolint.yaml", dockerfile],
         capture_output=True,

@@ -14,10 +14,19 @@ import cedarpy
 import pytest
 import typer.main
 
-from tests.conventions.documents import Block, all_blocks, blocks, commands, documents, links
+from tests.conventions.documents import (
+    Block,
+    all_blocks,
+    anchors,
+    blocks,
+    commands,
+    documents,
+    links,
+    named_pages,
+)
 from tests.conventions.repository import ROOT, texts
 
-LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "dockerfile"}
+LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "mermaid", "dockerfile"}
 PARSERS: dict[str, Callable[[str], object]] = {
     "json": json.loads,
     "toml": tomllib.loads,
@@ -62,8 +71,37 @@ def test_a_data_block_that_does_not_parse_is_seen(language: str) -> None:
     assert fault_in_block(Block("x.md", 1, language, "permit ( {"))
 
 
-def test_every_link_leads_somewhere() -> None:
-    assert [place for place, path in links() if not path.exists()] == []
+def test_every_link_leads_to_a_file() -> None:
+    assert [place for place, path, _ in links() if not path.exists()] == []
+
+
+def test_every_anchor_is_a_heading_of_its_page() -> None:
+    pages = [(place, path, anchor) for place, path, anchor in links() if anchor and path.suffix == ".md"]
+    assert len(pages) > 20
+    assert [place for place, path, anchor in pages if anchor not in anchors(path.read_text())] == []
+
+
+def test_every_page_that_code_or_text_names_exists() -> None:
+    pages = named_pages()
+    assert len(pages) > 20
+    assert [place for place, path in pages if not path.is_file()] == []
+
+
+def test_every_name_that_links_to_a_module_is_defined_there() -> None:
+    """`[`name`](module.py)`: a reader who follows it finds the function."""
+    found = re.compile(r"\[`(\w+)`\]\(([^)\s]+\.py)\)")
+    linked = [
+        (name, (ROOT / document).parent / target)
+        for document, text in documents()
+        for name, target in found.findall(text)
+    ]
+    assert len(linked) > 10
+    missing = [
+        f"{path.name}: {name}"
+        for name, path in linked
+        if not re.search(rf"^(?:async )?(?:def|class) {name}\b", path.read_text(), re.M)
+    ]
+    assert missing == []
 
 
 # --------------------------------------------------------------------------------------------- commands
@@ -85,7 +123,7 @@ def fault_in_command(line: str) -> str | None:
 
 OTHER_COMMANDS = {
     *(".", "docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
-    # docs/backup.md, which is run
+    # docs/how-to/backup.md, which is run
     *("cp", "mkdir", "find", "chmod", "export", "pg_dump", "createdb", "pg_restore"),
 }
 
@@ -167,5 +205,5 @@ def test_every_target_of_the_makefile_is_documented_and_helps() -> None:
     helped = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
     assert helped == make_targets()
     assert helped >= {"demo", "test", "test-long", "check", "bench", "airline", "lock"}
-    told = " ".join(text for name, text in documents() if name in {"README.md", "CONTRIBUTING.md"})
-    assert [target for target in sorted(helped) if f"make {target}" not in told] == []
+    guides = " ".join(text for name, text in documents() if name in {"README.md", "CONTRIBUTING.md"})
+    assert [target for target in sorted(helped) if f"make {target}" not in guides] == []

@@ -1,4 +1,4 @@
-"""docs/observability.md says what there is: every metric, every event of the log, every check, and nothing else."""
+"""docs/reference/observability.md lists every metric, log event and health check, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policy_service.health import CHECKS
 from tests.conventions.imports import imports_of
 from tests.conventions.repository import ROOT
 
-PAGE = (ROOT / "docs" / "observability.md").read_text()
+PAGE = (ROOT / "docs/reference/observability.md").read_text()
 UNITS = ("_seconds", "_total", "_info", "_bytes")
 OF_THE_LIBRARY = {"process_"}
 LEVELS = {"debug", "info", "warning", "error", "exception", "say"}
@@ -40,9 +40,9 @@ def exported() -> dict[str, list[str]]:
 
 
 def test_the_page_has_every_metric_with_its_kind_and_labels_and_no_other() -> None:
-    told = {name: [cells[0], cells[1].strip("| ")] for name, cells in rows(PAGE, "metric").items()}
-    assert len(told) > 30, "the reader found hardly any; it is broken"
-    assert told == exported()
+    documented = {name: [cells[0], cells[1].strip("| ")] for name, cells in rows(PAGE, "metric").items()}
+    assert len(documented) > 30, "too few rows were found; the parser is broken"
+    assert documented == exported()
 
 
 def test_names_follow_prometheus() -> None:
@@ -79,30 +79,30 @@ def events_in(path: Path) -> Iterator[str]:
 
 
 def test_the_page_has_every_event_of_the_log_and_no_other() -> None:
-    rooms = ROOT / "policy_service"
+    layers = ROOT / "policy_service"
     said = {
         event
-        for path in rooms.rglob("*.py")
+        for path in layers.rglob("*.py")
         if path.name not in {"cli.py", "health.py"}
         for event in events_in(path)
         if re.fullmatch(r"[a-z_]+", event) and event not in CHECKS
     }
-    assert len(said) > 20, "the reader found hardly any; it is broken"
+    assert len(said) > 20, "too few rows were found; the parser is broken"
     assert set(rows(PAGE, "event")) == said
 
 
 def test_the_page_has_every_check_and_whether_it_stops_the_service() -> None:
-    told = {name: cells[0] for name, cells in rows(PAGE, "check").items()}
-    assert told == {name: "down" if check.stops else "degraded" for name, check in CHECKS.items()}
+    documented = {name: cells[0] for name, cells in rows(PAGE, "check").items()}
+    assert documented == {name: "down" if check.stops else "degraded" for name, check in CHECKS.items()}
 
 
 @pytest.mark.parametrize("name", ["README.md", "deploy/README.md"])
-def test_whoever_operates_finds_the_page(name: str) -> None:
-    assert "docs/observability.md" in (ROOT / name).read_text()
+def test_the_page_is_linked_for_operators(name: str) -> None:
+    assert "docs/reference/observability.md" in (ROOT / name).read_text()
 
 
 def test_alerts_name_metrics_that_exist() -> None:
-    alerts = PAGE.partition("## At three in the morning")[2]
+    alerts = PAGE.partition("## Alerts")[2]
     named = set(re.findall(r"countersign_[a-z_]+", alerts))
     assert named
     assert {re.sub(r"_bucket$", "", name) for name in named} <= set(exported())

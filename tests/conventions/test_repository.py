@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conventions.readme_per_folder import MARKER, page, rooms
+from tests.conventions.readme_per_folder import MARKER, layers, page
 from tests.conventions.repository import ROOT, files, texts
 
 
@@ -23,7 +23,7 @@ FORBIDDEN = {
     "a path of one machine": _spelled(
         r"(?<![\w.])/(?:wo~rk|ro~ot|Us~ers|ho~me/\w+)/|/opt/(?:py~pi|whe~els)\b"
     ),
-    "a path beside the repository that is not recorded data": _spelled(r"\.\./sh~ared(?!/data/)"),
+    "a path outside the repository that is not recorded data": _spelled(r"\.\./sh~ared(?!/data/)"),
     "unfinished work": _spelled(r"\b(?:TO~DO|FIX~ME|XX~X|HA~CK)\b"),
     "a name on the package index that is not ours": _spelled(
         r"(?:pip|uv|pipx)\S* (?:install|add) counter~sign\b(?!-)"
@@ -98,15 +98,15 @@ def test_no_large_file_slips_in() -> None:
     ] == []
 
 
-# --------------------------------------------------------------------------------------------- the rooms
+# --------------------------------------------------------------------------------------------- the layers
 
 
 def _packages() -> list[Path]:
-    """Every folder a stranger would open: the rooms, the SDK and the tops of the rest."""
+    """Every folder a stranger would open: the layers, the SDK and the tops of the rest."""
     tops = [ROOT / top for top in ("policies", "deploy", "tests", "examples", "requirements", "web")]
     inits = [*(ROOT / "policy_service").rglob("__init__.py"), *(ROOT / "sdk/python").rglob("__init__.py")]
-    rooms = [init.parent for init in inits if not {"migrations", "wire"} & set(init.parts)]
-    return sorted({*tops, *rooms})
+    layers = [init.parent for init in inits if not {"migrations", "wire"} & set(init.parts)]
+    return sorted({*tops, *layers})
 
 
 def _says_what_it_is(folder: Path) -> bool:
@@ -115,13 +115,13 @@ def _says_what_it_is(folder: Path) -> bool:
     return len(lines) >= 3 and lines[0].startswith("# ")
 
 
-def test_every_room_has_a_readme_with_a_title_that_says_what_it_is() -> None:
+def test_every_package_has_a_readme_with_a_title() -> None:
     assert [str(path.relative_to(ROOT)) for path in _packages() if not _says_what_it_is(path)] == []
 
 
 def test_the_tables_of_modules_are_those_the_modules_make() -> None:
-    pages = {room: (room / "README.md").read_text() for room in rooms()}
-    assert [str(room.relative_to(ROOT)) for room in pages if pages[room] != page(room)] == [], (
+    pages = {layer: (layer / "README.md").read_text() for layer in layers()}
+    assert [str(layer.relative_to(ROOT)) for layer in pages if pages[layer] != page(layer)] == [], (
         "run: make pages"
     )
     lines = [line for text in pages.values() for line in text.partition(MARKER)[2].splitlines()]

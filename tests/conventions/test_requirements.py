@@ -17,7 +17,7 @@ from tests.conventions.imports import imports_of
 from tests.conventions.repository import ROOT
 
 LOCKS = ("dev", "service", "sdk", "build")
-BESIDE = "predecessors"  # an environment of its own: it agrees with no other
+SEPARATE = "predecessors"  # an environment of its own: it agrees with no other
 HEAVY = set("fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja2 psycopg".split())
 
 # Declared and never imported by name: why it is there.
@@ -36,7 +36,7 @@ COMES_WITH = {
 }
 
 
-@pytest.mark.parametrize("name", [*LOCKS, BESIDE])
+@pytest.mark.parametrize("name", [*LOCKS, SEPARATE])
 def test_every_pinned_file_has_a_hash_and_every_line_is_known(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
     entries = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
@@ -72,7 +72,7 @@ def test_dev_lock_satisfies_the_groups_and_holds_the_extras_for_the_suite_tries_
 IN_THE_IMAGE = {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk"}
 
 
-def test_nobody_needs_an_extra() -> None:
+def test_no_requirement_needs_an_extra() -> None:
     needed = {*declared("sdk"), *declared("service")}
     assert set(extras("sdk")) == set("anthropic mcp openai opentelemetry-api psycopg pynacl pytest".split())
     assert set(extras("service")) == IN_THE_IMAGE
@@ -105,7 +105,7 @@ def test_the_environment_is_the_locked_one() -> None:
 
 
 def test_an_extra_that_a_locked_package_asks_of_another_is_locked_with_it() -> None:
-    # The pip of Python 3.11 looks for NAME[EXTRA] beside the lock's NAME==1.0, takes the newest there is, and
+    # The pip of Python 3.11 looks for NAME[EXTRA] next to the lock's NAME==1.0, takes the newest there is, and
     # then refuses it as not pinned: a lock without extras stops working at the next release of any of them.
     extras_of = {canonicalize_name(one.name): one.extras for one in locked_here()}
     asked = {
@@ -139,7 +139,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
     assert undeclared == set(), f"add to the dependencies of {which}"
     imported = {name for top in foreign for name in distributions_of(top)}
     assert wanted - imported - LOADED_BY_OTHERS.keys() == set(), (
-        f"nobody imports these; drop them from {which}"
+        f"no module imports these; drop them from {which}"
     )
 
 
@@ -150,7 +150,7 @@ def _comes_with(module: str, wanted: set[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("library", "rooms"),
+    ("library", "layers"),
     [
         ("fastapi", {"app", "channels"}),
         ("starlette", {"app", "channels"}),
@@ -163,6 +163,6 @@ def _comes_with(module: str, wanted: set[str]) -> bool:
         ("alembic", {"storage"}),
     ],
 )
-def test_a_library_has_its_rooms(library: str, rooms: set[str]) -> None:
+def test_a_library_is_imported_only_in_its_layers(library: str, layers: set[str]) -> None:
     named = [one for one in imports_of(ROOT, "policy_service") if one.imported.split(".")[0] == library]
-    assert {one.importer.split(".")[1] for one in named} <= rooms
+    assert {one.importer.split(".")[1] for one in named} <= layers

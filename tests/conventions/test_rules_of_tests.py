@@ -1,4 +1,4 @@
-"""The rules of every test: a skip is loud, or a failure under REQUIRE_ALL; nobody leaves the machine."""
+"""The rules of every test: a skip is loud, or a failure under REQUIRE_ALL; no connection leaves the machine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def run_suite(folder: Path, require_all: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_a_skip_is_told_with_the_way_to_get_it(tmp_path: Path) -> None:
+def test_a_skip_is_reported_with_the_way_to_install_it(tmp_path: Path) -> None:
     result = run_suite(tmp_path, "")
     assert "5 skipped, 1 xfailed" in result.stdout.splitlines()[-1]
-    told = result.stdout.partition("NOT TESTED")[2]
+    report = result.stdout.partition("NOT TESTED")[2]
     for way in ("apt-get install moon", "pip install moon", "wait"):
-        assert f"to get it: {way}" in told
+        assert f"to get it: {way}" in report
 
 
 def test_under_require_all_no_test_may_skip(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """The names of a file's tests; a class is named whole, because what it inherits stands elsewhere."""
+    """The names of a file's tests; a class is listed by its name, because it may inherit tests."""
     path = TESTS / file
     if not path.is_file():
         return frozenset()
@@ -96,7 +96,7 @@ BAD = {
     "a test that is not there": {"case": "c", "must": "m", "tests": ["house/test_craft.py::test_nothing"]},
     "a file that is not there": {"case": "c", "must": "m", "tests": ["house/test_nothing.py::test_x"]},
     "a vector that is not there": {"case": "c", "must": "m", "open": "o", "tests": [], "vectors": ["x/*"]},
-    "a word nobody knows": {"case": "c", "must": "m", "open": "o", "note": "n"},
+    "an unknown key": {"case": "c", "must": "m", "open": "o", "note": "n"},
     "no words": {"case": "", "must": "m", "open": "o"},
 }
 

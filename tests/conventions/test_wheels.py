@@ -45,14 +45,14 @@ def test_program_starts_from_its_wheel(installed: Path, module: str) -> None:
 
 
 def test_the_pages_travel_in_the_wheel(installed: Path) -> None:
-    code = "from policy_service.channels.web.assets import web_folder; print(web_folder())"
+    code = "from policy_service.channels.web.rendering import web_folder; print(web_folder())"
     folder = Path(run(installed, "-c", code).stdout.strip())
     assert folder.is_relative_to(installed)
     inside = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     assert inside >= {path.relative_to(ROOT / "web") for path in (ROOT / "web/templates").rglob("*.html")}
 
 
-def test_the_wheels_put_nothing_else_beside_the_two_packages(installed: Path) -> None:
+def test_the_wheels_install_only_the_two_packages(installed: Path) -> None:
     names = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert names == {"policy_service", "countersign"}
 
@@ -65,8 +65,8 @@ def test_the_wheels_carry_types_and_licence(installed: Path) -> None:
 
 
 def test_the_catalogue_travels_in_the_wheel(installed: Path) -> None:
-    told = run(installed, "-m", "countersign.cli", "tools", "take", "payments.refund")
-    assert (told.returncode, json.loads(told.stdout)["tool"]) == (0, "payments.refund"), told.stderr
+    result = run(installed, "-m", "countersign.cli", "tools", "take", "payments.refund")
+    assert (result.returncode, json.loads(result.stdout)["tool"]) == (0, "payments.refund"), result.stderr
     listed = json.loads(run(installed, "-m", "countersign.cli", "tools", "catalogue", "--json").stdout)
     folder = ROOT / "sdk/python/countersign/catalogue"
     assert len(listed["manifests"]) == len(list((folder / "manifests").iterdir()))

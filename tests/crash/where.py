@@ -20,51 +20,55 @@ def _passed(by_chapter: Mapping[Chapter, str]) -> dict[str, Chapter]:
 WHERE: dict[str, Chapter] = _passed(
     {
         chapters.fires: """
-            app:release audit.sequencer: jobs.marking:EpochMark._write> tokens.epoch:
-            workflow.releases.renew: workflow.releases.report: workflow.releases.submit_and_redeem:
-            workflow.due.sweep:_forget
+            app:release_lease audit.sequencer: jobs.epoch_mark:EpochMarkWriter._write> tokens.epoch:
+            workflow.releases.renew: workflow.releases.report: workflow.releases.submit:
+            workflow.expiry.sweep:_delete_expired
         """,
         visitors.brings_a_key: "channels.http.agent_keys:",
-        operators.operated_alone: "channels.operator.socket:VERBS[",
-        operators.operated: "channels.operator.socket:verb[",
+        operators.operated_alone: "channels.admin.socket:COMMANDS[",
+        operators.operated: "channels.admin.socket:verb[",
         visitors.sets_up: """
-            channels.operator.socket:open_database>migrate cli:_make_key>create_secret
-            jobs.marking:first_epoch jobs.marking:settle_epoch>write_mark#1 tokens.files: tokens.keys:
+            channels.admin.socket:open_database>migrate cli:_make_key>create_secret
+            jobs.epoch_mark:ensure_epoch jobs.epoch_mark:reconcile_epoch>write_mark#1
+            tokens.secret_files: tokens.keys:
         """,
         holders.steps_up: """
-            channels.web.passkeys: workflow.passkeys.managing: workflow.passkeys.stepping_up:
+            channels.web.passkeys: workflow.passkeys.manage: workflow.passkeys.step_up:
         """,
-        visitors.signs_in: "channels.web.signing_in:_open identity.sessions:_end_all",
+        visitors.signs_in: "channels.web.sign_in:_open identity.sessions:_end_all",
         chapters.asks: """
-            channels.web.signing_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
+            channels.web.sign_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
             workflow.releases.redeem: workflow.releases.release: workflow.reviews.vote:
         """,
-        chapters.starts_over: "jobs.marking:settle_epoch>write_mark#2",
-        chapters.edits: "workflow.edits.accept: workflow.edits.decline: workflow.edits.propose:",
+        chapters.starts_over: "jobs.epoch_mark:reconcile_epoch>write_mark#2",
+        chapters.edits: "workflow.edits.proposals:",
         chapters.activates: "workflow.effects.activate:",
         chapters.talks: """
-            workflow.reviews.answer: workflow.reviews.comment: workflow.reviews.impossible:_move#2
-            workflow.due.sweep:_move[TO_ESCALATE] workflow.due.sweep:_move[TO_REMIND]
+            workflow.reviews.comment: workflow.reviews.unsatisfiable:_move#2
+            workflow.expiry.sweep:_move[TO_ESCALATE] workflow.expiry.sweep:_move[TO_REMIND]
         """,
         chapters.takes_back: "workflow.releases.compensate:",
-        chapters.settles: "workflow.reviews.impossible:_move#1 workflow.tasks.settle:",
-        chapters.shadows: "workflow.trials.shadow:",
-        visitors.stops: "workflow.oversight.stopping:",
-        chapters.tears: "workflow.due.sweep:_move[LAPSED] workflow.due.sweep:_move[TORN]",
+        chapters.settles: "workflow.reviews.unsatisfiable:_move#1 workflow.tasks.settle:",
+        chapters.shadows: "workflow.shadow.comparison:",
+        visitors.stops: "workflow.revocation.stops_by_people:",
+        chapters.tears: """
+            workflow.expiry.sweep:_move[EXPIRED_COMPENSATIONS] workflow.expiry.sweep:_move[UNCOMPENSATED]
+        """,
         chapters.expires: """
-            workflow.due.sweep:_move[UNANSWERED] workflow.due.sweep:_move[UNREPORTED]
-            workflow.due.sweep:_move[UNUSED]
+            workflow.expiry.sweep:_move[UNANSWERED] workflow.expiry.sweep:_move[UNREPORTED]
+            workflow.expiry.sweep:_move[UNUSED]
         """,
         visitors.tells: "workflow.webhooks:",
         chapters.errs: "workflow.effects.withdraw:",
         pressers.asks_in_slack: """
-            workflow.slack.acting:_remember workflow.slack.owing:note_in channels.slack.following:
-            channels.slack.sending:_note channels.slack.sending:_take channels.slack.sending:acquire
-            channels.slack.sending:change
+            workflow.slack.interactions:_remember workflow.slack.enqueue:record_delivery
+            channels.slack.projection: channels.slack.send_queue:_record_result
+            channels.slack.send_queue:_claim_message channels.slack.send_queue:acquire_lease
+            channels.slack.send_queue:update_rows
         """,
         pressers.is_let_in_no_more: """
-            channels.slack.sending:release channels.slack.sending:_slack_failed
-            channels.slack.sending:_answered
+            channels.slack.send_queue:release_lease channels.slack.send_queue:_record_slack_failure
+            channels.slack.send_queue:_record_auth_test
         """,
     }
 )
@@ -78,27 +82,27 @@ _FROM_GIT = (
 )
 _BY_SLACK = "one unit that touches no effect and sends nothing; whoever saw no answer looks at the page and repeats it"
 NEVER = {
-    "workflow.effects.evaluate:_note": "no story asks about a live effect: one unit, before its answer",
-    "channels.operator.dev.serving:enrol": _DEV,
-    "channels.operator.dev.session:mint_link": _DEV,
-    "channels.operator.backup:_restore>write_mark#1": _RESTORED,
-    "channels.operator.backup:_restore>write_mark#2": _RESTORED,
-    "channels.operator.backup:doubt_transaction": _RESTORED,
-    "channels.operator.backup:go_on_above": _RESTORED,
-    "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
-    "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
-    "workflow.slack.linking:_invite": _BY_SLACK,
-    "workflow.slack.linking:_link": _BY_SLACK,
-    "workflow.slack.linking:unlink_in": _BY_SLACK,
-    "workflow.slack.linking:_set_direct": _BY_SLACK,
-    "workflow.looking:put_in_force": _FROM_GIT,
-    "workflow.looking:note_refused": _FROM_GIT,
+    "workflow.effects.evaluation_requests:_audit": "no story asks about a live effect: one unit, before its answer",
+    "channels.admin.dev.server:enrol": _DEV,
+    "channels.admin.dev.session:create_link": _DEV,
+    "channels.admin.backup:_restore>write_mark#1": _RESTORED,
+    "channels.admin.backup:_restore>write_mark#2": _RESTORED,
+    "channels.admin.backup:mark_transaction_unknown": _RESTORED,
+    "channels.admin.backup:begin_restored_epoch": _RESTORED,
+    "jobs.health_monitor:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "channels.http.backchannel_logout:apply_logout": "sent by an identity provider only; one unit, and it is retried",
+    "workflow.slack.account_links:_invite": _BY_SLACK,
+    "workflow.slack.account_links:_link": _BY_SLACK,
+    "workflow.slack.account_links:unlink_in": _BY_SLACK,
+    "workflow.slack.account_links:_set_direct": _BY_SLACK,
+    "workflow.active_commit:_activate": _FROM_GIT,
+    "workflow.active_commit:_record_refusal": _FROM_GIT,
     "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",
 }
 """Points that no chapter reaches, each with its reason."""
 
 SQLITE_ONLY = {
-    "channels.operator.socket:verb[": "a database server has no socket: verbs are always run alone there"
+    "channels.admin.socket:verb[": "a database server has no socket: verbs are always run alone there"
 }
 
 

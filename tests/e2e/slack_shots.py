@@ -1,4 +1,4 @@
-"""Take the pictures of `docs/slack.md` anew: `python -m tests.e2e.slack_shots`, in the folder `docs/pictures`.
+"""Take the pictures of `docs/how-to/slack.md` anew: `python -m tests.e2e.slack_shots`, in the folder `docs/pictures`.
 
 The made-up afternoon of `tests/fakes/afternoon.py` before the third-party Slack, Debian's Chromium at its page.
 Slack's own client draws rich text, dates and colours otherwise; order, words and length are these.

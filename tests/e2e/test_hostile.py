@@ -1,4 +1,4 @@
-"""What an agent puts into its bytes, and what a script could try if it ever got in, does nothing here."""
+"""What an agent puts into its bytes, and what a script could try if it ever got in, is not supported by this page."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def test_from_the_queue_to_a_settled_task(site: Site, heard: list[str]) ->
     await expect(page).to_have_title(re.compile(r"^\(\d+\) Tasks · Countersign"))
     await page.locator(f'a[href="{path}"]').click()
     await page.get_by_text("It did not happen…").click()
-    await expect(page.get_by_text("Nothing of its transaction stands")).to_be_visible()
+    await expect(page.get_by_text("No effect of its transaction remains")).to_be_visible()
     await page.get_by_label("How do you know?").locator("visible=true").fill("the bank has no such refund")
     await page.get_by_role("button", name="Settle: it did not happen").click()
     await expect(page.get_by_role("heading", name="It did not happen, says Maya Okafor")).to_be_visible()
@@ -76,7 +76,7 @@ async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: S
     await page.wait_for_timeout(300)  # until the stream is open
     task = await site.told(path)
     await site.do(lambda story: story.people["ingrid"].visitor.settle(task, "fired", reason="seen it"))
-    await expect(page.get_by_role("link", name="Settled while you read, show it")).to_be_visible()
+    await expect(page.get_by_role("link", name="It was settled, show it")).to_be_visible()
     await expect(page.locator("#fired > summary")).to_be_visible()
     await page.locator("#not_fired > summary").click()
     await page.locator("#why-not_fired").fill("no")

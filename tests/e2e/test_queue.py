@@ -46,7 +46,7 @@ async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
     first, second = (await reviews_of(page))[:2]
     await page.get_by_role("link", name="Side by side").click()
     await arrived(page, f"{site.url}/?tab=open&order=newest&review={first}")
-    await expect(page.locator(".beside-list")).to_be_visible()
+    await expect(page.locator(".pair-list")).to_be_visible()
     await page.keyboard.press("j")  # from the row that is shown to the next
     await expect(page.locator(f'[data-review="{second}"] a')).to_be_focused()
     await page.keyboard.press("d")  # of the row under the focus, not of the review that happens to be shown
@@ -87,8 +87,8 @@ async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, 
     for place in (0, 2):
         await boxes.nth(place).check()
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each ticked effect").click()
+    await page.get_by_role("button", name="Countersign each selected effect").click()
     await expect(page.get_by_role("heading", name="2 of 2 votes counted")).to_be_visible()
     assert [len(await site.votes(f"/reviews/{name}")) for name in ticked] == [1, 1]
-    await page.get_by_role("link", name="What is left of this kind").click()
+    await page.get_by_role("link", name="Remaining reviews of this batch").click()
     await expect(boxes).to_have_count(many - 2)

@@ -1,4 +1,4 @@
-"""The agents: a list, and a page for each with what it did lately and the stop for it."""
+"""The list of agents, and a page for each with its recent activity and its emergency stop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def agent(pages: Pages, request: Request, session: PageSession, name: str)
 
 
 def bars(hours: tuple[int, ...]) -> tuple[dict[str, int], ...]:
-    """A column for each hour: where it stands, how high, and how many it means. Any submission at all can be seen."""
+    """A column for each hour: position, height and count. A single submission is visible."""
     most = max((*hours, 1))
     drawn = []
     for place, count in enumerate(hours):

@@ -1,9 +1,8 @@
-"""The pages of an application, and what every page uses: settings of the browser, events, static files.
+"""All page routes of an application, and routes that every page uses: browser settings, events, static files.
 
-Rules kept for every route (`page_routes`): the Host is the public URL's, or the answer is 421; a GET changes nothing,
-not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
-page, by a navigation; a signed-in person's POST carries that session's token; every refusal is a page that says
-what did not happen.
+Rules for every route (`page_routes`): a Host other than the public URL's is answered 421; a GET changes
+nothing, not even a single-use link (except a provider's callback, see `sign_in`); a POST comes from our own
+page by navigation and carries the session's token; every refusal is a page that says what did not happen.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ routes = PageRoutes()
 
 
 def install(app: FastAPI, pages: Pages) -> None:
-    """Give an application the pages. Call it last: pages for lost visitors go in front of its handlers."""
+    """Add the pages to an application. Call it last: it wraps the application's error handlers."""
     app.state.pages = pages
     for module in (
         queue,
@@ -77,7 +76,7 @@ async def set_theme(pages: Pages, _: Request, __: PageSession, form: dict[str, s
 
 @routes.form("/keys", {"keys", "back"}, undone="nothing was changed")
 async def set_keys(pages: Pages, _: Request, __: PageSession, form: dict[str, str]) -> Response:
-    """Single keys on or off in this browser (WCAG 2.1.4)."""
+    """Turn single-key shortcuts on or off in this browser (WCAG 2.1.4)."""
     if form["keys"] not in ("on", "off"):
         raise InvalidRequestError(f"keys are 'on' or 'off', not {form['keys']!r}")
     answer = pages.go(form["back"])
@@ -104,10 +103,10 @@ async def static(pages: Pages, _: Request, digest: str, name: str) -> Response:
     return found
 
 
-# The handlers of the API stay in charge: they log and choose the status. Their words are put on a page only where
-# somebody sits before the answer: the request asks for HTML and its path is no program's.
+# The API's handlers still log and choose the status. The answer becomes a page only for people: the request accepts
+# HTML and the path is not one of the API.
 def _tell_people(app: FastAPI, pages: Pages) -> None:
-    """Put a page in front of the handler that is installed already."""
+    """Wrap the installed handler of HTTP errors."""
     app.add_exception_handler(HTTPException, _as_page(app.exception_handlers[HTTPException], pages))
 
 
@@ -131,5 +130,7 @@ def _in_words(request: Request, status: int) -> ServiceError:
     if status == 404:
         return NotFoundError(f"there is no page {request.url.path!r}")
     if status == 405:
-        return InvalidRequestError(f"{request.method} does nothing here", code="method_not_allowed")
-    return InvalidRequestError("this request is not one we understand")
+        return InvalidRequestError(
+            f"{request.method} is not supported by this page", code="method_not_allowed"
+        )
+    return InvalidRequestError("the request is not valid")

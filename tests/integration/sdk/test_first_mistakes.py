@@ -1,6 +1,6 @@
 """The likeliest first mistakes, made as a new user makes them: each answer names the thing and what to write.
 
-The README of the SDK lists the same, and one that is no error (`QUIET`); the last test compares.
+docs/how-to/first-mistakes.md lists the same, and one that is no error (`QUIET`); the last test compares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fakes import warm
 from tests.fakes.local_service import WarmService
 from tests.fakes.sitting import PATHS
 
-README = Path(__file__).parents[3] / "sdk/python/README.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/first-mistakes.md"
 POLICIES = """
 @id("all") permit (principal, action, resource);
 @id("mail") @approval("developers") forbid (principal, action == Action::"send_mail", resource);
@@ -43,7 +43,7 @@ def send_mail(to: str, body: str) -> str:
 
 
 class Mistake(NamedTuple):
-    """A script, what the answer must say, and the words of the README's row."""
+    """A script, what the answer must say, and the words of the page's row."""
 
     script: str
     says: str  # a pattern: the thing by its name, then what to write instead
@@ -196,8 +196,8 @@ def test_so_do_the_next_ones(script: str, says: str, user: dict[str, str], tmp_p
     assert re.search(says, done.stderr), done.stderr
 
 
-def test_the_readme_lists_these_and_no_others() -> None:
-    section = README.read_text().partition("## First mistakes")[2].partition("\n## ")[0]
+def test_the_page_lists_these_and_no_others() -> None:
+    section = PAGE.read_text().partition("## Mistakes")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(FIRST) + 1
     for wrote, instead in (*((one.wrote, one.instead) for one in FIRST.values()), QUIET):

@@ -18,7 +18,7 @@ from tests.conventions.documents import all_blocks
 from tests.conventions.repository import ROOT
 from tests.fakes import warm
 
-PAGE = "docs/testing.md"
+PAGE = "docs/how-to/test-agents.md"
 BEGUN, PROGRAM, TYPED, MODEL = (one.text for one in all_blocks("text") if one.document == PAGE)
 (SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
 
@@ -180,7 +180,7 @@ def bundle_beside(folder: Path) -> None:
     (folder / "policies").symlink_to(ROOT / "policies")
 
 
-def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
+def test_the_page_and_all_its_claims_run(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
     done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE, "test_model.py": MODEL})
@@ -221,7 +221,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_bundle_that_cannot_be_used_is_tried_once_and_told_to_each_test_in_its_words(
+def test_an_unusable_bundle_is_tried_once_and_reported_to_each_test(
     files: dict[str, str], says: str, tmp_path: Path
 ) -> None:
     """Each start takes seconds, and ends the same way."""

@@ -13,7 +13,7 @@ from policy_service.queries import context_panel as past
 from policy_service.queries.context_panel import ContextPanel
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -39,7 +39,7 @@ async def seen(bank: World, visitor: Visitor, view: dict[str, Any]) -> ReviewPag
 
 
 async def beside(bank: World, visitor: Visitor, view: dict[str, Any]) -> ContextPanel:
-    found = (await seen(bank, visitor, view)).beside
+    found = (await seen(bank, visitor, view)).panel
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ async def test_what_was_opened_was_approved_by_nobody(bank: World, robot: Agent,
     assert last is not None
     assert (last.approved_by, last.opened_by) == ((), ("Ingrid",))
     page = await page_of(ingrid, view)
-    holds(page, "opened in an emergency by Ingrid", without=["by the policy alone"])
+    holds(page, "released by break-glass, signed by Ingrid", without=["by the policy alone"])
 
 
 async def test_what_was_not_approved_is_not_compared(bank: World, robot: Agent, maya: Visitor) -> None:
@@ -121,7 +121,7 @@ async def test_what_was_not_approved_is_not_compared(bank: World, robot: Agent, 
     await fire(robot, await asked(robot, await mail(bank)))
     new = await asked(robot, await pay(bank, 500))
     assert (await beside(bank, maya, new)).last is None
-    assert "First of its kind by this agent" in await page_of(maya, new)
+    assert "First effect of this tool by this agent" in await page_of(maya, new)
 
 
 # ------------------------------------------------------------------------------------------------ the like of it
@@ -327,7 +327,7 @@ async def test_the_story_says_how_and_under_which_rules(bank: World, robot: Agen
     view = await asked(robot, await pay(bank, 500))
     await voted(maya, view)
     found = await seen(bank, maya, view)
-    assert found.beside is not None and found.beside.proof is None
+    assert found.panel is not None and found.panel.proof is None
     told = {line.kind: (line.channel, line.commit) for line in found.timeline}
     assert told["effect_submitted"] == told["vote_recorded"] == ("api", "")
     assert told["decision_made"] == ("", bank.service.active.current.commit)

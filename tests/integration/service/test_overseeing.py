@@ -237,7 +237,7 @@ async def test_a_page_of_the_log_looks_far(
     monkeypatch.setattr("policy_service.queries.audit_log.MAX_SEARCHED", 10)
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
-    assert all(("Looked back to" in text) is ("Look further back" in text) for text in texts)
+    assert all(("Looked back to" in text) is ("Search further back" in text) for text in texts)
 
 
 async def text_of(visitor: Visitor) -> str:
@@ -283,8 +283,8 @@ async def test_a_trial_is_not_recorded(bank: World, robot: Agent, folder: Paymen
     before = await bank.service.db.read(rows_written)
     status, text = await attempt(maya)
     assert status == 200
-    holds(text, "Review, people are asked Asks 1 of finance.")
-    holds((await attempt(maya, args='{"account": "a1", "amount": 5}'))[1], "Release, nobody is asked")
+    holds(text, "Review, approval needed Asks 1 of finance.")
+    holds((await attempt(maya, args='{"account": "a1", "amount": 5}'))[1], "Release, no approval needed")
     holds(
         (await attempt(maya, tool="gone"))[1],
         "the active bundle holds no tool 'gone'",

@@ -1,4 +1,4 @@
-"""docs/backup.md, run as it stands: a real service loses its database, and an effect that fired is not fired again."""
+"""Run docs/how-to/backup.md: a real service loses its database, and no effect fires twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.counterparts import postgres, require
 from tests.fakes.operated import Operated, command, environment
 from tests.fakes.world import fresh_data
 
-RUNBOOK = (ROOT / "docs/backup.md").read_text()
+RUNBOOK = (ROOT / "docs/how-to/backup.md").read_text()
 
 AGENT = '''
 import pathlib, sys
@@ -54,7 +54,7 @@ def commands_under(*headings: str) -> list[str]:
         text = text[begins.end() :]
         ends = re.search(rf"^#{{2,{level}}} ", text, re.M)
         text = text[: ends.start()] if ends else text
-    found = [block.text for block in blocks("docs/backup.md", text) if block.language == "console"]
+    found = [block.text for block in blocks("docs/how-to/backup.md", text) if block.language == "console"]
     return ["\n".join(line.removeprefix("$ ") for line in script.splitlines()) for script in found]
 
 
@@ -148,9 +148,9 @@ class Deployment:
 
 @contextmanager
 def role_of_the_docs(server: str) -> Iterator[dict[str, str]]:
-    """Role and database as docs/postgresql.md creates them; what an operator exports for them."""
+    """Role and database as docs/how-to/postgresql.md creates them; what an operator exports for them."""
     role = f"r{uuid4().hex}"
-    page = blocks("docs/postgresql.md", (ROOT / "docs/postgresql.md").read_text())
+    page = blocks("docs/how-to/postgresql.md", (ROOT / "docs/how-to/postgresql.md").read_text())
     sql = next(block.text for block in page if block.text.startswith("CREATE ROLE"))
     created = [one for one in sql.replace("countersign", role).split(";") if one.strip()]
     admin = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
@@ -189,14 +189,14 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 @pytest.mark.timeout(600)  # some twenty commands, each a process that imports everything
 def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment: Deployment) -> None:
     engine = "PostgreSQL" if "COUNTERSIGN_DATABASE_URL" in deployment.operator.env else "SQLite"
-    keys = commands_under("SQLite", "Make it")[-1]
+    keys = commands_under("SQLite", "Make a backup")[-1]
     with deployment.serving() as service:
         deployment.fires("before")
-        for script in (commands_under(engine, "Make it")[0], keys):
+        for script in (commands_under(engine, "Make a backup")[0], keys):
             deployment.operator.run(script)
         deployment.fires("forgotten")
         service.kill()  # the disk is gone
-    for script in commands_under(engine, "Bring it back"):
+    for script in commands_under(engine, "Restore a backup"):
         deployment.operator.run(script)
     refused = command("serve", env=deployment.operator.env)
     assert refused.returncode == 1 and "policy-service restored --dry-run" in refused.stderr

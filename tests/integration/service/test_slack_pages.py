@@ -147,7 +147,7 @@ async def test_a_person_unlinks_their_own_and_nobody_elses(here: Workspace, maya
     for path, more in (("/slack/unlink", {}), ("/slack/direct", {"wanted": "yes"})):
         answer = await tomas.send(path, team_id=TEAM, user_id="U0MAYA", **more)
         assert answer.status_code == 404
-        assert "Your Slack accounts are as they were" in answer.text
+        assert "Your Slack accounts were not changed" in answer.text
     (row,) = await here.rows()
     assert not row.direct
     assert (await maya.send("/slack/unlink", team_id=OTHER_TEAM, user_id="U0MAYA")).status_code == 404

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from policy_service.channels.web import agents
+from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from tests.fakes import policies, reviews
@@ -145,7 +147,7 @@ async def test_the_sheet_says_what_will_happen(bank: Bank) -> None:
     holds(
         text, "This cannot be undone.", "Show all 393 bytes", "559 bytes, RFC 8785", "payments (SQL), 3 s old",
         "support.cedar, line 9", '<span class="k">forbid</span>', "claim, not checked",
-        "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, on the asking side",
+        "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, who belongs to the requester",
     )  # fmt: skip
     assert text.index('id="h-facts"') < text.index('id="h-agent"') < text.index('id="h-claim"')
     shown = text.split('aria-label="Canonical bytes">')[1].split("</pre>")[0]
@@ -175,7 +177,7 @@ async def test_where_nothing_can_be_pressed_there_is_no_form(bank: Bank) -> None
     holds(text, 'id="deny"', without=['id="approve"'])  # who approved may still deny
     answer = await bank.maya.get("/reviews/%3Cb%3Erev")
     assert answer.status_code == 404
-    holds(answer.text, "There is nothing here", without=["<b>rev"])
+    holds(answer.text, "Not found", without=["<b>rev"])
 
 
 async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> None:
@@ -186,6 +188,29 @@ async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> 
         assert ("You own the agent" in html) is (may_comment and not may_ask)
     silent = reviews.talked(comments=(), may_comment=False, may_ask=False)
     assert 'id="talk"' not in await drawn_review(bank, silent)
+
+
+async def test_a_fault_is_answered_with_a_page(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise RuntimeError("sk_live_secret")
+
+    monkeypatch.setattr(agents, "agent_list", fails)
+    answer = await bank.maya.get("/agents")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert HEADERS.items() <= dict(answer.headers).items()
+    holds(
+        answer.text, "Nothing was released", "The service failed", without=["sk_live_secret", "RuntimeError"]
+    )
+
+
+async def test_missing_policies_are_answered_with_a_page(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_bundle(_: ActiveBundle) -> None:
+        raise NoActiveBundleError
+
+    monkeypatch.setattr(ActiveBundle, "current", property(no_bundle))
+    answer = await bank.maya.get("/agents")
+    assert answer.status_code == 503
+    holds(answer.text, "<h1>", "No valid policies are loaded")
 
 
 async def test_an_empty_queue_teaches(bank: Bank) -> None:
@@ -268,11 +293,11 @@ async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
         return await drawn(bank, "policies.html", page=page, tried=None, form=form, refused="")
 
     page = policies.page()
-    holds(await text(page), without=["could not be asked about"])
+    holds(await text(page), without=["could not be evaluated"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
     for shadow, told in (
-        (policies.shadow(failed=2), "2 effects could not be asked about"),
-        (broken, "It does not load, so nothing is compared with it"),
+        (policies.shadow(failed=2), "2 effects could not be evaluated"),
+        (broken, "It does not load, so it is not compared"),
     ):
         holds(await text(replace(page, shadow=shadow)), told)
     problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"
@@ -294,7 +319,7 @@ async def test_the_form_of_a_trial_keeps_what_was_typed_and_takes_nothing_else(b
     area = unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
     assert area == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
     for changes, status, said in (
-        ({"args": '{"a": 1, "a": 2}'}, 400, "arguments are not JSON we take"),
+        ({"args": '{"a": 1, "a": 2}'}, 400, "arguments are not valid JSON"),
         ({"csrf_token": "another"}, 403, "Nothing was done"),
         ({"surprise": "1"}, 400, "no field"),
     ):

@@ -56,8 +56,8 @@ NOWHERE = {
     "page=2": "has no filter 'page'",
     "tab=me&tab=open": "names 'tab' twice",
     "agent=" + "a" * 201: "holds 200 characters at most",
-    "tab=decided&group=finance": "are not filtered by group",
-    "tab=decided&text=refund": "are not filtered by text",
+    "tab=decided&group=finance": "cannot be filtered by group",
+    "tab=decided&text=refund": "cannot be filtered by text",
     "cursor=../etc": "Nothing was done",
 }
 
@@ -73,7 +73,7 @@ async def test_an_address_that_asks_for_what_there_is_not_is_refused(bank: Bank)
 async def test_an_empty_tab_says_what_it_would_show_and_title_and_icon_what_waits(bank: Bank) -> None:
     view = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("maya")))
     for who, tab, says in (
-        (bank.ingrid, "mine", "Nothing of your agents waits."),
+        (bank.ingrid, "mine", "None of your agents waits for approval."),
         (bank.ingrid, "me", "Nothing waits for you."),
     ):
         text = (await who.get(f"/?tab={tab}")).text
@@ -168,7 +168,7 @@ async def test_a_batch_takes_nothing_else(bank: Bank) -> None:
     other = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-other"))
     text = (await bank.maya.get(path)).text
     assert (len(rows(text)), len(boxes(text))) == (5, 4)
-    holds(text, "it is decided on its own")
+    holds(text, "it must be decided alone")
     sent = {}
     for n, view in enumerate((odd, other), start=1):
         digest = view["effects"][0]["effect_digest"]

@@ -63,13 +63,13 @@ async def test_tasks_are_listed_counted_and_settled_on_a_page(bank: Bank) -> Non
     after = (await bank.maya.get(path)).text
     holds(after, "It fired, says Maya", "“b-7", "by phone", without=['name="answer"', f"{UNKNOWN}."])
     holds((await bank.maya.get("/tasks?state=settled")).text, "It fired, says Maya")
-    holds((await bank.maya.get(ask[1])).text, "Settled while you read")
+    holds((await bank.maya.get(ask[1])).text, "It was settled")
     await bank.service.sequencer.number()
     await bank.service.feed.refresh()
     holds((await bank.maya.get(f"/tasks/live?since={since}")).text, "1 settled, load again")
     answer = await settle(bank, path, said | {"answer": "not_fired"})
     assert answer.status_code == 409
-    holds(answer.text, "Nothing was settled", "The first word stands")
+    holds(answer.text, "Nothing was settled", "The first answer is final")
 
 
 async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
@@ -80,10 +80,10 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
         "<code>take_back</code>, with a release of its own", "Ingrid Vik", reviews.hexed("call" + task.task_id),
         tasks.NOT_FIRED, tasks.FIRED, "takes <code>/refund_id</code> from it",
     )  # fmt: skip
-    gone = "not known: the bundle in force no longer holds this version of refund_payment</dd>"
+    gone = "not known: the active bundle does not contain this version of refund_payment</dd>"
     for idempotent, probe, told in (
         (False, None, "none in its manifest"),
-        (False, "find_refund", "<code>find_refund</code> tells"),
+        (False, "find_refund", "<code>find_refund</code> finds out"),
         (None, None, gone),
     ):
         text = await drawn_task(bank, tasks.unknown(idempotent=idempotent, probe=probe))
@@ -92,14 +92,14 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
     ({"reason": " \n "}, 400, "write how you know"),
-    ({"answer": "maybe"}, 400, "no answer to any task"),
+    ({"answer": "maybe"}, 400, "not an answer of any task"),
     ({"answer": "withdrawn"}, 400, "Nothing was settled"),
     ({"result": "{'a': 1}"}, 400, "not JSON we can keep"),
     ({"result": '{"a":1,"a":2}'}, 400, "not JSON we can keep"),
     ({"result": '"\\ud800"'}, 400, "not JSON we can keep"),
     ({"reason": "x" * 4_001}, 400, "4,000 characters at most"),
-    ({"effect_digest": "0" * 64}, 409, "It has moved since you read it"),
-    ({"effect_state": "fired"}, 409, "It has moved since you read it"),
+    ({"effect_digest": "0" * 64}, 409, "It has changed since you read it"),
+    ({"effect_state": "fired"}, 409, "It has changed since you read it"),
     ({"csrf_token": "x"}, 403, "Nothing was done"),
     ({"verdict": "approve"}, 400, "no field"),
 ]

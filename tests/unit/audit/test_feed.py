@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from policy_service.audit.feed import PEOPLE, Event, Feed, transaction_topic
-from policy_service.audit.log import append
-from policy_service.audit.sequencer import Sequencer
+from policy_service.audit.log import Sequencer, append
 from policy_service.storage.database import Database
 from tests.unit.storage.databases import BOTH
 

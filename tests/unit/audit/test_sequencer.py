@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, text
 
-from policy_service.audit.log import append
-from policy_service.audit.sequencer import Sequencer, SequencerLimits
+from policy_service.audit.log import Sequencer, SequencerLimits, append
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate

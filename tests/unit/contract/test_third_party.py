@@ -49,7 +49,7 @@ def test_the_reference_files_of_rfc8785_are_canonicalised_to_the_byte(name: str)
 
 
 def _numbers(recipe: str) -> Iterator[int]:
-    """The numbers of RFC 8785's own set: its fixed ones, 2,000 adjacent values, then hashes of hashes."""
+    """The numbers of RFC 8785: fixed ones, 2,000 adjacent values, then a hash chain."""
     fixed = recipe.partition("staticU64s = ")[2].partition("])")[0]
     yield from (int(number, 16) for number in re.findall(r"0x([0-9a-f]{16})n", fixed))
     yield from range(0x0010_0000_0000_0000, 0x0010_0000_0000_0000 + 2_000)

@@ -130,7 +130,7 @@ async def test_what_was_read_counts_until_it_is_too_old(host: Host) -> None:
     assert directory.fresh() and directory.members == {"CFO": people("tomas")}
     (finding,) = health.findings()
     assert (finding.check, finding.stops) == ("groups", False)
-    assert finding.wrong == "the directory could not be read when it was last asked"
+    assert finding.wrong == "the directory could not be read at the last attempt"
     clock.now = began + timedelta(minutes=15)
     assert not directory.fresh(), "without anybody having asked again"
     await directory.read(frozenset({"CFO"}))

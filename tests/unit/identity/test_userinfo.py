@@ -82,7 +82,7 @@ async def test_userinfo_badly_signed_is_not_used(
 @pytest.mark.parametrize("signs", [False, True])
 async def test_userinfo_of_another_subject_refuses_the_sign_in(signs: bool) -> None:
     browser = asking().but(signs_userinfo=signs, userinfo={"sub": "666", "groups": ["finance"]})
-    assert await refused_because(browser.through()) == "userinfo speaks of somebody else"
+    assert await refused_because(browser.through()) == "userinfo is about another subject"
 
 
 async def test_what_the_settings_ask_for_is_refused_while_userinfo_fails() -> None:

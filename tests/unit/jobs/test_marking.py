@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from policy_service.audit.log import append
-from policy_service.audit.sequencer import Sequencer
+from policy_service.audit.log import Sequencer, append
 from policy_service.errors import StartError
 from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.storage.database import Database

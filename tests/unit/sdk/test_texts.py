@@ -63,7 +63,7 @@ def budget_exceeded(measure: str, renews_at: datetime | None = None) -> BudgetEx
 
 
 def every_error() -> list[type[errors.CountersignError]]:
-    """The SDK's own, whatever module they stand in."""
+    """The SDK's own, from any module."""
     for module in pkgutil.walk_packages(countersign.__path__, "countersign."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -80,14 +80,14 @@ def every_error() -> list[type[errors.CountersignError]]:
 
 def told_below() -> dict[str, str]:
     """Name by name, the error that the page shows it below."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     above: list[tuple[int, str]] = [(0, "")]
     for spaces, name in re.findall(r"(?m)^( {4,})([A-Z]\w+)", errors.__doc__ or ""):
         while above[-1][0] >= len(spaces):
             above.pop()
-        told[name] = above[-1][1]
+        reported[name] = above[-1][1]
         above.append((len(spaces), name))
-    return told
+    return reported
 
 
 def test_the_page_tells_of_every_error_below_the_one_it_is_a_kind_of() -> None:
@@ -253,6 +253,6 @@ def test_no_error_is_left_out() -> None:
 
 
 def test_what_was_spent_elsewhere_is_finished_only_where_nothing_of_it_is_open() -> None:
-    told = [errors.AlreadyRedeemed.elsewhere("k", "t", states) for states, _, _ in SPENT]
-    assert [one.finished for one in told] == [finished for _, finished, _ in SPENT]
-    assert [ANOTHER_KEY in str(one) for one in told] == [step == ANOTHER_KEY for _, _, step in SPENT]
+    reported = [errors.AlreadyRedeemed.elsewhere("k", "t", states) for states, _, _ in SPENT]
+    assert [one.finished for one in reported] == [finished for _, finished, _ in SPENT]
+    assert [ANOTHER_KEY in str(one) for one in reported] == [step == ANOTHER_KEY for _, _, step in SPENT]

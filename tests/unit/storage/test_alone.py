@@ -143,7 +143,7 @@ def test_a_unit_is_alone_with_one_transaction_at_most_and_moves_no_other(store: 
     with pytest.raises(RuntimeError, match="one transaction at most"):
         store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
     for ask in (lambda tx: tx, on(OTHER)):  # alone with nobody, or with another
-        with pytest.raises(RuntimeError, match="ask for that first"):
+        with pytest.raises(RuntimeError, match="call lock_transaction first"):
             store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
     store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
 
@@ -156,7 +156,7 @@ def test_who_waits_too_long_is_told_to_ask_again(store: Database, migrated_url: 
         with pytest.raises(StorageUnavailableError, match="repeat the request"):
             impatient.write_sync(on(ONE))
         held.let_go()
-        assert impatient.write_sync(lambda tx: lock_transaction(tx, ONE).alone_with) == ONE
+        assert impatient.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -166,7 +166,7 @@ def test_the_locks_of_a_replica_that_is_gone_are_given_back(
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it
     with Database.open(migrated_url) as hanging:
         held = Held(hanging, on(ONE))
-        assert replica.write_sync(lambda tx: lock_transaction(tx, ONE).alone_with) == ONE
+        assert replica.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
         with pytest.raises(StorageUnavailableError):
             held.let_go()
 

@@ -105,7 +105,7 @@ def test_a_database_behind_the_mark_is_refused_with_the_command(highest: int, ep
 
 @pytest.mark.parametrize("highest", [0, 10, 1000])
 def test_a_mark_of_an_epoch_before_the_database_is_a_copy_that_was_left_behind(highest: int) -> None:
-    with pytest.raises(StartError, match=r"copy epoch\.json from there"):
+    with pytest.raises(StartError, match=r"copy its epoch\.json here"):
         require_not_behind(Mark(3, 10), highest, 4)
 
 

@@ -1,4 +1,4 @@
-"""The commands for authors of policies; none of them needs a running service."""
+"""Commands for policy authors: check, test, new, fmt, schema, diff, explain, calls, replay."""
 
 from __future__ import annotations
 

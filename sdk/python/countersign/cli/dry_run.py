@@ -136,7 +136,7 @@ def _print(found: DryRun) -> None:
         ("call", "tool", "args", "decision", "which means"),
         [
             {"call": number, "tool": one.tool, "args": json_text(one.args), "decision": one.decision,
-             "which means": one.told}
+             "which means": one.summary}
             for number, one in enumerate(found.effects, start=1)
         ],
     )  # fmt: skip

@@ -29,7 +29,6 @@ from countersign.cli.terminal import (
     report_errors,
 )
 from countersign.errors import MisuseError, SettingsError
-from countersign.journal.damage import Verified
 from countersign.journal.export import (
     DAMAGED,
     ExportFormat,
@@ -39,10 +38,10 @@ from countersign.journal.export import (
     summary_of,
 )
 from countersign.journal.location import default_key_path
-from countersign.journal.queries import TransactionFilter, parse_time
+from countersign.journal.queries import TransactionFilter, count, parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.statistics import count
 from countersign.journal.verification import verify
+from countersign.journal.verification_stores import Verified
 from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from countersign.commit.review import OnQuestion
+from countersign.concurrency import run_sync
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
     Conversation,
@@ -33,7 +34,6 @@ from countersign.integrations.model_loop import (
 from countersign.integrations.tool_definitions import OfferedTools, openai_definitions
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI

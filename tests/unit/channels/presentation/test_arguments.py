@@ -7,7 +7,7 @@ import pytest
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.web.presenters.review_page import argument_warnings
 from policy_service.channels.web.rendering import shown
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.reviews import arg
@@ -111,7 +111,7 @@ def said_of(*rows: ArgRow) -> dict[str, list[str]]:
 )
 def test_a_name_that_reads_like_another_is_told_at_both(other: str) -> None:
     said = said_of(AMOUNT, arg(other, 9, "integer"), arg("to", "x", "string"))
-    assert said == {"amount": ["a name like another"], other: ["a name like another"], "to": []}
+    assert said == {"amount": ["a name similar to another"], other: ["a name similar to another"], "to": []}
 
 
 def test_a_name_the_schema_does_not_know_is_told() -> None:
@@ -123,4 +123,6 @@ def test_a_name_the_schema_does_not_know_is_told() -> None:
 
 def test_what_is_said_of_a_name_counts_among_the_warnings() -> None:
     page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
-    assert [warning.text for warning in argument_warnings(arg_views(page))] == ["a name like another"] * 2
+    assert [warning.text for warning in argument_warnings(arg_views(page))] == [
+        "a name similar to another"
+    ] * 2

@@ -16,8 +16,8 @@ from policy_service.channels.presentation.review_status import (
     outcome_text,
     quorum_status,
     short_outcome_text,
+    signed_sentence,
 )
-from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.web.presenters.queue_rows import queue_groups
 from policy_service.channels.web.presenters.review_page import change_notice, page_fingerprint
 from policy_service.channels.web.rendering import cedar_tokens
@@ -47,7 +47,7 @@ def test_an_open_line_names_who_may_sign_it() -> None:
     assert lines(gate("finance"), gate("legal")) == ["You, or anyone in finance", "You, or anyone in legal"]
     assert lines(gate("cfo", also=("finance",))) == ["You, or anyone in cfo or finance"]
     [shared] = lines(gate("unseen", shared=True))
-    assert shared.endswith("A signature on another line counts here too")
+    assert shared.endswith("A signature for another gate counts here too")
     assert lines(gate("finance"), why_not="You are on the asking side.") == ["Anyone in finance"]
 
 
@@ -60,7 +60,7 @@ def test_only_votes_that_count_are_signatures() -> None:
 def test_what_nobody_approved_is_not_told_as_approved() -> None:
     told = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
     assert (told.heading, told.tone, told.tag) == ("Opened in an emergency", "why-bad", "Break-glass")
-    assert "Nobody's approval" in told.text
+    assert "without approvals" in told.text
     assert short_outcome_text("met", "released", opened=True).tag == "Break-glass"
     assert short_outcome_text("met", "fired", opened=True).tag == "Fired"
 
@@ -112,13 +112,17 @@ SILENT = reviews.talked(comments=())
 SINCE = [
     (DEPLOY, None, "A vote came in: 1 of 2 now, load again"),
     (DEPLOY, DEPLOY, ""),
-    (reviews.denied(), None, "Denied while you read, show it"),
-    (reviews.refund(superseded_by=4), None, "Replaced by revision 4, load again"),
-    (RULED, DEPLOY, "The rules changed what they ask here, load again"),
+    (reviews.denied(), None, "Denied meanwhile, show it"),
+    (reviews.refund(superseded_by=4), None, "Revision 4 replaced it, load again"),
+    (RULED, DEPLOY, "The gates have changed, load again"),
     (RULED, RULED, ""),
-    (TALKED, SILENT, "Somebody wrote here, load again"),
-    (replace(TALKED, comments=(*TALKED.comments[:2], ANSWERED)), TALKED, "Somebody wrote here, load again"),
-    (TALKED, UNASKED, "More people are asked now, load again"),
+    (TALKED, SILENT, "There is a new comment, load again"),
+    (
+        replace(TALKED, comments=(*TALKED.comments[:2], ANSWERED)),
+        TALKED,
+        "There is a new comment, load again",
+    ),
+    (TALKED, UNASKED, "It was escalated, load again"),
     (replace(TALKED, votes=reviews.fired().votes), SILENT, "A vote came in"),
 ]
 
@@ -210,5 +214,5 @@ def test_every_kind_of_task_has_its_sentence_wherever_it_is_told(
 @pytest.mark.parametrize("kind", [TaskKind.UNKNOWN, TaskKind.RESTORED])
 def test_a_doubt_about_a_compensation_is_not_told_as_one_about_the_effect(kind: TaskKind) -> None:
     told = [question_text(kind, of_compensation=one) for one in (True, False)]
-    assert ["taken back" in text for text in told] == [True, False]
+    assert ["undone" in text for text in told] == [True, False]
     assert "fired" in question_text(TaskKind.STANDING, of_compensation=True)

@@ -85,8 +85,8 @@ def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other:
 
 def test_both_sides_carry_the_marks_of_the_sheet() -> None:
     page = hostile()
-    assert page.beside is not None and page.beside.last is not None
-    rows: Any = {names([row.name])[0]: row for row in compare_args(page.beside.last.args, page.args).rows}
+    assert page.panel is not None and page.panel.last is not None
+    rows: Any = {names([row.name])[0]: row for row in compare_args(page.panel.last.args, page.args).rows}
     old = rows["old \u200bname"]
     assert 'class="sus"' in shown(rows["from"].now.text)
     assert "U+202E" in shown(rows["subject"].then.text)
@@ -125,7 +125,7 @@ def test_a_row_says_what_a_reader_should_not_have_to_work_out(then: Any, now: An
 def bar(before: int, this: int | None, limit: int | None = 1_000) -> Any:
     cap = None if limit is None else MeterLimit(limit, "cap", "cap", asks=False)
     line = MeterLine("spent", "", "principal", "24h", None, before, this, None, cap)
-    (found,) = context_panel_view(refund(beside=ContextPanel(meters=(line,))), 1, NOW).bars
+    (found,) = context_panel_view(refund(panel=ContextPanel(meters=(line,))), 1, NOW).bars
     return found
 
 
@@ -146,7 +146,7 @@ def test_a_bar_is_what_was_held_then_this_then_what_is_left() -> None:
 
 def counts(capped: bool = False, **states: int) -> str:
     past = Precedents(30, "Account", False, states, capped, ())
-    return context_panel_view(refund(beside=ContextPanel(past=past)), 1, NOW).past_counts
+    return context_panel_view(refund(panel=ContextPanel(past=past)), 1, NOW).past_counts
 
 
 def test_counts_are_a_sentence() -> None:
@@ -163,8 +163,8 @@ NOT_YET = "Approving this releases nothing yet: "
 ALL_3 = "Approving this releases all 3 effects of its transaction together, if the policy still agrees."
 WHOLE = {
     "alone": ("", 1, ""),
-    "another signature": ("", 2, NOT_YET + "1 more signature is wanted."),
-    "two more": ("review", 3, NOT_YET + "2 more signatures are wanted."),
+    "another signature": ("", 2, NOT_YET + "1 more signature is required."),
+    "two more": ("review", 3, NOT_YET + "2 more signatures are required."),
     "a sibling waits": ("review released", 1, NOT_YET + "1 more of its transaction waits for people."),
     "the last": ("released released", 1, ALL_3),
 }
@@ -195,7 +195,7 @@ def test_an_open_line_names_people_where_they_have_names() -> None:
     assert lines(could_sign=("Ann", "Bo"), barred=()) == ["You, Ann or Bo"]
     assert lines(could_sign=("Ann", "Bo"), could_sign_more=4, barred=()) == ["You, Ann, Bo and 4 more"]
     assert lines(could_sign=(), could_sign_more=4, barred=()) == ["You, or anyone in finance"]
-    assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, on the asking side"]
+    assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, who belongs to the requester"]
 
 
 def test_a_line_of_the_story_says_by_whom_which_way_and_under_which_rules() -> None:

@@ -10,7 +10,7 @@ from countersign.adapters.contract_suite import AdapterContract, ContractResourc
 from countersign.errors import IsolationConflict
 from tests.conventions.documents import all_blocks
 
-PAGE = "sdk/python/countersign/adapters/README.md"
+PAGE = "docs/how-to/write-an-adapter.md"
 
 
 def _program() -> dict[str, Any]:

@@ -27,7 +27,7 @@ ITSELF = {
 }
 A_CALL = {
     "the state of a call is none": ("state = 'whatever'", "'whatever' is not a valid"),
-    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not have the digest"),
+    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not match the stored digest"),
     "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
 }
 ONE = "UPDATE effects SET {} WHERE {{}} AND seq = 1"

@@ -72,7 +72,7 @@ def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path
     shown, output = run(path, "verify"), run(path, "verify", "--json")
     assert (shown.exit_code, output.exit_code) == (1, 1)
     assert "row_changed" in shown.output
-    assert "state is 'failed'; the line says 'unknown'" in shown.output
+    assert "state is 'failed'; the line states 'unknown'" in shown.output
     (found,) = json.loads(output.output)["findings"]
     assert (found["damage"], found["line"]) == ("row_changed", 8)
     assert run(path, "verify", found["txn"]).exit_code == 1

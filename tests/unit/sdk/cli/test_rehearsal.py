@@ -247,7 +247,7 @@ def test_a_replay_ends_with_zero_where_the_step_does_what_was_recorded(served: D
         assert (one["tool"], one["outcome"], one["result"]) == ("rehearsed_pay", "fired", '"n-o-1"')
     out.write_text(out.read_text().replace("n-o-1", "n-o-2"))
     refused = run(*command, "--from", str(out))
-    assert (refused.exit_code, refused.stdout) == (1, "") and "digest is another" in refused.stderr
+    assert (refused.exit_code, refused.stdout) == (1, "") and "digest differs" in refused.stderr
     assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
 
 

@@ -19,7 +19,7 @@ from tests.fakes.model_vendors import anthropic_calls, anthropic_says, openai_ca
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import LARGE, REFUND, asked
 
-PAGE = "sdk/python/countersign/integrations/README.md"
+PAGE = "docs/how-to/model-loops.md"
 OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
 
 

@@ -101,7 +101,7 @@ def test_compensated_calls_are_answered_differently_from_fired_ones(
         return
     for answer in (charged, replies):
         assert "notify did not happen: " in answer.text
-        assert "charge#1 was not taken back: void is denied" in answer.text
+        assert "charge#1 was not compensated: void is denied" in answer.text
 
 
 # ------------------------------------------------------------------------------------------------------------ ends

@@ -1,4 +1,4 @@
-"""A lease is kept while its owner lives, also by an owner whom nobody else can see, and no longer."""
+"""A lease is kept while its owner lives, even one invisible to others, and no longer."""
 
 from __future__ import annotations
 

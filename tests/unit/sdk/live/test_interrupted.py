@@ -87,7 +87,9 @@ def test_an_interrupt_among_the_commits_does_not_part_them(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_what_stands_is_noted_before_the_interrupt(desk: Desk, run: Run, error: type[BaseException]) -> None:
+def test_kept_effects_are_recorded_before_the_interrupt(
+    desk: Desk, run: Run, error: type[BaseException]
+) -> None:
     with interrupted(LiveConnection, "run_internal", "after", error()), pytest.raises(error):
         run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")
@@ -114,7 +116,7 @@ def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run
     assert (notes_in(notes), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
-    assert "in notes stand, and those in" in found.note
+    assert "in notes were kept, and those in" in found.note
 
 
 class Waiting(MemoryAdapter):
@@ -158,7 +160,7 @@ LANDS = {
 
 
 @pytest.mark.parametrize(("lands_at", "stays_open", "commits", "state"), LANDS.values(), ids=LANDS)
-def test_only_what_its_adapter_says_has_landed_stands(
+def test_only_landed_effects_are_kept(
     desk: Desk, root: Path, files: FilesAdapter, lands_at: int, stays_open: bool, commits: int, state: str
 ) -> None:
     adapter, save = Waiting(lands_at, stays_open=stays_open), save_tool(desk, files)

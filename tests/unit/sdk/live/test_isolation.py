@@ -81,11 +81,11 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(
     with pytest.raises(errors.IsolationConflict) as moved:
         first.leave()
     assert resource.outside("n") == "15"
-    told = moved.value
-    assert (told.adapter, told.key, told.read) == (tools.adapter.name, "n", True)
-    assert told.expected is not None and told.now is not None and told.expected != told.now
-    assert f"was read at version {told.expected[:12]}" in str(told)
-    assert f"it is now at version {told.now[:12]}" in str(told)
+    reported = moved.value
+    assert (reported.adapter, reported.key, reported.read) == (tools.adapter.name, "n", True)
+    assert reported.expected is not None and reported.now is not None and reported.expected != reported.now
+    assert f"was read at version {reported.expected[:12]}" in str(reported)
+    assert f"it is now at version {reported.now[:12]}" in str(reported)
     assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
 
 
@@ -140,7 +140,7 @@ def test_scenario_47_runs_are_counted(
 
 
 def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
-    """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
+    """Calls of runs that met a conflict were never submitted; each refund follows from what was read."""
     resource = MemoryValues()
     tools, refund, ran = Tools(desk, resource), refund_tool(desk), list[int]()
 

@@ -1,4 +1,4 @@
-"""The examples of docs/llm.md work unchanged."""
+"""The examples of docs/how-to/model-costs.md work unchanged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conventions.documents import all_blocks
 from tests.fakes.desk import make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, as_object
 
-PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/llm.md")
-(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/llm.md")
+PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/how-to/model-costs.md")
+(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/how-to/model-costs.md")
 
 
 def a_desk(folder: Path, budgets: str) -> Any:

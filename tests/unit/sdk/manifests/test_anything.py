@@ -79,11 +79,11 @@ def test_typed_arguments_are_drafted(hint: object) -> None:
     assert drafted(hint)
 
 
-PAGE = Path(__file__).resolve().parents[4] / "sdk/python/README.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs/reference/manifest.md"
 
 
 def test_the_page_documents_every_member_default_and_option() -> None:
-    table = PAGE.read_text().partition("### What a manifest holds")[2].partition("\n### ")[0]
+    table = PAGE.read_text().partition("## Members")[2].partition("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     rows = {member: row[1:] for row in cells for member in re.findall(r"`(\w+)`", row[0])}
     assert rows.keys() == ToolManifest.model_fields.keys()

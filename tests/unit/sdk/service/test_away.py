@@ -24,7 +24,7 @@ AWAY = 12  # requests, each with its retries: more looks than one
 
 
 def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
-    """Nobody listens at the next looks; then something happens, and somebody does."""
+    """The next polls fail; then something happens, and the service answers again."""
 
     def nobody() -> None:
         desk.clock.advance(seconds)

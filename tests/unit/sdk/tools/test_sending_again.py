@@ -42,7 +42,7 @@ def full(*_: Any) -> None:
 def dying(desk: Desk) -> Iterator[None]:
     """Inside, a process dies once its tool has been called: its FIRING stays on the disk."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "write", full)
+        broken.setattr(desk.runtime.journal.effect_log, "write", full)
         yield
     desk.clock.advance(600)
 
@@ -130,7 +130,7 @@ def test_a_request_is_kept_before_sending(desk: Desk, bank: Bank, idempotent: bo
     def look() -> dict[str, str]:
         (txn,) = desk.runtime.journal.transactions.find("t-1")
         (row,) = desk.runtime.journal.transactions.effects(txn)
-        on_disk.append(len(desk.runtime.journal.sent.of(txn.txn, row.effect_id)))
+        on_disk.append(len(desk.runtime.journal.request_log.of(txn.txn, row.effect_id)))
         return {}
 
     api = RestApi(bank.url, headers=look)
@@ -141,6 +141,6 @@ def test_a_request_is_kept_before_sending(desk: Desk, bank: Bank, idempotent: bo
 def test_nothing_is_sent_that_the_journal_does_not_take(desk: Desk, bank: Bank, api: RestApi) -> None:
     call = onboard_tool(desk, onboarding(api, lambda: False))
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.sent, "keep", full)
+        broken.setattr(desk.runtime.journal.request_log, "keep", full)
         fails(desk, OutcomeUnknown, call, match="the disk is full")
     assert bank.asked == []
