@@ -212,7 +212,7 @@ def test_an_answer_that_is_none_is_a_sentence(down: dict[str, str], tmp_path: Pa
             server.start()
             text = verb(down, "freeze", "everything", "--reason", "x")
             server.join(30)
-            assert text[0] == 1 and "not known" in text[1], answer
+            assert text[0] == 1 and "unknown" in text[1], answer
 
 
 ENDED = {

@@ -155,7 +155,7 @@ async def test_the_agents_pages_tell_what_was_done(bank: World, robot: Agent, fo
     await robot.submit(await mail(bank), run_key="mail")
     bank.clock.pass_(minutes=12)
     await maya.vote(view, "deny", reason="wrong customer")
-    holds(words((await maya.get("/agents")).text), "robot", "nobody's")
+    holds(words((await maya.get("/agents")).text), "robot", "no owner")
     holds(
         words((await maya.get("/agents/robot")).text), "2 submissions", "12 min until people decide",
         "We write no mail.", "Maya: wrong customer", "2 denied",
@@ -267,7 +267,7 @@ async def test_the_page_says_what_is_in_force(bank: World, robot: Agent, folder:
     holds(await text_of(await bank.person("maya")), "0 decisions in 7 days")
     folder.rules('@id("who") permit (principal, action == Action::"approve", resource);\n')
     await bank.activate()
-    about_people = r"who rules.cedar, line \d+ who may approve nobody"
+    about_people = r"who rules.cedar, line \d+ who may approve no approval"
     assert re.search(about_people, await text_of(await bank.person("maya")))
 
 

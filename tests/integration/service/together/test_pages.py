@@ -195,7 +195,7 @@ async def test_an_identical_recent_denial_is_shown(bank: Bank) -> None:
     await denied(bank, items=["a"])
     again = (await bank.robot.submit(await pay(bank, 500, items=["a"]), run_key="another-key")).json()
     assert [one["differs"] for one in await recent_denials(bank, again)] == [[]]
-    assert "Every argument is the same" in await denied_part(bank, again)
+    assert "All arguments are the same" in await denied_part(bank, again)
     other = await bank.asks(501, run_key="again")
     assert [one["differs"] for one in await recent_denials(bank, other)] == [["amount", "items"]]
 
