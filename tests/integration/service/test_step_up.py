@@ -136,7 +136,7 @@ async def test_an_answer_to_anything_else_is_refused(bank: World, robot: Agent, 
         {"nonce": ""},
     ):
         answer = await signed(maya, await maya.begin(review_of(view)), **other)
-        assert (answer.status_code, "confirm anew" in told(answer)) == (403, True), other
+        assert (answer.status_code, "repeat the confirmation" in told(answer)) == (403, True), other
     asked, other_review = await maya.begin(review_of(view)), review_of(view, 1)
     asked.action = f"/reviews/{other_review}/votes"
     answer = await signed(maya, asked, **await maya.form(other_review))
