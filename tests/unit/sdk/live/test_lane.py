@@ -169,7 +169,7 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
     assert reported.now is not None
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     note = str(desk.runtime.journal.transactions.find("t-1")[0].note)
-    assert note.startswith("Moved: ") and "'a'" in note
+    assert note.startswith("IsolationConflict: ") and "'a'" in note
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
 
