@@ -61,8 +61,8 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     "a purpose that is no text": ({"purpose": 4711}, "purpose"),
     "a person of too long a name": ({"on_behalf_of": "x" * 201}, "on_behalf_of"),
     "a wait that is no number": ({"wait": "10m"}, "is no number of seconds"),
-    "an isolation that runs again": ({"isolation": Retry(3)}, "the model is told"),
-    "no isolation": ({"isolation": "later"}, "is no policy"),
+    "an isolation that runs again": ({"isolation": Retry(3)}, "the model may call again"),
+    "no isolation": ({"isolation": "later"}, "is not a policy"),
 }
 
 

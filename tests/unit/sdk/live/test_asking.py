@@ -114,7 +114,7 @@ def test_what_is_denied_does_not_run_and_says_why(desk: Desk, notes: Path, note:
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_needs_people_does_not_wait_for_them(desk: Desk, notes: Path, note: Any, dry_run: bool) -> None:
     answers(desk, Verdict.REVIEW)
-    with pytest.raises(errors.ReviewRequired, match="finance would need approval") as refused:
+    with pytest.raises(errors.ReviewRequired, match="would need approval by finance") as refused:
         once(desk, note, wait=60, dry_run=dry_run)
     reported = refused.value
     assert (reported.tool, reported.code, reported.asks) == (

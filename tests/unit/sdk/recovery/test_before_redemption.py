@@ -233,7 +233,7 @@ def test_without_remaining_effects_another_key_may_do_all_of_it(desk: Desk) -> N
             *(
                 False,
                 False,
-                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*does not stand: notify#2\.",
+                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*not in effect: notify#2\.",
             ),
         ),
         ({"notify#1": "failed"}, False, True, r"Its live effects are kept\. To try again, stage under"),

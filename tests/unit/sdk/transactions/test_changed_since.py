@@ -88,7 +88,7 @@ def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list
     reported = spent(desk, *calls(others)).said
     assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in reported
     assert "It is not finished" in reported and "`countersign resume --tools MODULE`" in reported
-    assert "none of it under another key" in reported and "might happen twice" in reported
+    assert "Do not repeat it under another key" in reported and "might happen twice" in reported
     assert "nothing left to do" not in reported and "use another key" not in reported
     assert (len(desk.done), states(desk)) == (2, before)
 
