@@ -117,23 +117,23 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     {
         chapters.edits: """
             service.client.Service.accept_proposal service.client.Service.decline_proposal
-            journal.meta:TakenEdits.keep journal.meta:TakenEdits.note
+            journal.meta:AcceptedEdits.keep journal.meta:AcceptedEdits.note
             journal.transactions:Transactions.adopt
         """,
-        chapters.talks: "commit.review:_ask service.client.Service.answer",
+        chapters.talks: "commit.review:_call_on_question service.client.Service.answer",
         chapters.takes_back: """
-            service.client.Service.compensate journal.firing:Firing.begin_compensation
-            journal.firing:Firing.compensation_redeemed journal.firing:Firing.settle_compensated
+            service.client.Service.compensate journal.effects:EffectLog.begin_compensation
+            journal.effects:EffectLog.compensation_redeemed journal.effects:EffectLog.settle_compensated
             journal.transactions:Transactions.explain journal.transactions:Transactions.note
         """,
         chapters.fires: """
             service.client.Service.jwks service.client.Service.manifest service.client.Service.renew
-            service.client.Service.report service.client.Service.submit commit.firing:FireRun._call
-            journal.firing:Firing.begin journal.firing:Firing.redeemed journal.firing:Firing.write
-            journal.meta:Epochs.meet journal.meta:Receipts.keep service.client.Service.epoch
-            transactions.step:Step._end transactions.step:Step.open journal.meta:KeptManifests.keep
-            journal.leases:Leases.acquire journal.leases:Leases.release journal.outbox:Outbox.reported
-            journal.verifying:damage_of journal.transactions:Transactions.begin_staging
+            service.client.Service.report service.client.Service.submit commit.executor:EffectExecutor._call
+            journal.effects:EffectLog.begin journal.effects:EffectLog.redeemed journal.effects:EffectLog.write
+            journal.meta:Epochs.observe journal.meta:Receipts.keep service.client.Service.epoch
+            transactions.step:Step._end transactions.step:Step.open journal.meta:StoredManifests.keep
+            journal.leases:Leases.acquire journal.leases:Leases.release journal.meta:Outbox.reported
+            journal.verification:find_damage journal.transactions:Transactions.begin_staging
             journal.transactions:Transactions.end journal.transactions:Transactions.freeze
             journal.transactions:Transactions.open journal.transactions:Transactions.stage
         """,
@@ -145,8 +145,8 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             service.client.Service.withdraw journal.transactions:Transactions.abort
             journal.transactions:Transactions.abort_all
         """,
-        chapters.finds_out: "commit.probing:_asked",
-        chapters.settles: "journal.firing:Firing.learn",
+        chapters.finds_out: "commit.probes:_call_probe",
+        chapters.settles: "journal.effects:EffectLog.learn",
         chapters.works_live: """
             journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare
             live.work.LiveWork.run live.work.LiveWork.undo
@@ -154,9 +154,9 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     }
 )
 AGENT_NEVER = {
-    "journal.meta:Epochs.tell": "only after a restore of the service's database; what it tells is told again",
+    "journal.meta:Epochs.mark_reported": "only after a restore of the service's database; what it tells is told again",
     "journal.meta:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
-    "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
+    "journal.meta:Outbox.requeue": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
         [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_calls.py",
@@ -167,37 +167,37 @@ AGENT_NEVER = {
     **dict.fromkeys(
         [
             *(f"journal.transactions:Transactions.relist#{n}" for n in (1, 2)),
-            "transactions.listing:Listing._begin_again",
+            "transactions.call_list:CallList._begin_again",
         ],
         "no story nests; what was never frozen is forgotten",
     ),
-    "journal.meta:SentRequests.keep": (
+    "journal.meta:RequestLog.keep": (
         "no story calls a REST service; what a later try finds of one that was cut off is in "
         "tests/unit/sdk/tools/test_sending_again.py"
     ),
     "journal.transactions:Transactions.close": (
         "a person's word, in one commit: before it the transaction is unsettled as it was, after it `closed`"
     ),
-    "journal.rerunning:Reruns.take_in": (
+    "journal.transactions:Transactions.adopt_rerun": (
         "no story does live work in its rerun alone; one that is cut off there is in "
         "tests/unit/sdk/recovery/test_rerun_live_work.py"
     ),
     "journal.transactions:Transactions.note_returned": (
         "no story does live work in its rerun; what is lost of it is an answer that a replay says it cannot compare"
     ),
-    "journal.transactions:Transactions.undone_alone": (
+    "journal.transactions:Transactions.mark_undone": (
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),
     **dict.fromkeys(
-        ["journal.rerunning:Stops.stop", "journal.rerunning:Stops.go_on"],
+        ["journal.transactions:Transactions.stop", "journal.transactions:Transactions.continue_stopped"],
         "no story is interrupted; a worker that dies over one that was is in tests/unit/sdk/recovery/test_stopped.py",
     ),
     **dict.fromkeys(
-        ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
+        ["journal.leases:ResourceLocks.take", "journal.leases:ResourceLocks.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
     ),
     "service.client.Service.transactions": "a list to look at: it records nothing on either side",
     "service.client.Service.evaluate": "a dry run: it records nothing on either side",
-    "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
+    "journal.meta:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
 }
 """Points of the SDK that no story reaches, each with its reason."""

@@ -1,4 +1,4 @@
-"""Talking on a review, settling a task, the stop and break-glass in a real browser, with and without scripts."""
+"""Comments, tasks, stops and break-glass in a real browser, with and without scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
     page, path = await site.visitor(js=js), await site.refund(f"talk-{js}")
     await page.goto(path)
     for words, button in (("Look at <b>this</b>\nand that", "Comment"), ("Which invoice?", "Ask the agent")):
-        await page.get_by_label("Say something, or ask the agent").fill(words)
+        await page.get_by_label("Comment, or ask the agent").fill(words)
         await page.get_by_role("button", name=button).click()
         await expect(page.locator(".thread .words").filter(has_text=words.split("\n")[0])).to_be_visible()
     kinds = {(one["text"], one["kind"]) for one in (await site.told(path))["comments"]}
@@ -69,7 +69,7 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     assert (await site.told(path))["task"]["settlement"]["answer"] == "fired"
 
 
-async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: Site) -> None:
+async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(site: Site) -> None:
     page, path = await site.visitor(), await doubt(site, "somebody-else")
     await page.goto(path)
     await expect(page.locator("#feed")).to_be_attached()

@@ -5,10 +5,9 @@ one protocol engine (commit/commit.py), written as async, not two. A coroutine t
 in a blocking transaction, and is refused.
 
 A call in a thread or task of its own is the only way to stop waiting for code that does not return. A thread is a
-daemon and sees the caller's context variables. It cannot be ended, so what it does after its timeout is unknown. It
-takes another call after one that returned, because starting a thread costs more than most of the SDK's own work. A
-thread whose call raised ends, with its thread-local state; so does its copy in a child that the call forked. A task is
-cancelled at its timeout with a short grace period; one that ignores that is left until the loop ends.
+daemon and sees the caller's context variables. It cannot be ended, so its effects after a timeout are unknown. It takes
+another call after one that returned, since starting one is costly; it ends if its call raised, or in a forked child. A
+task is cancelled at its timeout with a short grace period; one that ignores that is left until the loop ends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,9 +38,7 @@ _MAX_IDLE: Final = 8  # idle threads kept for a next call
 
 
 class ToolTimeoutError(TimeoutError):
-    """We stopped waiting for a tool. The tool did not report this, so the outcome is unknown, even if it declares
-    what its failures mean.
-    """
+    """We stopped waiting for a tool, so the outcome is unknown, even if it declares what its failures mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +107,6 @@ class ThreadedCall:
     async def ended(self) -> Any:
         """Await its result."""
         return (await asyncio.wrap_future(self._future)).answer()
-
-
-def wait_for_any(calls: Iterable[ThreadedCall]) -> None:
-    """Block until one of them has ended."""
-    futures = [call._future for call in calls]
-    while not wait(futures, _SLICE_SECONDS, FIRST_COMPLETED).done:
-        pass
 
 
 class _Worker:
@@ -207,9 +197,7 @@ OnProgress = Callable[[Sequence[tuple[int, object]]], None]
 
 @dataclass(frozen=True, slots=True)
 class CallRaised:
-    """A call that did not return. Anything but an `Exception` (a tool that exits) was raised by the call itself; a
-    cancelled task may have `left` something running.
-    """
+    """A call that did not return. A cancelled task may have `left` something running."""
 
     error: BaseException
     left: bool = False
@@ -286,11 +274,11 @@ class SyncExecutor:
             threads.extend(ThreadedCall(_in_thread, {"part": part}) for part in parts)
             left = dict(enumerate(threads))
             while left:
-                wait_for_any(left.values())
+                wait([thread._future for thread in left.values()], _SLICE_SECONDS, FIRST_COMPLETED)
                 ended = [(place, thread.result(None)) for place, thread in left.items() if thread.has_ended]
                 for place, _ in ended:
                     del left[place]
-                if left:
+                if ended and left:
                     meanwhile(ended)
         except BaseException as interrupt:
             known = [thread.result(None) if thread.has_ended else StillRunning() for thread in threads]

@@ -41,7 +41,7 @@ class Engine:
     manifests: Manifests
     enforcer: Enforcer
     service: Service
-    waits: Executor
+    executor: Executor
     clock: Clock
     ledger: Ledger
     stopping: Callable[[], bool] = lambda: False
@@ -68,11 +68,11 @@ class Host(Protocol):
     @property
     def ledger(self) -> Ledger: ...
 
-    def engine(self, waits: Executor) -> Engine: ...
+    def engine(self, executor: Executor) -> Engine: ...
 
-    def sync_waits(self) -> SyncExecutor: ...
+    def sync_executor(self) -> SyncExecutor: ...
 
-    def async_waits(self) -> AsyncExecutor: ...
+    def async_executor(self) -> AsyncExecutor: ...
 
 
 def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, EphemeralKeys | None]:
@@ -131,14 +131,14 @@ class Runtime:
 
     def client(self) -> Client:
         """The service's API, blocking."""
-        return Client(self._service(self.sync_waits()))
+        return Client(self._service(self.sync_executor()))
 
     def async_client(self) -> AsyncClient:
         """The service's API for async programs: `async with runtime.async_client() as client`."""
-        waits = self.async_waits()
-        return AsyncClient(self._wire(waits), waits, max_jwks_bytes=self.settings.max_jwks_bytes)
+        executor = self.async_executor()
+        return AsyncClient(self._wire(executor), executor, max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def engine(self, waits: Executor, stopping: Callable[[], bool] = lambda: False) -> Engine:
+    def engine(self, executor: Executor, stopping: Callable[[], bool] = lambda: False) -> Engine:
         """The parts of one commit or recovery. `stopping` returns whether it must begin nothing more."""
         return Engine(
             settings=self.settings,
@@ -146,17 +146,17 @@ class Runtime:
             journal=self.journal,
             manifests=self.manifests,
             enforcer=Enforcer(self.settings, self._key, self.journal, self.clock, self._keys),
-            service=self._service(waits),
-            waits=waits,
+            service=self._service(executor),
+            executor=executor,
             clock=self.clock,
             ledger=self.ledger,
             stopping=stopping,
         )
 
-    def sync_waits(self) -> SyncExecutor:
+    def sync_executor(self) -> SyncExecutor:
         return SyncExecutor(self._sync_http)
 
-    def async_waits(self) -> AsyncExecutor:
+    def async_executor(self) -> AsyncExecutor:
         return AsyncExecutor(
             lambda: async_http_client(
                 base_url=self._origin(),
@@ -180,11 +180,11 @@ class Runtime:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _service(self, waits: Executor) -> Service:
-        return Service(self._wire(waits), max_jwks_bytes=self.settings.max_jwks_bytes)
+    def _service(self, executor: Executor) -> Service:
+        return Service(self._wire(executor), max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def _wire(self, waits: Executor) -> Transport:
-        return Transport(self.settings, waits, self._key, self._nonces, self.clock, self._brought)
+    def _wire(self, executor: Executor) -> Transport:
+        return Transport(self.settings, executor, self._key, self._nonces, self.clock, self._brought)
 
     def _sync_http(self) -> httpx2.Client:
         """One connection pool for the process; a forked child makes its own."""

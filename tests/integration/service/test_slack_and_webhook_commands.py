@@ -108,7 +108,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
     with monkeypatch.context() as patch:
         patch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
         assert lines(shell)[-1] == "see /readyz of the running service for more"
-    assert "1 messages among it" in slack_said(shell, "retry")
+    assert "including 1 failed ones" in slack_said(shell, "retry")
     assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  failed 0 payloads arrive")
 
 

@@ -105,7 +105,7 @@ async def test_without_a_passkey_the_page_leads_to_enrolment_and_a_vote_is_refus
     view = await staged(bank, robot)
     tomas = Holder(await bank.person("tomas"))
     page = await tomas.page(f"/reviews/{review_of(view)}")
-    assert "Your approval needs a passkey here" in page
+    assert "Your approval needs a passkey" in page
     assert 'href="/passkeys"' in page
     answer = await tomas.visitor.vote(view)
     assert (answer.status_code, answer.json()["code"]) == (403, "step_up_required")

@@ -324,7 +324,7 @@ def close_journal(
     with report_errors():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
-            record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
+            record = close(runtime.engine(runtime.sync_executor()), txn, by=by, why=why)
             summary = summary_of(runtime.journal, record.txn)
     if as_json:
         print_json(summary)

@@ -279,7 +279,7 @@ class Retries:
         if again:
             tried = max(len(self._ended[call.effect.effect_id]) for call in again)
             pause = backoff(self._engine.settings.retry_base_seconds, tried, _MAX_PAUSE)
-            await self._engine.waits.sleep(pause)
+            await self._engine.executor.sleep(pause)
         try:
             await self._time.take([*again, *late], after)
         except PermitRefused as refused:

@@ -310,9 +310,9 @@ class Commit:
     async def _fire(self, permit: Permit | None) -> dict[str, object]:
         ids = [effect.effect_id for effect in self._plan.effects]
         self._engine.journal.effect_log.redeemed(self._lease, self._plan.staging, ids)
-        ending = Finalizer(self._engine, self._lease, self._plan, self._live)
+        finalizer = Finalizer(self._engine, self._lease, self._plan, self._live)
         run = EffectExecutor(self._engine, self._lease, Authority.of(self._plan), permit)
-        return await ending.around(run, self._plan.calls)
+        return await finalizer.fire_and_finish(run, self._plan.calls)
 
     def _require_unspent(self, refused: ServiceRefused) -> None:
         """Raise `AlreadyRedeemed` for a refusal that means another attempt has redeemed the list."""

@@ -115,7 +115,7 @@ class Compensator:
             if row is None or row.state not in _COMPENSABLE or call.effect.compensation is None:
                 continue
             try:
-                await self._take_back(call, call.effect.compensation, row)
+                await self._compensate(call, call.effect.compensation, row)
             except JournalError:
                 raise
             except CountersignError as error:
@@ -149,7 +149,7 @@ class Compensator:
         states = {one.effect_id: one.state for one in view.effects}
         return states.get(call.effect.effect_id) is EffectState.COMPENSATION_FAILED
 
-    async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
+    async def _compensate(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
         if not await flush_outbox(self._engine, self._plan.txn):
             return
         view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)

@@ -83,7 +83,7 @@ class EffectExecutor:
         self._time = FireWindow(engine, authority, permit)
         self._outcomes = Outcomes(engine, lease, authority)
         self._result = ExecutionResult()
-        self._under_way: list[FiringEffect] = []
+        self._in_progress: list[FiringEffect] = []
         self._retries = Retries(engine, self._time)
         self._left_running: set[str] = set()  # a try that timed out
         self._is_over = False
@@ -170,11 +170,11 @@ class EffectExecutor:
 
         def meanwhile(ended: Sequence[tuple[int, object]]) -> None:
             for place, answer in ended:
-                self._note_last_word(calls[place], answer, doubtful)
+                self._record_final(calls[place], answer, doubtful)
             self._outcomes.write_during_run()
 
         try:
-            answers: Sequence[object] = await self._engine.waits.together(parts, meanwhile)
+            answers: Sequence[object] = await self._engine.executor.together(parts, meanwhile)
             leaving = next((one.error for one in answers if is_exit(one)), None)
         except InterruptedWaitError as left:
             answers, leaving = left.answers, left.interrupt
@@ -195,7 +195,7 @@ class EffectExecutor:
             raise leaving
         return [(call, error) for call, error in failed if isinstance(error, Exception)]
 
-    def _note_last_word(self, call: PlannedCall, answer: object, doubtful: set[str]) -> None:
+    def _record_final(self, call: PlannedCall, answer: object, doubtful: set[str]) -> None:
         """Record an outcome that nothing later can change: a return, or a final report that nothing happened."""
         if not isinstance(answer, CallRaised):
             self._fired(call, answer)
@@ -229,14 +229,14 @@ class EffectExecutor:
             in_doubt=in_doubt,
             requests=RequestTracker(self._places_of(call)),
         )
-        self._under_way.append(firing)
+        self._in_progress.append(firing)
         if self._is_over:
             raise NotDone("its run was interrupted before it began")
         self._time.require_time_left(call)
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
             with bind_effect(firing):
-                returned = await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+                returned = await self._engine.executor.call(call.tool.fn, kwargs, seconds)
             if (error := unfinished_error(returned)) is not None:
                 raise error
             return returned
@@ -284,16 +284,16 @@ class EffectExecutor:
         self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]
     ) -> None:
         """Write known outcomes before a probe runs for the rest, because a probe may take long."""
-        asked = []
+        probed = []
         for call, error in failed:
             known = call.effect.effect_id not in doubtful
             if known or find_probe(self._engine, call) is None:
                 await self._record_failure(call, error, not_done=known)
             else:
-                asked.append((call, error))
-        if asked:
+                probed.append((call, error))
+        if probed:
             self._outcomes.write()
-        for call, error in asked:
+        for call, error in probed:
             await self._record_failure(call, error, not_done=False)
 
     async def _record_failure(self, call: PlannedCall, error: Exception, *, not_done: bool) -> None:
@@ -365,7 +365,7 @@ class EffectExecutor:
         """
         why = f"interrupted by {type(interrupt).__name__}"
         self._is_over = True  # a thread that has not called its tool yet does not call it
-        for one in self._under_way:
+        for one in self._in_progress:
             one.over.set()
         try:
             for call in group:

@@ -48,7 +48,7 @@ class Finalizer:
         self._plan = plan
         self._live = live
 
-    async def around(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
+    async def fire_and_finish(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
         """Fire these calls and finish the transaction by the result.
 
         Raises:
@@ -107,7 +107,7 @@ class Finalizer:
         Raises:
             EffectFailed, PartlyFired, ReleaseLapsed: always.
         """
-        undone = await self.take_back()
+        undone = await self.compensate()
         call, outcomes = result.stopped, self.outcomes()
         key, txn, why = self._plan.run_key, self._plan.txn, undone.explain(result.why)
         reads = self.reads()
@@ -119,7 +119,7 @@ class Finalizer:
             key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews, reads=reads
         ) from result.cause
 
-    async def take_back(self) -> CompensationResult:
+    async def compensate(self) -> CompensationResult:
         """Compensate newest first, undo live effects and record the resulting state."""
         try:
             undone = await Compensator(self._engine, self._lease, self._plan).run()
@@ -218,7 +218,7 @@ class Finalizer:
                 await self.unknown(failed.unknown, failed.__cause__)
             if not failed.committed:  # otherwise the kept rows stay `live` in the journal, like the lost ones
                 self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-            undone = await self.take_back()
+            undone = await self.compensate()
             raise LiveCommitFailed(
                 self._plan.run_key,
                 self._plan.txn,

@@ -279,15 +279,15 @@ def _require_probe(manifest: ToolManifest, tool: Tool, registry: ToolRegistry) -
     """
     if manifest.probe is None:
         return
-    asked = registry.probe(manifest.probe)
-    if asked is None:
+    found_probe = registry.probe(manifest.probe)
+    if found_probe is None:
         raise RegistrationError(
             f"no probe {manifest.probe!r} is registered, but the manifest of {manifest.tool!r} names it; import the "
             f"module that defines it, with @probe({manifest.probe!r})"
         )
-    if strange := asked.strange(tool.signature):
+    if strange := found_probe.strange(tool.signature):
         raise NotStageable(
-            f"the probe {asked.name!r} takes {strange[0]!r}, which is no argument of {tool.name!r} that is "
+            f"the probe {found_probe.name!r} takes {strange[0]!r}, which is no argument of {tool.name!r} that is "
             "always present; use the name of one"
         )
 
@@ -336,12 +336,20 @@ def _effect(
 
 def _edited(call: PlannedCall, view: EffectView, txn: str) -> PlannedCall:
     """Apply an edit to one call. It may replace the args only; all else must be as staged (design section 6)."""
-    mine = call.effect
-    kept = (mine.effect_id, mine.seq, mine.tool, mine.tool_digest, mine.call_key)
+    staged_effect = call.effect
+    kept = (
+        staged_effect.effect_id,
+        staged_effect.seq,
+        staged_effect.tool,
+        staged_effect.tool_digest,
+        staged_effect.call_key,
+    )
     if (view.effect_id, view.seq, view.tool, view.tool_digest, view.call_key) != kept:
-        raise ReleaseRefused(txn, f"the service shows another call in place of {mine.tool!r}")
+        raise ReleaseRefused(txn, f"the service shows another call in place of {staged_effect.tool!r}")
     raw = canonicalize(view.args)
-    effect = replace(mine, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
+    effect = replace(staged_effect, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
     if effect.digest != view.effect_digest or effect.resource != view.resource:
-        raise ReleaseRefused(txn, f"the service's digest of {mine.tool!r} is not that of the bytes it shows")
+        raise ReleaseRefused(
+            txn, f"the service's digest of {staged_effect.tool!r} is not that of the bytes it shows"
+        )
     return replace(call, effect=effect)

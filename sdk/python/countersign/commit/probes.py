@@ -95,7 +95,7 @@ async def run_probe_after_call(
     found = await run_probe(engine, call, doubt, attempt_id)
     if found is None or found.conclusive_at is None or call.manifest.timeout_seconds > _MAX_LOCAL_WAIT:
         return found
-    await engine.waits.sleep(call.manifest.timeout_seconds)
+    await engine.executor.sleep(call.manifest.timeout_seconds)
     # by the time waited, independent of clocks
     over = UncertainCall(doubt.ended_at - call.manifest.timeout_seconds)
     return await run_probe(engine, call, over, attempt_id)
@@ -116,7 +116,7 @@ async def _call_probe(engine: Engine, call: PlannedCall, asked: Probe, attempt_i
     traced = tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool)
     try:
         with bind_effect(about), traced:
-            answer = await engine.waits.call(
+            answer = await engine.executor.call(
                 asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
             )
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, which says nothing about the call
@@ -148,23 +148,23 @@ def _arguments(call: PlannedCall, asked: Probe) -> dict[str, Any]:
 def _interpret(
     call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: UncertainCall, at: float
 ) -> ProbeFinding:
-    says = f"its probe {asked.name}"
+    prefix = f"its probe {asked.name}"
     if isinstance(answer, Happened):
-        return _fired_finding(call, says, answer)
+        return _fired_finding(call, prefix, answer)
     if isinstance(answer, Unsure):
         return ProbeFinding(
-            Outcome.UNKNOWN, f"{says} cannot tell ({_unsure_reason(answer) or 'it does not say why'})"
+            Outcome.UNKNOWN, f"{prefix} cannot tell ({_unsure_reason(answer) or 'it does not say why'})"
         )
     if doubt.left_running:
         return ProbeFinding(
-            Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"
+            Outcome.UNKNOWN, f"{prefix} has not found it, which does not count: the call was left running"
         )
     counts_from = doubt.ended_at + call.manifest.timeout_seconds
     if answer.final is True or at >= counts_from:
-        return ProbeFinding(Outcome.FAILED, f"{says} says that it did not happen")
+        return ProbeFinding(Outcome.FAILED, f"{prefix} says that it did not happen")
     when = datetime.fromtimestamp(counts_from, UTC).isoformat(timespec="seconds")
     return ProbeFinding(
-        Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", conclusive_at=counts_from
+        Outcome.UNKNOWN, f"{prefix} has not found it, which counts from {when} on", conclusive_at=counts_from
     )
 
 
@@ -173,12 +173,12 @@ def _unsure_reason(answer: Unsure) -> str:
     return storable(why) if isinstance(why, str) else f"a {type(why).__name__}"
 
 
-def _fired_finding(call: PlannedCall, says: str, answer: Happened) -> ProbeFinding:
+def _fired_finding(call: PlannedCall, prefix: str, answer: Happened) -> ProbeFinding:
     """A report that the call happened is accepted with a result of the tool's type, or with none."""
     raw = None
     if answer.result is not None:
         raw = call.tool.signature.result.dump(answer.result)
         if raw is None or not call.tool.signature.result.fits(raw):
             message = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
-            return ProbeFinding(Outcome.UNKNOWN, f"{says} says that it happened, {message}")
-    return ProbeFinding(Outcome.FIRED, f"{says} says that it happened", raw)
+            return ProbeFinding(Outcome.UNKNOWN, f"{prefix} says that it happened, {message}")
+    return ProbeFinding(Outcome.FIRED, f"{prefix} says that it happened", raw)

@@ -76,11 +76,11 @@ class ProposalResponder:
             NotStageable: the program agrees to a change that the tool cannot take.
         """
         refused = []
-        for mine, theirs, one in zip(staged.calls, edited.calls, view.effects, strict=True):
-            raw = theirs.effect.args_bytes
-            if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
+        for staged_call, edited_call, one in zip(staged.calls, edited.calls, view.effects, strict=True):
+            raw = edited_call.effect.args_bytes
+            if raw == staged_call.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
-            proposal = _edit_in_force(one, mine.effect.args)
+            proposal = _edit_in_force(one, staged_call.effect.args)
             if self._agrees(proposal):
                 self._require_fitting(proposal)
             else:
@@ -176,7 +176,7 @@ class QuestionResponder:
                 f"on_question must be a function of one question, not {type(on_question).__name__}"
             )
         self._on_question = on_question
-        self._said: dict[str, str | None] = {}
+        self._answers: dict[str, str | None] = {}
         self.last_seen = ""  # the newest question, so that only newer ones end a long poll
 
     async def answer(self, engine: Engine, view: TransactionView) -> None:
@@ -188,19 +188,19 @@ class QuestionResponder:
         """
         for question in open_questions(view):
             self.last_seen = max(self.last_seen, question.question_id)
-            if (asks := self._on_question) is None:
+            if (callback := self._on_question) is None:
                 continue
-            if question.question_id not in self._said:
-                self._said[question.question_id] = await _call_on_question(engine, asks, question)
-            if (text := self._said[question.question_id]) is not None:
+            if question.question_id not in self._answers:
+                self._answers[question.question_id] = await _call_on_question(engine, callback, question)
+            if (text := self._answers[question.question_id]) is not None:
                 await _send_answer(engine, question, text)
 
 
 async def _call_on_question(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
-    said = await engine.waits.call(functools.partial(on_question, question), {}, None)
-    if said is not None and not isinstance(said, str):
-        raise MisuseError(f"on_question answers with text or None, not {type(said).__name__}")
-    return said
+    reply = await engine.executor.call(functools.partial(on_question, question), {}, None)
+    if reply is not None and not isinstance(reply, str):
+        raise MisuseError(f"on_question answers with text or None, not {type(reply).__name__}")
+    return reply
 
 
 async def _send_answer(engine: Engine, question: Question, text: str) -> None:
@@ -244,7 +244,7 @@ async def wait_for_review(
                 return view
         # Also after a response: a service that answers long polls at once must not be polled in a tight loop.
         pause = poll_pause(settings, missed, away)
-        await engine.waits.sleep(max(0.0, min(until - clock.monotonic(), pause)))
+        await engine.executor.sleep(max(0.0, min(until - clock.monotonic(), pause)))
     if away is not None:
         raise away
     return view

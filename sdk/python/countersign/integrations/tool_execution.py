@@ -175,10 +175,10 @@ class StepExecutor:
         """Query recovery, blocking or async as this client does."""
         runtime = self.runtime or default_runtime()
         if not self.awaits:
-            return await ask(runtime.engine(runtime.sync_waits()), about)
-        waits = runtime.async_waits()
-        async with waits.opened():
-            return await ask(runtime.engine(waits), about)
+            return await ask(runtime.engine(runtime.sync_executor()), about)
+        executor = runtime.async_executor()
+        async with executor.opened():
+            return await ask(runtime.engine(executor), about)
 
     def _step(self, key: str, said: str) -> Transaction:
         return transaction(

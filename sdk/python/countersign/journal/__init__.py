@@ -11,7 +11,7 @@ from pathlib import Path
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
 from countersign.journal.database import Database
-from countersign.journal.effects import EffectLog, EffectOutcome, RemoteOutcome, StagedRow
+from countersign.journal.effects import EffectLog, EffectOutcome, RemoteOutcome
 from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
@@ -25,7 +25,7 @@ from countersign.journal.meta import (
     Traces,
 )
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.records import EffectRecord, Report, TransactionRecord
+from countersign.journal.records import EffectRecord, Report, StagedRow, TransactionRecord
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.spending import Spending

@@ -145,8 +145,8 @@ class Change:
         the line itself: a trigger compares it with the transaction's row, so that nothing is added to a truncated
         chain.
         """
-        asked = (_OWN_HEAD, ()) if self.txn == OWN else (_HEAD, (self.txn,))
-        last, n, prev = self.unit.execute(*asked).fetchone() or (0, 0, "")
+        query = (_OWN_HEAD, ()) if self.txn == OWN else (_HEAD, (self.txn,))
+        last, n, prev = self.unit.execute(*query).fetchone() or (0, 0, "")
         return int(last), int(n), str(prev)
 
 

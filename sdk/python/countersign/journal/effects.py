@@ -26,7 +26,7 @@ from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.meta import REPORTED
 from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
-from countersign.journal.records import compensation_bytes, parse_settlements
+from countersign.journal.records import StagedRow, compensation_bytes, parse_settlements
 from countersign.journal.sealing import (
     MARK,
     SealContext,
@@ -37,22 +37,6 @@ from countersign.journal.sealing import (
     sealed_pointers,
 )
 from countersign.journal.states import LocalState, LocalTxn, transition
-
-
-@dataclass(frozen=True, slots=True)
-class StagedRow:
-    """One call as it was staged. `secret`: pointers to its secret arguments, as far as known. None if unknown,
-    because the manifest is read later: then they are written when the list is frozen.
-    """
-
-    effect_id: str
-    call_key: str
-    tool: str
-    args: bytes = field(repr=False)
-    lane: str
-    seq: int
-    secret: tuple[str, ...] | None
-    tool_digest: str | None = None  # of the manifest that declares them, if known
 
 
 def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:

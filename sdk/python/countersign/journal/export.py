@@ -228,8 +228,8 @@ def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
 
 
 def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
-    *way, last = tokens
-    for token in way:
+    *parents, last = tokens
+    for token in parents:
         if isinstance(value, dict) and token in value:
             value = value[token]
         elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
@@ -284,8 +284,8 @@ def transaction_digest(message: Mapping[str, Any]) -> str:
     Raises:
         AdmissionError: it is no JSON.
     """
-    said = {name: value for name, value in message.items() if name != "digest"}
-    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(said))
+    members = {name: value for name, value in message.items() if name != "digest"}
+    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(members))
 
 
 def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -158,7 +158,7 @@ class Leases:
     def __init__(self, database: Database, clock: Clock, seconds: float) -> None:
         self._database = database
         self._clock = clock
-        self._heart = Heartbeat(self._keep, seconds * _BEAT)
+        self._heartbeat = Heartbeat(self._keep, seconds * _BEAT)
         self._give_up_retrying: set[Lease] = set()  # and not written to the journal yet
         self._closed = False
         self.seconds = seconds
@@ -175,7 +175,7 @@ class Leases:
             # Before the write: another thread of this process may read the row right after it.
             _OWN_HOLDERS[lease.holder] = lease
             self._database.after_unit(
-                lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
+                lambda: self._heartbeat.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
             )
             unit.execute(
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
@@ -200,7 +200,7 @@ class Leases:
             JournalError: the journal does not know it yet. Nothing is renewed any more, this process may acquire it
                 again, and others may once the heartbeat has written it.
         """
-        self._heart.end(lease)
+        self._heartbeat.end(lease)
         _OWN_HOLDERS.pop(lease.holder, None)
         try:
             with self._database.unit(durable=False) as unit:
@@ -211,14 +211,14 @@ class Leases:
         except JournalError:
             if not self._closed:
                 self._give_up_retrying.add(lease)
-                self._heart.begin(lease)
+                self._heartbeat.begin(lease)
             raise
         self._give_up_retrying.discard(lease)
 
     def close(self) -> None:
         """Stop renewing leases in the background."""
         self._closed = True
-        self._heart.stop()
+        self._heartbeat.stop()
 
     def _keep(self, lease: Lease) -> None:
         """One beat."""
@@ -244,13 +244,13 @@ class Leases:
         """
         now = self._clock.wall()
         until = now + max(self.seconds, at_least)
-        moved = unit.execute(
+        updated = unit.execute(
             "UPDATE transactions "
             "SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END, updated_at = ? "
             "WHERE txn = ? AND generation = ? AND holder = ?",
             (until, until, now, lease.txn, lease.generation, lease.holder),
         )
-        if moved.rowcount != 1:
+        if updated.rowcount != 1:
             raise LeaseLost(
                 f"transaction {lease.txn[:12]} no longer belongs to this run: another process took it over, or "
                 "the journal's server lost its last write in a restart or restore. This run fires "

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -56,12 +56,6 @@ class MetaRecords:
         self._database = database
         self._clock = clock
 
-    @contextmanager
-    def _change(self, txn: str, kind: str, *, durable: bool = False) -> Iterator[Change]:
-        now = self._clock.wall()
-        with self._database.unit(durable=durable) as unit, record_changes(unit, txn, kind, now) as change:
-            yield change
-
     def _value(self, name: str) -> str | None:
         """One row of `meta`."""
         row = self._database.row("SELECT value FROM meta WHERE name = ?", (name,))
@@ -86,7 +80,8 @@ class AcceptedEdits(MetaRecords):
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
         """Record the edits that made the arguments in force: the proposal, its author, who accepted it."""
-        with self._change(txn, "edits") as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "edits", now) as change:
             set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
@@ -115,7 +110,8 @@ class Traces(MetaRecords):
         """Record it, if tracing is on; the last commit wins."""
         if traceparent is None:
             return
-        with self._change(txn, "traced") as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "traced", now) as change:
             set_meta(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
@@ -128,14 +124,15 @@ class StoredManifests(MetaRecords):
 
     def keep(self, manifest: ToolManifest) -> None:
         """Keep a manifest by its digest."""
-        with self._change(OWN, "manifest") as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, record_changes(unit, OWN, "manifest", now) as change:
             change.insert(
                 "manifests",
                 or_ignore=True,
                 tool=manifest.tool,
                 digest=manifest.digest,
                 body=canonicalize(manifest.to_json()),
-                kept_at=change.at,
+                kept_at=now,
             )
 
     def get(self, tool: str, digest: str) -> ToolManifest:
@@ -173,9 +170,10 @@ class Receipts(MetaRecords):
         """Keep a verified receipt. Not durable by itself: the FIRING that follows is."""
         if self.of(attempt_id) is not None:
             return
-        with self._change(txn, "receipt") as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "receipt", now) as change:
             change.insert(
-                "receipts", or_ignore=True, attempt_id=attempt_id, txn=txn, token=token, kept_at=change.at
+                "receipts", or_ignore=True, attempt_id=attempt_id, txn=txn, token=token, kept_at=now
             )
 
     def of(self, attempt_id: str) -> StoredReceipt | None:
@@ -214,13 +212,15 @@ class Epochs(MetaRecords):
         """Record the epoch of a verified token; it never decreases. The first epoch counts as having every report."""
         if epoch <= self.highest(iss):
             return
-        with self._change(OWN, "epoch", durable=True) as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "epoch", now) as change:
             _raise_epoch(change, f"{_EPOCH}:{iss}", epoch)
             change.insert("meta", or_ignore=True, name=f"{_REPORTED_EPOCH}:{iss}", value=str(epoch))
 
     def mark_reported(self, iss: str, epoch: int) -> None:
         """Record that the service of this epoch has every report."""
-        with self._change(OWN, "told", durable=True) as change:
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "told", now) as change:
             _raise_epoch(change, f"{_REPORTED_EPOCH}:{iss}", epoch)
 
 

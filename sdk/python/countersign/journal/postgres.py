@@ -181,11 +181,11 @@ class PostgresDatabase(Database):
         self._once_more(lambda session: session.begin(durable=durable))
 
     def _read(self, sql: str, parameters: Parameters) -> list[Row]:
-        def ask(session: PostgresConnection) -> list[Row]:
+        def query(session: PostgresConnection) -> list[Row]:
             found: list[Row] = session.execute(sql, parameters).fetchall()
             return found
 
-        return ask(self._connected()) if self._open_unit is not None else self._once_more(ask)
+        return query(self._connected()) if self._open_unit is not None else self._once_more(query)
 
     def _once_more(self, do: Callable[[PostgresConnection], T]) -> T:
         """Repeat once, after a reconnect, what nothing depends on yet: an idle connection may have been lost long
@@ -229,9 +229,9 @@ class PostgresDatabase(Database):
         try:
             yield
         except self._driver.Error as error:
-            said = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+            reason = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
             raise JournalError(
-                f"the journal {self.name!r} cannot be used: {said}. Nothing fires without it"
+                f"the journal {self.name!r} cannot be used: {reason}. Nothing fires without it"
             ) from error
 
 

@@ -156,12 +156,12 @@ class TransactionQueries:
         )
         return [row["txn"] for row in rows]
 
-    def matching_ids(self, wanted: TransactionFilter, limit: int | None = None) -> list[str]:
+    def matching_ids(self, criteria: TransactionFilter, limit: int | None = None) -> list[str]:
         """Ids of the matching transactions, newest first; all of them without a `limit`."""
         rows = self._database.rows(
             f"SELECT t.txn FROM transactions t WHERE {FILTER_CONDITION} "  # noqa: S608 - constant text, values are bound
             "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
-            {**wanted.parameters, "limit": _ALL if limit is None else limit},
+            {**criteria.parameters, "limit": _ALL if limit is None else limit},
         )
         return [row["txn"] for row in rows]
 
@@ -284,7 +284,7 @@ _ANSWERED: Final = frozenset({_S.RELEASED.value, _S.REDEEMED.value, _S.DENIED.va
 _MILLISECONDS: Final = 1000
 
 
-def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
+def count(database: Database, criteria: TransactionFilter) -> dict[str, Any]:
     """Counts per state and per tool, over the lists in force of the matching transactions.
 
     Raises:
@@ -293,14 +293,14 @@ def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
     states = database.rows(
         "SELECT CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
         f"FROM transactions t WHERE {FILTER_CONDITION} GROUP BY 1 ORDER BY 1",
-        wanted.parameters,
+        criteria.parameters,
     )
     tools: defaultdict[str, Counter[str]] = defaultdict(Counter)
     compensations = 0
     for row in database.rows(
         "SELECT e.tool, e.lane, e.state, count(*) AS n FROM transactions t JOIN effects e "  # noqa: S608 - ours
         f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {FILTER_CONDITION} GROUP BY 1, 2, 3",
-        wanted.parameters,
+        criteria.parameters,
     ):
         if row["lane"] == COMPENSATE_LANE:
             compensations += row["n"]
@@ -311,7 +311,7 @@ def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
         "transactions": {row["state"]: row["n"] for row in states},
         "effects": _by_name(total) | {"compensations": compensations},
         "tools": [{"tool": tool} | _by_name(tools[tool]) for tool in sorted(tools)],
-        "people": _review_waits(list(_waits(database, wanted))),
+        "people": _review_waits(list(_waits(database, criteria))),
     }
 
 
@@ -335,22 +335,22 @@ def _review_waits(waits: list[float | None]) -> dict[str, Any]:
     }
 
 
-def _waits(database: Database, wanted: TransactionFilter) -> Iterator[float | None]:
+def _waits(database: Database, criteria: TransactionFilter) -> Iterator[float | None]:
     """For every reviewed effect: how long it waited, or None if it still does or ended otherwise."""
-    asked: dict[tuple[Any, ...], int] = {}
+    pending: dict[tuple[Any, ...], int] = {}
     for row in database.rows(
         "SELECT c.txn, c.body FROM transactions t JOIN chain c ON c.txn = t.txn "  # noqa: S608 - ours
         f"WHERE c.kind IN ('seen', 'redeemed') AND {FILTER_CONDITION} ORDER BY c.id",
-        wanted.parameters,
+        criteria.parameters,
     ):
         for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list again
             call = (row["txn"], *place)
             if state == _S.REVIEW.value:
-                asked.setdefault(call, at)
-            elif call in asked:
-                since = asked.pop(call)
+                pending.setdefault(call, at)
+            elif call in pending:
+                since = pending.pop(call)
                 yield (at - since) / _MILLISECONDS if state in _ANSWERED else None
-    yield from (None for _ in asked)
+    yield from (None for _ in pending)
 
 
 def _states(body: bytes) -> Iterator[tuple[int, list[Any], str]]:

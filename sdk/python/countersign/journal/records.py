@@ -290,3 +290,19 @@ def _damaged(what: str, name: str, why: str) -> JournalError:
         f"the journal's {what} {str(name)[:12]} is damaged: {why}. Nothing is fired from it; keep the file, restore "
         "a copy, tell the operator"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One call as it was staged. `secret`: pointers to its secret arguments, as far as known. None if unknown,
+    because the manifest is read later: then they are written when the list is frozen.
+    """
+
+    effect_id: str
+    call_key: str
+    tool: str
+    args: bytes = field(repr=False)
+    lane: str
+    seq: int
+    secret: tuple[str, ...] | None
+    tool_digest: str | None = None  # of the manifest that declares them, if known

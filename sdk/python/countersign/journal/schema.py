@@ -212,7 +212,7 @@ def prepare(connection: sqlite3.Connection) -> None:
         JournalError: it is another program's file, of a newer version, or damaged.
     """
     if not _is_new(connection):
-        _require_ours(connection)
+        _require_journal(connection)
         _add_what_is_new(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -226,7 +226,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    _require_ours(connection)
+    _require_journal(connection)
 
 
 def _add_what_is_new(connection: sqlite3.Connection) -> None:
@@ -252,7 +252,7 @@ def _is_new(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
 
 
-def _require_ours(connection: sqlite3.Connection) -> None:
+def _require_journal(connection: sqlite3.Connection) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:

@@ -105,7 +105,7 @@ class Spending:
                 # a model's reasoning may quote any secret, so all of it is sealed
                 about = _seal_context(call_id)
                 ended[_REASONING] = self._seals.seal_text(change.unit, about, reasoning, secret=True)
-            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            _require_updated(change.update("llm_calls", *_open(call_id), **ended), call_id)
             for hold in _open_holds(change.unit, call_id):
                 known = charges.get(hold["budget"])
                 _charge(change, call_id, hold, hold["held"] if known is None else known)
@@ -150,7 +150,7 @@ class Spending:
         """End a call without a response: spend its reservation, or free it."""
         with self._changing(state) as change:
             ended = {"state": state, "ended_at": change.at, "note": note}
-            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            _require_updated(change.update("llm_calls", *_open(call_id), **ended), call_id)
             for hold in _open_holds(change.unit, call_id):
                 _charge(change, call_id, hold, hold["held"] if spent else 0)
 
@@ -226,8 +226,8 @@ def _open(call_id: str) -> tuple[str, tuple[str]]:
     return "call_id = ? AND state IN ('reserved', 'unknown')", (call_id,)
 
 
-def _require_moved(moved: int, call_id: str) -> None:
-    if moved != 1:
+def _require_updated(updated: int, call_id: str) -> None:
+    if updated != 1:
         raise MisuseError(
             f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "
             "record another one with record_llm(...) or in a block of its own"

@@ -109,7 +109,7 @@ def transition(
         JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
     """
     sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
-    moved = change.update(
+    updated = change.update(
         "effects",
         f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})",
         (change.txn, staging, effect_id),
@@ -117,5 +117,5 @@ def transition(
         updated_at=change.at,
         **also,
     )
-    if moved != 1 and not missing_ok:
+    if updated != 1 and not missing_ok:
         raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")

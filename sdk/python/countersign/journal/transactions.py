@@ -3,9 +3,8 @@
 Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
 under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
 
-A crash leaves no stop, and a redeemed list rolls forward after it. A stop is intended: it is on disk before the
-interrupt propagates, and lasts until the program runs again under its key. A pending review is not stopped by stopping
-the wait for it, and a list whose effects had all begun is finished.
+A stop is intended, unlike a crash: it is on disk before the interrupt propagates, and lasts until the program runs
+again under its key. It does not end a pending review, and a list whose effects had all begun is finished.
 
 A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
 Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
@@ -24,7 +23,6 @@ from countersign.errors import JournalError
 from countersign.journal.chain import Change, record_changes
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.effects import (
-    StagedRow,
     complete_unsubmitted,
     end_unfrozen,
     supersede,
@@ -34,6 +32,7 @@ from countersign.journal.effects import (
 )
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
+from countersign.journal.records import StagedRow
 from countersign.journal.sealing import SealContext, Seals
 from countersign.journal.states import LocalState, LocalTxn, transition
 
@@ -56,7 +55,6 @@ class Transactions(TransactionQueries):
         self._clock = clock
 
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
-        """Create the row of a run key, if it is new."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, record_changes(unit, txn, "opened", now) as change:
             change.insert(
@@ -160,7 +158,7 @@ class Transactions(TransactionQueries):
                 supersede(change, staging)
             attempt_id = _attempt_of_same_list(change.unit, lease.txn, staging)
             attempt_id = attempt_id or secrets.token_urlsafe(_ATTEMPT_BYTES)
-            moved = change.update(
+            updated = change.update(
                 *("transactions", "txn = ? AND redeemed = 0", (lease.txn,)),
                 state=LocalTxn.FROZEN.value,
                 staging=staging,
@@ -172,7 +170,7 @@ class Transactions(TransactionQueries):
                 landed=0,
                 note=None,
             )
-            if moved != 1:
+            if updated != 1:
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
@@ -276,7 +274,7 @@ class Transactions(TransactionQueries):
             owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
             change.update("transactions", *owned, note=note)
 
-    def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
+    def mark_undone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
         """Record that these live effects were rolled back because one raised. The list continues without them; `why`
         distinguishes them from those undone with the list.
         """
@@ -311,8 +309,8 @@ class Transactions(TransactionQueries):
             JournalError: that list was not redeemed.
         """
         with self._leases.unit(lease, "taken_in", durable=True) as change:
-            ours, brought = (_live_rows(change, one) for one in (staging, rerun))
-            for effect_id in ours.keys() - brought.keys():
+            existing, repeated = (_live_rows(change, one) for one in (staging, rerun))
+            for effect_id in existing.keys() - repeated.keys():
                 transition(change, staging, effect_id, LocalState.UNDONE)
             change.update(
                 "effects",
@@ -320,14 +318,14 @@ class Transactions(TransactionQueries):
                 (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
                 error=_MISSING_LIVE_WORK,
             )
-            for effect_id in brought:
-                if effect_id in ours:
-                    write_result(change, staging, effect_id, brought[effect_id]["result"])
+            for effect_id in repeated:
+                if effect_id in existing:
+                    write_result(change, staging, effect_id, repeated[effect_id]["result"])
                 else:
-                    _copy(change, staging, brought[effect_id])
+                    _copy(change, staging, repeated[effect_id])
                 transition(change, rerun, effect_id, LocalState.RELISTED)
             redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
-            taken = change.update("transactions", *redeemed, live=len(brought))
+            taken = change.update("transactions", *redeemed, live=len(repeated))
             if taken != 1:
                 raise JournalError(
                     f"transaction {lease.txn[:12]} was not redeemed; a rerun replaces its list"

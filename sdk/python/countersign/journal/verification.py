@@ -55,11 +55,11 @@ def verify(place: JournalLocation, name: str | None = None) -> Verified:
         MisuseError: there is no such journal or transaction.
         JournalError: the database cannot be read.
     """
-    look = _Verifier()
+    scan = _Verifier()
     store = PostgresStore(place) if isinstance(place, JournalUrl) else SQLiteStore(place)
-    with store.errors_found(look), store.opened() as db:
-        look.at(db, store, name)
-    return Verified(tuple(look.chains), tuple(look.findings), look.lines)
+    with store.errors_found(scan), store.opened() as db:
+        scan.at(db, store, name)
+    return Verified(tuple(scan.chains), tuple(scan.findings), scan.lines)
 
 
 def find_damage(database: Database, txn: str) -> str | None:
@@ -68,13 +68,13 @@ def find_damage(database: Database, txn: str) -> str | None:
     Raises:
         JournalError: the database cannot be read.
     """
-    look = _Verifier()
+    scan = _Verifier()
     with database.unit(durable=False) as unit:  # excludes writers
-        look.alone(unit, txn)
-    if not look.findings:
+        scan.alone(unit, txn)
+    if not scan.findings:
         return None
     return (
-        f"the journal's record of transaction {txn[:12]} is not as the SDK wrote it: {look.findings[0].what}. "
+        f"the journal's record of transaction {txn[:12]} is not as the SDK wrote it: {scan.findings[0].what}. "
         "It is not used; `countersign journal verify` lists everything"
     )
 
@@ -100,18 +100,18 @@ class _Verifier(Scan):
 
     def at(self, db: Unit, store: PostgresStore | SQLiteStore, name: str | None) -> None:
         """Verify all of it, or one transaction."""
-        store.look_at_file(db, self)
-        store.look_at_schema(db, self)
+        store.check_file(db, self)
+        store.check_schema(db, self)
         if not self.legible:
             return  # unreliable rows are not compared
-        wanted = _matching_txns(db, name)
-        rows = _rows(db, wanted)
+        selected = _matching_txns(db, name)
+        rows = _rows(db, selected)
         heads = {row["txn"]: row for row in db.execute("SELECT * FROM transactions")}
-        for txn, lines in _chains(db, wanted):
+        for txn, lines in _chains(db, selected):
             self._transaction(txn, lines, heads.get(txn), rows.pop(txn, {}))
         for txn, left in rows.items():
             self._transaction(txn, [], heads.get(txn), left)
-        if wanted is None:
+        if selected is None:
             self._numbers(db)
 
     def alone(self, db: Unit, txn: str) -> None:
@@ -199,9 +199,9 @@ class _Verifier(Scan):
                 self.found(Damage.ROW_MISSING, f"{_row(table, key)} is missing; the line states it", txn, n)
                 continue
             for column, value in row.items():
-                word, at = says.get(column, (None, n))  # a column that no line states was always NULL
-                if value != word:
-                    what = f"{_row(table, key)}: {column} is {value!r}; the line states {word!r}"
+                stated_value, at = says.get(column, (None, n))  # a column that no line states was always NULL
+                if value != stated_value:
+                    what = f"{_row(table, key)}: {column} is {value!r}; the line states {stated_value!r}"
                     self.found(Damage.ROW_CHANGED, what, txn, at)
         for table, key in rows.keys() - text.keys():
             self.found(Damage.ROW_UNKNOWN, f"{_row(table, key)}: no line states it", txn)
@@ -223,7 +223,7 @@ def _matching_txns(db: Unit, name: str | None) -> list[str] | None:
     return [row["txn"] for row in found]
 
 
-def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
+def _rows(db: Unit, selected: Sequence[str] | None) -> defaultdict[str, _Rows]:
     """Every bound row as a line would state it now, by chain."""
     found: defaultdict[str, _Rows] = defaultdict(dict)
     for table in KEYS:
@@ -231,7 +231,7 @@ def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
             txn = (
                 OWN if table in OF_NO_TRANSACTION else txn_of(row["name"]) if table == "meta" else row["txn"]
             )
-            if wanted is None or txn in wanted:
+            if selected is None or txn in selected:
                 key, says = row_statement(table, row)
                 found[txn][table, tuple(key)] = says
     return found
@@ -239,21 +239,21 @@ def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
 
 def _transaction_rows(db: Unit, txn: str, text: _Stated) -> _Rows:
     """The same for one transaction: its own rows, and those in other tables that its lines name."""
-    asked = [(table, "txn", txn) for table in _OWN_ROWS]
-    asked += [(table, KEYS[table][0], key[0]) for table, key in text if table not in _OWN_ROWS]
+    lookups = [(table, "txn", txn) for table in _OWN_ROWS]
+    lookups += [(table, KEYS[table][0], key[0]) for table, key in text if table not in _OWN_ROWS]
     found = {}
-    for table, column, value in asked:
+    for table, column, value in lookups:
         for row in db.execute(f"SELECT * FROM {table} WHERE {column} = ?", (value,)):  # noqa: S608 - constants
             key, says = row_statement(table, row)
             found[table, tuple(key)] = says
     return found
 
 
-def _chains(db: Unit, wanted: Sequence[str] | None) -> Iterator[tuple[str, list[Row]]]:
+def _chains(db: Unit, selected: Sequence[str] | None) -> Iterator[tuple[str, list[Row]]]:
     """Every chain that has a line."""
     lines = db.execute("SELECT * FROM chain ORDER BY txn, n, id")
     for txn, of in groupby(lines, key=lambda line: str(line["txn"])):
-        if wanted is None or txn in wanted:
+        if selected is None or txn in selected:
             yield txn, list(of)
 
 

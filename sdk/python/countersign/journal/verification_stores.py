@@ -118,18 +118,18 @@ def printable(raw: str | None) -> str | None:
 
 
 def compare_schemas(
-    look: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
+    scan: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
 ) -> None:
     """Step 2 of verification.py: compare two schemas, by name, kind and definition."""
     for name, made in ours.items():
         if theirs.get(name) != made:
-            look.legible = look.legible and made[0] in _SIDE_ROWS
-            look.found(
+            scan.legible = scan.legible and made[0] in _SIDE_ROWS
+            scan.found(
                 Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
             )
     for name in theirs.keys() - ours.keys():
         if theirs[name][0] in _STRANGE:
-            look.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
+            scan.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
 
 
 _MOST_OF_FILE: Final = 20  # messages of SQLite about a badly broken file
@@ -161,35 +161,35 @@ class SQLiteStore:
             yield db
 
     @contextmanager
-    def errors_found(self, look: Scan) -> Iterator[None]:
+    def errors_found(self, scan: Scan) -> Iterator[None]:
         """Record what SQLite cannot read as damage."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 itself decodes column names
-            look.found(Damage.FILE, f"SQLite cannot read it: {error}")
+            scan.found(Damage.FILE, f"SQLite cannot read it: {error}")
 
-    def look_at_file(self, db: Unit, look: Scan) -> None:
+    def check_file(self, db: Unit, scan: Scan) -> None:
         """Check every page and index."""
-        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
-        for what in said if said != ["ok"] else ():
-            look.legible = False
-            look.found(Damage.FILE, what)
+        messages = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
+        for what in messages if messages != ["ok"] else ():
+            scan.legible = False
+            scan.found(Damage.FILE, what)
 
-    def look_at_schema(self, db: Unit, look: Scan) -> None:
+    def check_schema(self, db: Unit, scan: Scan) -> None:
         """Check its marks, and everything that has a name."""
         marks = (
             db.execute("PRAGMA application_id").fetchone()[0],
             db.execute("PRAGMA user_version").fetchone()[0],
         )
         if marks != (APPLICATION_ID, VERSION):
-            look.found(
+            scan.found(
                 Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
             )
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
             prepare(fresh)
             ours = {row[0]: (row[1], row[2]) for row in fresh.execute(_SCHEMA)}
         theirs = {row[0]: (row[1], row[2]) for row in db.execute(_SCHEMA)}
-        compare_schemas(look, ours, theirs)
+        compare_schemas(scan, ours, theirs)
 
 
 _Described = dict[str, tuple[str, str]]
@@ -240,7 +240,7 @@ class PostgresStore:
             yield PostgresConnection(connection, "on")
 
     @contextmanager
-    def errors_found(self, look: Scan) -> Iterator[None]:
+    def errors_found(self, scan: Scan) -> Iterator[None]:
         """Record what the server cannot read as damage; an unreachable server is an error."""
         try:
             with self._database.translate_errors():
@@ -248,14 +248,14 @@ class PostgresStore:
         except JournalError as error:
             if getattr(error.__cause__, "sqlstate", None) not in _BROKEN:
                 raise
-            look.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
+            scan.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
 
-    def look_at_file(self, db: Unit, look: Scan) -> None:
+    def check_file(self, db: Unit, scan: Scan) -> None:
         """The server checks its pages itself."""
 
-    def look_at_schema(self, db: Unit, look: Scan) -> None:
+    def check_schema(self, db: Unit, scan: Scan) -> None:
         """Check everything that has a name."""
-        compare_schemas(look, self._ours, self._theirs)
+        compare_schemas(scan, self._ours, self._theirs)
 
 
 def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:

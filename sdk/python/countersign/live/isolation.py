@@ -243,7 +243,7 @@ async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> fro
         if waited >= policy.timeout_seconds:
             raise ResourceBusy(taken.resource, taken.run_key, taken.holder, waited)
         pause = min(_POLL_SECONDS, policy.timeout_seconds - waited)
-        await engine.waits.sleep(pause)
+        await engine.executor.sleep(pause)
         waited += pause
     return resources
 
@@ -260,7 +260,7 @@ class ConflictRetries:
         """As many runs as the policy allows."""
         return cls(isolation.attempts if isinstance(isolation, Retry) else 1)
 
-    def pause_after(self, moved: IsolationConflict) -> float:
+    def pause_after(self, conflict: IsolationConflict) -> float:
         """The pause before the next run.
 
         Raises:
@@ -268,5 +268,5 @@ class ConflictRetries:
         """
         self.spoilt += 1
         if self.spoilt >= self.allowed:
-            raise moved if self.allowed == 1 else moved.after(self.spoilt)
+            raise conflict if self.allowed == 1 else conflict.after(self.spoilt)
         return backoff(_PAUSE_SECONDS, self.spoilt - 1, _MAX_PAUSE_SECONDS)

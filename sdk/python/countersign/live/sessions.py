@@ -95,15 +95,15 @@ class AdapterRecovery:
             return None
         return True in self.landed.values()
 
-    def that(self, landed: bool | None) -> tuple[str, ...]:
+    def adapters_with(self, landed: bool | None) -> tuple[str, ...]:
         """The adapters with that answer; None means they cannot tell."""
         return tuple(name for name, answer in self.landed.items() if answer is landed)
 
     @property
     def doubt(self) -> str:
         """Why the result is undecided: some adapters kept the work and some lost it, or one cannot tell."""
-        stand, lost = self.that(True), self.that(False)
-        if self.that(None) or not (stand and lost):
+        stand, lost = self.adapters_with(True), self.adapters_with(False)
+        if self.adapters_with(None) or not (stand and lost):
             return "it is unknown whether its live effects were kept"
         return f"its live effects in {', '.join(stand)} were kept, and those in {', '.join(lost)} were lost"
 
@@ -134,15 +134,15 @@ def recover_sessions(engine: Engine, record: TransactionRecord) -> AdapterRecove
             landed[name] = adapter.landed(attempt_id)
         else:
             prepared[name] = adapter, session
-    undo_orphaned_sessions(engine, record.txn, but=adapters)
+    undo_orphaned_sessions(engine, record.txn, keep=adapters)
     return AdapterRecovery(prepared, landed, given_secrets)
 
 
-def undo_orphaned_sessions(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
+def undo_orphaned_sessions(engine: Engine, txn: str, *, keep: Container[str] = ()) -> None:
     """Undo sessions and work under that key that were never redeemed."""
     tools = engine.journal.transactions.live_tools(txn)
     for name, adapter in _adapters(engine, tools).items():
-        if name not in but:
+        if name not in keep:
             _recovered(engine, adapter, txn, None)
 
 
@@ -195,9 +195,9 @@ class AdapterCommits:
     """The adapter commits of one attempt."""
 
     def __init__(
-        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], heard: AdapterCall
+        self, attempt_id: str, sessions: Iterable[tuple[LiveAdapter, LiveSession]], call: AdapterCall
     ) -> None:
-        self._attempt_id, self._heard = attempt_id, heard
+        self._attempt_id, self._call = attempt_id, call
         self._left = sorted(sessions, key=lambda one: one[0].commits_last)
         self._names = frozenset(adapter.name for adapter, _ in self._left)
         self._begun = False  # whether the commit of the first remaining session was begun
@@ -246,22 +246,22 @@ class AdapterCommits:
         """Commit the interrupted session once more unless it has landed. Its success report is not enough: a
         database that took the interrupt for a ROLLBACK has nothing to commit and still reports success.
         """
-        if not self._asked(adapter):
+        if not self._has_landed(adapter):
             failed: Exception = InterruptedError(_INTERRUPTED)
             try:
                 self._commit(adapter, session)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; it is asked again
                 failed = error
-            if (landed := self._asked(adapter)) is None:
+            if (landed := self._has_landed(adapter)) is None:
                 failed = CommitUnknown(adapter.name, _INTERRUPTED)
             if not landed:
                 raise AdapterCommitError(adapter.name, failed, tuple(self._final)) from failed
         self._mark_committed(adapter)
 
     def _commit(self, adapter: LiveAdapter, session: LiveSession) -> None:
-        self._heard(adapter.name, functools.partial(session.commit, self._attempt_id))
+        self._call(adapter.name, functools.partial(session.commit, self._attempt_id))
 
-    def _asked(self, adapter: LiveAdapter) -> bool | None:
+    def _has_landed(self, adapter: LiveAdapter) -> bool | None:
         try:
             return adapter.landed(self._attempt_id)
         except Exception as error:  # noqa: BLE001 - an adapter may raise anything, which is no answer

@@ -66,7 +66,7 @@ class LiveWork:
     def _traced(self, call: LiveCall) -> AbstractContextManager[object]:
         return tracing.span("countersign live", txn=self._txn, effect_id=call.effect_id, tool=call.tool)
 
-    def hide(self, tool: Tool) -> None:
+    def mark_secret(self, tool: Tool) -> None:
         """Redact the errors of this tool's adapter: a call of it has secrets."""
         if tool.adapter is not None:
             self._given_secrets.add(tool.adapter.name)
@@ -84,11 +84,11 @@ class LiveWork:
     def end_block(self) -> None:
         """A parallel block has ended. If a live effect is still running, the whole live work is lost."""
         if not self._turns.end_block():
-            self.lose(
+            self.mark_lost(
                 "a live effect was still running when its block was over; wait inside it for every thread and task"
             )
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """The state of the live work is unknown, so it must not be committed."""
         self._lost = self._lost or SavepointLost(why)
 
@@ -104,16 +104,16 @@ class LiveWork:
     def verify_isolation(self) -> None:
         """Design section 7, step 2."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, session.verify_isolation)
+            self.call(name, session.verify_isolation)
 
     def changes(self) -> dict[str, tuple[Change, ...] | None]:
         """What each adapter would change, by its name; None if it cannot tell."""
-        return {name: self.heard(name, session.changes) for name, (_, session) in self._sessions.items()}
+        return {name: self.call(name, session.changes) for name, (_, session) in self._sessions.items()}
 
     def prepare(self, attempt_id: str) -> None:
         """Let errors of a commit occur before the redemption."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, functools.partial(session.prepare, attempt_id))
+            self.call(name, functools.partial(session.prepare, attempt_id))
 
     def commit(self, attempt_id: str, kept: Callable[[], object]) -> None:
         """Commit every adapter in the order of first use; last those that can roll a commit back. `kept` records
@@ -123,7 +123,7 @@ class LiveWork:
             CommitFailed: one could not; of the others only those whose commit is final are kept. Unless the result
                 is `unknown`, nothing is undone that `recover` might have to finish.
         """
-        commits = AdapterCommits(attempt_id, self._sessions.values(), self.heard)
+        commits = AdapterCommits(attempt_id, self._sessions.values(), self.call)
         self.may_stand = not self._adopted
         try:
             commits.run()
@@ -176,14 +176,14 @@ class LiveWork:
         try:
             with ExitStack() as stack:
                 for name, (_, session) in sessions.items():
-                    stack.callback(self.heard, name, session.undo)
+                    stack.callback(self.call, name, session.undo)
         except BaseException as error:
             self._not_undone = error
             raise
         if self._not_undone is not None:
             raise self._not_undone
 
-    def heard(self, adapter: str, act: Callable[[], T]) -> T:
+    def call(self, adapter: str, act: Callable[[], T]) -> T:
         """Call an adapter; its errors are redacted if it was given secrets."""
         return call_adapter(adapter, act, hidden=adapter in self._given_secrets)
 
@@ -214,10 +214,10 @@ class LiveWork:
             block.forget(name)
         _, session = self._sessions.pop(name)
         try:
-            self.heard(name, session.undo)
+            self.call(name, session.undo)
         except BaseException as error:
             self._not_undone = error
-            self.lose(f"live adapter {name!r} could not undo a session in which a block could not begin")
+            self.mark_lost(f"live adapter {name!r} could not undo a session in which a block could not begin")
             raise
 
     def _require_claimed(self, adapter: LiveAdapter) -> None:
@@ -231,7 +231,7 @@ class LiveWork:
         """Everything is committed. A failed cleanup is repeated by the next process."""
         for name, (_, session) in list(self._sessions.items()):
             try:
-                self.heard(name, session.close)
+                self.call(name, session.close)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; the work is committed
                 log.warning("live adapter %s could not clean up: %s", name, text_of(error))
             del self._sessions[name]
@@ -243,7 +243,7 @@ class LiveWork:
             if name in but:
                 continue
             try:
-                self.heard(name, session.let_go)
+                self.call(name, session.let_go)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery handles it
                 log.warning(
                     "live adapter %s could not release its prepared session: %s", name, text_of(error)
@@ -270,7 +270,7 @@ class Block:
 
     def begin(self, adapter: str, session: LiveSession) -> None:
         """Add a session: one that was open before, or that begins inside the block."""
-        self._savepoints.append((adapter, self._live.heard(adapter, session.savepoint)))
+        self._savepoints.append((adapter, self._live.call(adapter, session.savepoint)))
 
     def forget(self, adapter: str) -> None:
         """Remove a session that is undone."""
@@ -293,11 +293,11 @@ class Block:
         self._live._blocks.remove(self)
         try:
             for name, one in reversed(self._savepoints):
-                self._live.heard(name, one.release if keep else one.rollback)
+                self._live.call(name, one.release if keep else one.rollback)
         except SessionLost as lost:
             self._live._lost = lost
             raise
         except Exception as error:
-            lost_block = SavepointLost(text_of(error) or type(error).__name__)
-            self._live._lost = lost_block
-            raise lost_block from error
+            lost_savepoint = SavepointLost(text_of(error) or type(error).__name__)
+            self._live._lost = lost_savepoint
+            raise lost_savepoint from error

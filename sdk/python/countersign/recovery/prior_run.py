@@ -297,7 +297,7 @@ async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
         if record.staging is None:
             return None
         if not is_spent(record) and record.state is not LocalTxn.ENDED:
-            record = await _take_back(engine, lease, record)
+            record = await _withdraw_open(engine, lease, record)
         return _finished(engine, record) if is_spent(record) else None
     finally:
         engine.journal.leases.release(lease)
@@ -314,7 +314,7 @@ async def find_prior_denial(engine: Engine, record: TransactionRecord) -> Denied
     return denied if denied is not None and denied.reasons else None
 
 
-async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
+async def _withdraw_open(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
     if engine.journal.transactions.effects(record):
         await _withdraw(engine, lease, record)
     else:

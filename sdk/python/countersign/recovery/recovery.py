@@ -280,13 +280,13 @@ def resume(runtime: Runtime | None = None) -> list[RecoveryResult]:
     """
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()
-    return run_sync(resume_all(chosen.engine(chosen.sync_waits())))
+    return run_sync(resume_all(chosen.engine(chosen.sync_executor())))
 
 
 async def resume_async(runtime: Runtime | None = None) -> list[RecoveryResult]:
     """Finish what can be finished, on the event loop, with plain and async tools."""
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()
-    waits = chosen.async_waits()
-    async with waits.opened():
-        return await resume_all(chosen.engine(waits))
+    executor = chosen.async_executor()
+    async with executor.opened():
+        return await resume_all(chosen.engine(executor))

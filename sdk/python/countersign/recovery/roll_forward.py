@@ -105,7 +105,7 @@ class RollForward:
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._ending = Finalizer(engine, lease, plan, live)
+        self._finalizer = Finalizer(engine, lease, plan, live)
         self._found: list[ProbeFinding] = []  # probe results that left the outcome unknown
         self._not_there: list[EffectOutcome] = []  # calls that did not happen and may be made again
 
@@ -117,9 +117,9 @@ class RollForward:
                 effect.
         """
         self._settle_firing()
-        if self._unknown() or self._to_ask() or self._record().state is LocalTxn.UNSETTLED:
+        if self._unknown() or self._probeable() or self._record().state is LocalTxn.UNSETTLED:
             await sync_outcomes(self._engine, self._lease, self._plan)
-        await self._ask_probes()
+        await self._run_probes()
         if self._unknown():
             await self._stop_unknown()
         if self._did_not_go_through():
@@ -129,7 +129,7 @@ class RollForward:
         found = self._live_landed()
         if isinstance(found, AdapterRecovery):
             self._live.undo()  # the rerun's work; the first run's stays as it is
-            await self._ending.unknown(found.settlement_advice, None)
+            await self._finalizer.unknown(found.settlement_advice, None)
         await (self._fire_remaining() if found else self._compensate_all(_LOST))
 
     async def _fire_remaining(self) -> None:
@@ -137,9 +137,9 @@ class RollForward:
         rest = [call for call in self._plan.calls if not call.allows_success(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
         if rest:
-            await self._ending.around(self._firing(), rest)
+            await self._finalizer.fire_and_finish(self._firing(), rest)
         else:
-            await self._ending.complete({})
+            await self._finalizer.complete({})
 
     async def _compensate_all(self, why: str) -> NoReturn:
         """The failure path: begin nothing more, and compensate fired effects."""
@@ -150,24 +150,25 @@ class RollForward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        undone = await self._ending.take_back()
-        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._ending.outcomes()
+        undone = await self._finalizer.compensate()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._finalizer.outcomes()
         call = self._first_not_done()
         if call is None:  # every call had fired, so the live work could not be kept
-            adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
-            stand, doubtful = found.that(True), found.that(None)
+            adapter = next(iter((*found.adapters_with(False), *found.prepared, *found.landed)), "")
+            kept, doubtful = found.adapters_with(True), found.adapters_with(None)
             raise LiveCommitFailed(
                 *(key, txn, adapter, undone.explain(why), outcomes),
-                committed=stand,
+                committed=kept,
                 doubtful=doubtful,
                 reviews=undone.reviews,
-                reads=self._ending.reads(),
+                reads=self._finalizer.reads(),
             )
         effect_id = call.effect.effect_id
         text = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
         text = undone.explain(text or why)
         raise EffectFailed(
-            *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews), reads=self._ending.reads()
+            *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews),
+            reads=self._finalizer.reads(),
         )
 
     async def _find_out_by_calling(self) -> None:
@@ -184,14 +185,14 @@ class RollForward:
             and call.effect.compensation is not None
         ]
         if again:
-            await self._ending.fire(self._firing(), again)
+            await self._finalizer.fire(self._firing(), again)
 
     async def _stop_unknown(self) -> NoReturn:
         """Begin and compensate nothing until the outcome is known."""
         self._mark_remaining_unused()
         self._undo_live()
         again = [found.conclusive_at for found in self._found if found.conclusive_at is not None]
-        await self._ending.unknown(self._describe_unknown(), None, min(again, default=None))
+        await self._finalizer.unknown(self._describe_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """Record FIRING as unknown if the tool may not be called twice and has no probe."""
@@ -205,7 +206,7 @@ class RollForward:
         ]
         self._write(done)
 
-    def _to_ask(self) -> list[tuple[PlannedCall, EffectRecord]]:
+    def _probeable(self) -> list[tuple[PlannedCall, EffectRecord]]:
         """The calls in doubt whose probe is available."""
         rows = {row.effect_id: row for row in self._rows()}
         return [
@@ -214,8 +215,8 @@ class RollForward:
             if rows[call.effect.effect_id].state in IN_DOUBT and find_probe(self._engine, call) is not None
         ]
 
-    async def _ask_probes(self) -> None:
-        for call, row in self._to_ask():
+    async def _run_probes(self) -> None:
+        for call, row in self._probeable():
             self._engine.require_not_stopping()
             doubt = UncertainCall.of(row, call, self._engine.clock.wall())
             found = await run_probe(self._engine, call, doubt, self._plan.attempt_id)
@@ -300,13 +301,13 @@ class RollForward:
             return bool(self._live)
         self._live.adopt(found)  # in place of the rerun's sessions
         if not found.prepared:
-            self._ending.keep_live()
+            self._finalizer.keep_live()
         return True
 
     def _did_not_go_through(self) -> bool:
         """Whether something was compensated, or a required effect was not done."""
-        taken_back = not _TAKEN_BACK.isdisjoint(self._states().values())
-        return taken_back or self._first_not_done() is not None
+        compensated = not _TAKEN_BACK.isdisjoint(self._states().values())
+        return compensated or self._first_not_done() is not None
 
     def _first_not_done(self) -> PlannedCall | None:
         states = self._states()

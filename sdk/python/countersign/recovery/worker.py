@@ -36,12 +36,12 @@ async def run_worker(
         JournalError: in the first round; later ones are logged and retried.
     """
     stop, text = _Stop(asyncio.get_running_loop()), ReportedResults()
-    waits, seen_through = runtime.async_waits(), False
+    executor, seen_through = runtime.async_executor(), False
     with stop.on_signals():
-        async with waits.opened():
+        async with executor.opened():
             while not stop.asked:
                 try:
-                    async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
+                    async for found in resume_each(runtime.engine(executor, lambda: stop.asked)):
                         if text.is_new(found):
                             tell(found)
                 except JournalError as error:

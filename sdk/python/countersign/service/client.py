@@ -192,9 +192,9 @@ class Service:
 class AsyncClient(Service):
     """The API for async programs; use it as `async with runtime.async_client() as client`."""
 
-    def __init__(self, transport: Transport, waits: AsyncExecutor, *, max_jwks_bytes: int) -> None:
+    def __init__(self, transport: Transport, executor: AsyncExecutor, *, max_jwks_bytes: int) -> None:
         super().__init__(transport, max_jwks_bytes=max_jwks_bytes)
-        self._opened = waits.opened()
+        self._opened = executor.opened()
 
     async def __aenter__(self) -> Self:
         await self._opened.__aenter__()

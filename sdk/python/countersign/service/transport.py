@@ -62,10 +62,10 @@ class EphemeralKeys:
         """
         return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
 
-    def take(self, brought: BroughtKey) -> None:
+    def take(self, ephemeral: BroughtKey) -> None:
         """Schedule the next registration."""
         now = self._clock.wall()
-        self._renew_at = now + (brought.expires_at.timestamp() - now) * _RENEW_AT
+        self._renew_at = now + (ephemeral.expires_at.timestamp() - now) * _RENEW_AT
 
     def _token(self) -> str:
         try:
@@ -122,18 +122,18 @@ class Transport:
     def __init__(
         self,
         settings: Settings,
-        waits: Executor,
+        executor: Executor,
         key: PrivateKey,
         nonces: Nonces,
         clock: Clock,
-        brought: EphemeralKeys | None = None,
+        ephemeral: EphemeralKeys | None = None,
     ) -> None:
         self._settings = settings
-        self._waits = waits
+        self._executor = executor
         self._key = key
         self._nonces = nonces
         self._clock = clock
-        self._brought = brought
+        self._ephemeral_keys = ephemeral
         self._prefix = urlsplit(settings.url).path.rstrip("/")
 
     async def ask(self, call: ApiCall, model: type[M]) -> M:
@@ -156,15 +156,15 @@ class Transport:
 
     async def raw(self, call: ApiCall) -> HttpResponse:
         """Send a call until it is answered; returns only responses with a status below 300."""
-        if call.signed and self._brought is not None and self._brought.due:
-            await self._bring(self._brought)
+        if call.signed and self._ephemeral_keys is not None and self._ephemeral_keys.due:
+            await self._register_key(self._ephemeral_keys)
         return await self._persist(call)
 
-    async def _bring(self, brought: EphemeralKeys) -> None:
+    async def _register_key(self, ephemeral: EphemeralKeys) -> None:
         """Register our key with the platform's token; the service accepts no signature before that."""
-        answer = await self._persist(ApiCall("POST", PATH, brought.request()))
+        answer = await self._persist(ApiCall("POST", PATH, ephemeral.request()))
         try:
-            brought.take(parse(BroughtKey, answer.body))
+            ephemeral.take(parse(BroughtKey, answer.body))
         except ContractError as error:
             raise ServiceUnavailable(
                 f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
@@ -175,7 +175,7 @@ class Transport:
         for tried in range(0 if call.once else self._settings.retries):
             if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
                 break
-            await self._waits.sleep(self._pause(tried, answer))
+            await self._executor.sleep(self._pause(tried, answer))
             answer = await self._try(call)
         if isinstance(answer, Exception):
             raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
@@ -208,7 +208,7 @@ class Transport:
             return problem
         hint = _skew(answer, self._clock.wall()) or (
             f"{TOKEN_VARIABLE} names a token that must vouch for that agent: the service's log says why it did not"
-            if self._brought is not None
+            if self._ephemeral_keys is not None
             else "if `policy-service agent list` does not show that key for that agent, enrol it there "
             "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
         )
@@ -236,7 +236,7 @@ class Transport:
             headers["traceparent"] = traceparent
         if call.signed:
             headers[_PROOF] = self._proof(call, target)
-        answer = await self._waits.send(
+        answer = await self._executor.send(
             HttpRequest(
                 method=call.method,
                 target=target,

@@ -93,12 +93,12 @@ class DryRunStep(SimulatedStep):
             return ()
         try:
             planned = await self._planned(engine)
-            decided = await self._ask(engine, planned, claimed)
+            decided = await self._evaluate(engine, planned, claimed)
         except ServiceUnavailable as away:
             return tuple(_unknown(engine, call, away.why) for call in self._list.calls)
         return tuple(map(_foreseen_effect, planned, decided))
 
-    async def _ask(
+    async def _evaluate(
         self, engine: Engine, planned: Sequence[PlannedCall], claimed: Claimed | None
     ) -> Sequence[EvaluatedEffect]:
         question = EvaluationRequest(
@@ -149,7 +149,7 @@ def run_dry(
     if inspect.iscoroutinefunction(fn):
         return _rehearse_async(fn, txn)
     with txn:
-        run_sync(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
+        run_sync(runtime.sync_executor().call(functools.partial(fn, txn), {}, None))
     return txn.result
 
 

@@ -172,7 +172,7 @@ class OfflineHost:
                 raise
             return Ledger(self.settings, self._journal, SystemClock())
 
-    def engine(self, waits: Executor) -> Engine:
+    def engine(self, executor: Executor) -> Engine:
         """Parts that reach no service."""
         settings, clock, key = self.settings, SystemClock(), PrivateKey.generate()
         known = None if self._replaying is None else self._replaying.manifests
@@ -183,17 +183,17 @@ class OfflineHost:
             manifests=UncachedManifests(self._journal, known),
             enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
             service=Service(
-                Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
+                Transport(settings, executor, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
             ),
-            waits=waits,
+            executor=executor,
             clock=clock,
             ledger=Ledger(settings, self._journal, clock),  # nothing fires, so it is never used
         )
 
-    def sync_waits(self) -> SyncExecutor:
+    def sync_executor(self) -> SyncExecutor:
         return SyncExecutor(_no_service)
 
-    def async_waits(self) -> AsyncExecutor:
+    def async_executor(self) -> AsyncExecutor:
         return AsyncExecutor(_no_service)
 
 

@@ -223,7 +223,7 @@ class _Replay:
     def run(self, fn: Body) -> ReplayResult:
         ran, txn = _BodyResult(), self._transaction()
         with txn, _capture_error(ran):
-            ran.value = run_sync(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
+            ran.value = run_sync(self._alone.sync_executor().call(functools.partial(fn, txn), {}, None))
         return self._result(ran)
 
     async def run_async(self, fn: Body) -> ReplayResult:

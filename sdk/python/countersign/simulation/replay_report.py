@@ -60,8 +60,8 @@ def compare_calls(
     lane: str, recorded: Sequence[RecordedCall], now: Sequence[ReplayCall]
 ) -> Iterator[Divergence]:
     """Every difference between two lists of calls."""
-    keys_then, keys_now = [one.call_key for one in recorded], [one.call_key for one in now]
-    for kind, a, b, c, d in SequenceMatcher(None, keys_then, keys_now, autojunk=False).get_opcodes():
+    old_keys, new_keys = [one.call_key for one in recorded], [one.call_key for one in now]
+    for kind, a, b, c, d in SequenceMatcher(None, old_keys, new_keys, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         paired = min(b - a, d - c)
@@ -73,18 +73,18 @@ def compare_calls(
             yield _extra(lane, position + 1, now[position])
 
 
-def _changed(lane: str, position: int, then: RecordedCall, one: ReplayCall) -> Divergence:
-    shown = _shown(one, then)
-    if then.tool != one.tool:
-        text = f"was {then.tool} {then.recorded_args} and is now {one.tool} {shown}"
+def _changed(lane: str, position: int, old: RecordedCall, one: ReplayCall) -> Divergence:
+    shown = _shown(one, old)
+    if old.tool != one.tool:
+        text = f"was {old.tool} {old.recorded_args} and is now {one.tool} {shown}"
     else:
-        text = f"of {one.tool}: {_differing(then.recorded_args, shown)}"
-    return Divergence("changed", lane, position, one.tool, then.recorded_args, shown, text)
+        text = f"of {one.tool}: {_differing(old.recorded_args, shown)}"
+    return Divergence("changed", lane, position, one.tool, old.recorded_args, shown, text)
 
 
-def _missing(lane: str, position: int, then: RecordedCall) -> Divergence:
-    text = f"is missing: {then.tool} {then.recorded_args} was recorded and is not called now"
-    return Divergence("missing", lane, position, then.tool, then.recorded_args, None, text)
+def _missing(lane: str, position: int, old: RecordedCall) -> Divergence:
+    text = f"is missing: {old.tool} {old.recorded_args} was recorded and is not called now"
+    return Divergence("missing", lane, position, old.tool, old.recorded_args, None, text)
 
 
 def _extra(lane: str, position: int, one: ReplayCall) -> Divergence:
@@ -93,11 +93,11 @@ def _extra(lane: str, position: int, one: ReplayCall) -> Divergence:
     return Divergence("extra", lane, position, one.tool, None, shown, text)
 
 
-def _differing(then: str, now: str) -> str:
+def _differing(old: str, now: str) -> str:
     """The arguments that differ, by name. If the difference is hidden, the text says so."""
-    before, after = orjson.loads(then), orjson.loads(now)
+    before, after = orjson.loads(old), orjson.loads(now)
     if not isinstance(before, dict) or not isinstance(after, dict):
-        return f"was called with {then} and is now called with {now}"
+        return f"was called with {old} and is now called with {now}"
     message = differing_members(before, after)
     return message or "it differs in an argument that is hidden, or in how often it was meant"
 
@@ -115,9 +115,9 @@ def _value(args: Mapping[str, object], name: str) -> str:
     return orjson.dumps(args[name]).decode() if name in args else _ABSENT
 
 
-def _shown(one: ReplayCall, then: RecordedCall | None) -> str:
+def _shown(one: ReplayCall, old: RecordedCall | None) -> str:
     """The current arguments, without what the code or the recording of the same call hides."""
-    hidden = () if then is None else tuple(_hidden(orjson.loads(then.recorded_args), ""))
+    hidden = () if old is None else tuple(_hidden(orjson.loads(old.recorded_args), ""))
     if "" in hidden:
         return orjson.dumps(HIDDEN).decode()
     return orjson.dumps(without_secrets(orjson.loads(one.args), (*one.secrets, *hidden))).decode()
@@ -189,9 +189,9 @@ class LiveResults:
         self, recorded: Sequence[RecordedCall], now: Iterable[ReturnedResult]
     ) -> Iterator[Divergence]:
         """Every difference; afterwards `unchecked` lists what was not compared, and why."""
-        then = {call.call_key: call for call in recorded}
+        old = {call.call_key: call for call in recorded}
         for position, one in enumerate(now, start=1):
-            if (call := then.get(one.call_key)) is not None:
+            if (call := old.get(one.call_key)) is not None:
                 yield from self._differing(position, call, one.result)
 
     def _differing(self, position: int, call: RecordedCall, now: bytes | None) -> Iterator[Divergence]:
@@ -207,15 +207,15 @@ class LiveResults:
                 f"{call.lane} call {position} of {call.tool}: its result {why}, so it is not compared"
             )
 
-    def _equal(self, name: str, then: bytes, now: bytes | None) -> bool:
-        if then == now:
+    def _equal(self, name: str, old: bytes, now: bytes | None) -> bool:
+        if old == now:
             return True
         tool = self._registry.get(name)
         if tool is None or now is None:
             return False
-        if tool.signature.result.load(then) == load(then):
+        if tool.signature.result.load(old) == load(old):
             return False  # plain JSON, whose bytes are stricter: 1 is not true
-        return tool.signature.result.loses(tool.signature.result.load(now), then) is None
+        return tool.signature.result.loses(tool.signature.result.load(now), old) is None
 
     def _answers_nothing(self, name: str, now: bytes) -> bool:
         tool = self._registry.get(name)
@@ -232,11 +232,11 @@ class LiveResults:
         return Divergence("result", call.lane, position, call.tool, known, has, f"of {call.tool}: {message}")
 
 
-def _difference_text(then: str, now: str) -> str:
-    before, after = orjson.loads(then), orjson.loads(now)
+def _difference_text(old: str, now: str) -> str:
+    before, after = orjson.loads(old), orjson.loads(now)
     if isinstance(before, dict) and isinstance(after, dict):
         return f"in its result {_short(differing_members(before, after))}"
-    return f"its result was {_short(then)} and is {_short(now)}"
+    return f"its result was {_short(old)} and is {_short(now)}"
 
 
 def _short(text: str) -> str:

@@ -148,16 +148,16 @@ class CallList:
         """The staged calls as the journal holds them."""
         return tuple(_staged_row(call, seq) for seq, call in enumerate(self._calls, start=1))
 
-    def leave_out(self, rows: Sequence[StagedRow], why: str) -> None:
+    def drop_undone(self, rows: Sequence[StagedRow], why: str) -> None:
         """Continue without these live effects: one raised, and its savepoint rolled all of them back."""
         kept = [row for row in rows if row in self._ran]
         ids = [row.effect_id for row in kept]
-        self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
+        self._journal.transactions.mark_undone(self._lease, self.staging, ids, why)
         for row in kept:  # one by one: another thread may add its own meanwhile
             self._ran.remove(row)
             self._raised.append((row, why))
 
-    def take_back(self, staged: int, live: int, why: str) -> None:
+    def roll_back(self, staged: int, live: int, why: str) -> None:
         """Continue with this many staged calls and live effects; `why` is kept with each of the others."""
         kept, dropped = self._calls[:staged], self._calls[staged:]
         if not dropped and len(self._ran) == live:
@@ -214,7 +214,7 @@ class CallList:
             for row, why in self._raised:
                 if row.effect_id not in stand:
                     transactions.stage(self._lease, staging, row)
-                    transactions.undone_alone(self._lease, staging, [row.effect_id], why)
+                    transactions.mark_undone(self._lease, staging, [row.effect_id], why)
         self.staging, self._calls = staging, calls
 
 

@@ -158,12 +158,12 @@ class Intake:
             self.calls.ran(tool, raw)
         call = LiveCallRequest(tool, raw, n, call_key)
         if tool.is_async:
-            return self._run_asked(call)
+            return self._run_after_check(call)
         with self._named(call):
             run_sync(self.steps[0].require_released(self._blocking, call, self._claimed))
         return self._begin_live(call)()
 
-    async def _run_asked(self, call: LiveCallRequest) -> Any:
+    async def _run_after_check(self, call: LiveCallRequest) -> Any:
         with self._named(call):
             await self.steps[0].require_released(self._engine, call, self._claimed)
         answer = self._begin_live(call)()
@@ -325,7 +325,7 @@ class Intake:
             )
 
     def _require_kind(self, tool: Tool) -> None:
-        if tool.is_async and not isinstance(self._engine.waits, AsyncExecutor):
+        if tool.is_async and not isinstance(self._engine.executor, AsyncExecutor):
             raise NotStageable(
                 f"{tool.name} is async; open the transaction with `async with transaction(...)`"
             )

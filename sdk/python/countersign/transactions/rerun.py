@@ -136,7 +136,7 @@ def run_transaction(
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, terms, isolation)
     try:
-        return run_sync(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+        return run_sync(_Rerun(chosen, chosen.sync_executor(), fn, key, terms, isolation).run())
     except CountersignError as answer:
         raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
 
@@ -168,10 +168,10 @@ def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction
 async def _rerun_async(
     runtime: Runtime, fn: Callable[[Transaction], Any], key: str, terms: CommitOptions, isolation: Isolation
 ) -> Any:
-    waits = runtime.async_waits()
-    async with waits.opened():
+    executor = runtime.async_executor()
+    async with executor.opened():
         try:
-            return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
+            return await _Rerun(runtime, executor, fn, key, terms, isolation).run()
         except CountersignError as answer:
             raise shorten_traceback(answer)  # noqa: B904 - as above
 
@@ -226,14 +226,14 @@ class _Rerun:
     def __init__(
         self,
         runtime: Runtime,
-        waits: Executor,
+        executor: Executor,
         fn: Callable[[Transaction], Any],
         key: str,
         terms: CommitOptions,
         isolation: Isolation,
     ) -> None:
         self._runtime = runtime
-        self._waits = waits
+        self._executor = executor
         self._fn = fn
         self._key = key
         self._terms = terms
@@ -261,7 +261,7 @@ class _Rerun:
             except IsolationConflict as moved:
                 pause = self._attempts.pause_after(moved)
                 self._guard.forget()
-                await self._waits.sleep(pause)
+                await self._executor.sleep(pause)
             except OutcomeUnknown as unknown:
                 self._ran = True
                 if not await self._settled(unknown):
@@ -280,7 +280,7 @@ class _Rerun:
         if not self._left():
             raise in_the_way
         lasts = (in_the_way.retry_after or 0) if isinstance(in_the_way, OverQuota) else 0
-        await self._waits.sleep(min(max(self._runtime.settings.retry_base_seconds, lasts), self._left()))
+        await self._executor.sleep(min(max(self._runtime.settings.retry_base_seconds, lasts), self._left()))
 
     async def _once(self) -> Any:
         txn = Transaction(
@@ -291,11 +291,11 @@ class _Rerun:
             isolation=self._isolation,
         )
         body = functools.partial(self._fn, txn)
-        if isinstance(self._waits, AsyncExecutor):
+        if isinstance(self._executor, AsyncExecutor):
             async with txn:
-                return await self._waits.call(body, {}, None)
+                return await self._executor.call(body, {}, None)
         with txn:
-            return await self._waits.call(body, {}, None)
+            return await self._executor.call(body, {}, None)
 
     async def _answered(self, pending: ReviewPending) -> bool:
         """Wait, with nothing held open, until people have answered or the time is up.
@@ -303,10 +303,10 @@ class _Rerun:
         Raises:
             ReviewPending: the time is up; with proposals and questions of the last poll, or why it failed.
         """
-        engine = self._runtime.engine(self._waits)
+        engine = self._runtime.engine(self._executor)
         edits = ProposalResponder(engine, self._terms.accept_edits)
         try:
-            while (seen := await self._look(engine, pending, edits)) is not None and edits.concerns(seen):
+            while (seen := await self._poll(engine, pending, edits)) is not None and edits.concerns(seen):
                 try:
                     await edits.answer(seen)
                 except OverQuota as over:
@@ -328,7 +328,7 @@ class _Rerun:
             ) from None  # with the current state
         return seen is not None
 
-    async def _look(
+    async def _poll(
         self, engine: Engine, pending: ReviewPending, edits: ProposalResponder
     ) -> TransactionView | None:
         return await wait_for_review(
@@ -340,7 +340,7 @@ class _Rerun:
         then the list continues. Nothing that may have happened is called again. If the service has no unknown
         outcome twice in a row, it will not be settled.
         """
-        service = self._runtime.engine(self._waits).service
+        service = self._runtime.engine(self._executor).service
         settings, asked, missed = self._runtime.settings, False, 0
         away: ServiceUnavailable | OverQuota | None = None
         while (left := self._left()) > 0:
@@ -360,7 +360,7 @@ class _Rerun:
                     going_on, self._went_on = asked or not self._went_on, True
                     return going_on
                 asked, missed, away = True, 0, None
-            await self._waits.sleep(min(poll_pause(settings, missed, away), left, self._left()))
+            await self._executor.sleep(min(poll_pause(settings, missed, away), left, self._left()))
         return False
 
 

@@ -92,7 +92,7 @@ class Step:
                     return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
-            await engine.waits.sleep(_LEASE_POLL_SECONDS)
+            await engine.executor.sleep(_LEASE_POLL_SECONDS)
             waited += _LEASE_POLL_SECONDS
 
     @property
@@ -128,7 +128,7 @@ class Step:
         try:
             self._list.order(start, calls)
         except JournalError as error:
-            self._live.lose(str(error))
+            self._live.mark_lost(str(error))
 
     async def serialize(self, engine: Engine, policy: Serialize) -> None:
         """Wait until the resources are locked for this transaction.
@@ -157,12 +157,12 @@ class Step:
         args = tool.signature.retype(raw)
         row = self._list.run(tool, raw, call_key, secret)
         if secret:
-            self._live.hide(tool)
+            self._live.mark_secret(tool)
         call, running = LiveCall(tool.name, args, row.effect_id), LiveEffectRun(row, tool.adapter.name)
         return functools.partial(
             running.run,
             functools.partial(self._run_live, tool, call),
-            functools.partial(self._leave_out, tool),
+            functools.partial(self._record_undone, tool),
             functools.partial(self._list.keep, row, tool),
             awaited=tool.is_async,
         )
@@ -170,17 +170,15 @@ class Step:
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
         return self._live.run(tool, call)
 
-    def _leave_out(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
-        """Record rolled-back live effects. If the journal fails, the transaction must not commit, because the
-        journal would count them as kept.
-        """
+    def _record_undone(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
+        """Record rolled-back live effects. If that fails, the transaction must not commit: they would count as kept."""
         if self._pid != os.getpid():
             return  # a fork inside the effect: its rows belong to the parent
         why = f"{tool.name} raised {describe_block_error(error, has_secrets=self._list.live_has_secrets)}"
         try:
-            self._list.leave_out(rows, why)
+            self._list.drop_undone(rows, why)
         except BaseException as error:
-            self._live.lose(
+            self._live.mark_lost(
                 f"{why}, and that could not be journaled: {text_of(error) or type(error).__name__}"
             )
             if not isinstance(error, Exception):
@@ -203,18 +201,18 @@ class Step:
             raise  # the state is unknown, so nothing is recorded before all of it is undone
         except BaseException as error:
             if self._pid == os.getpid():
-                self._take_back(engine, staged, live, error)
+                self._roll_back(engine, staged, live, error)
             raise
 
-    def _take_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
+    def _roll_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
         """Remove the block's calls from the list. If the journal fails, the transaction must not commit."""
         try:
             try:
                 run_sync(self.learn_secrets(engine))
             finally:
-                self._list.take_back(staged, live, f"the inner block raised {self._described(raised)}")
+                self._list.roll_back(staged, live, f"the inner block raised {self._described(raised)}")
         except BaseException as error:
-            self._live.lose(text_of(error) or type(error).__name__)
+            self._live.mark_lost(text_of(error) or type(error).__name__)
             raise
 
     @property
@@ -360,9 +358,7 @@ class Step:
         return describe_block_error(error, has_secrets=self._list.has_secrets)
 
     def _end(self, why: str | None = None) -> None:
-        """In every case: close the sessions, mark live rows as undone unless they may be committed, release the
-        lease. `why`: the reason of a failure.
-        """
+        """Close sessions, mark live rows as undone unless maybe committed, release the lease. `why`: of a failure."""
         transactions, leases = self._journal.transactions, self._journal.leases
         with self._ending(), self._undone_live(), log_cleanup_errors(self.txn):
             try:

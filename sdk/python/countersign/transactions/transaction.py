@@ -166,7 +166,7 @@ class Transaction:
     # --------------------------------------------------------------------------------------- enter and leave
 
     def __enter__(self) -> Self:
-        run_sync(self._enter(self._runtime.sync_waits()))
+        run_sync(self._enter(self._runtime.sync_executor()))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -180,10 +180,10 @@ class Transaction:
             raise
 
     async def __aenter__(self) -> Self:
-        waits = self._runtime.async_waits()
-        await self._opened.enter_async_context(waits.opened())
+        executor = self._runtime.async_executor()
+        await self._opened.enter_async_context(executor.opened())
         try:
-            await self._enter(waits)
+            await self._enter(executor)
         except BaseException:
             await self._opened.aclose()
             raise
@@ -200,7 +200,7 @@ class Transaction:
         finally:
             await self._opened.aclose()
 
-    async def _enter(self, waits: Executor) -> None:
+    async def _enter(self, executor: Executor) -> None:
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
@@ -211,17 +211,17 @@ class Transaction:
             self._nest(outer)
             return
         try:
-            await self._open(waits)
+            await self._open(executor)
         except BaseException:
             self._drop()
             raise
 
-    async def _open(self, waits: Executor) -> None:
-        real = self._runtime.engine(waits)
+    async def _open(self, executor: Executor) -> None:
+        real = self._runtime.engine(executor)
         engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
         blocking = engine
-        if not isinstance(waits, SyncExecutor):  # a plain live tool sends requests on its own thread
-            blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_waits()).service)
+        if not isinstance(executor, SyncExecutor):  # a plain live tool sends requests on its own thread
+            blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_executor()).service)
         intake = Intake(
             self.key,
             engine,

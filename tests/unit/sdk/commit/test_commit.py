@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.Lo
     view = proposing(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
     assert [one.proposal_id for one in seen] == ["prop_1"]
-    assert "the change prop_0 is not taken" in caplog.text
+    assert "proposal prop_0 is not accepted" in caplog.text
 
 
 @pytest.mark.parametrize(("judge", "reported"), [(True, NotStageable), (False, Edited)])

@@ -297,7 +297,7 @@ def test_the_reason_for_a_pending_compensation_is_reported(
     with monkeypatch.context() as patch:
         patch.setattr(desk.service, "compensate", away)
         failed = undone(desk)
-    assert "not taken back: the policy service did not" in failed.said
+    assert "not compensated: the policy service did not" in failed.said
     assert failed.error.outcomes["charge#1"] == "fired"
     assert "`countersign resume --tools MODULE` compensates what it can" in failed.said
     resume(desk.runtime)

@@ -203,7 +203,7 @@ def test_a_probe_that_exits_leaves_the_outcome_unknown(desk: Desk) -> None:
 
 
 SAYS_A_SECRET = pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [(raising(ValueError("no 4111")), "it raised ValueError"), (lambda: Unsure("ask 4111"), "cannot tell")],
 )
 

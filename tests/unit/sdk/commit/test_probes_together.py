@@ -91,7 +91,7 @@ def unsure_payment(desk: Desk) -> Payment:
 
 
 def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
-    engine = desk.runtime.engine(desk.runtime.sync_waits(), lambda: True)
+    engine = desk.runtime.engine(desk.runtime.sync_executor(), lambda: True)
     found = run_sync(resume_one(engine, TXN))
     assert (found.waiting, unsure_payment.asked) == (True, [])
     assert states(desk) == {"pay#1": "unknown"}

@@ -319,13 +319,13 @@ def test_a_second_run_waits_for_the_first_and_learns_its_owner(desk: Desk, refun
     with desk.step():
         refund("o-1", 100)
         with desk.another_process() as other:
-            waits = other.sync_waits()
+            waits = other.sync_executor()
 
             async def sleep(seconds: float) -> None:
                 slept.append(seconds)
 
             waits.sleep = sleep  # type: ignore[method-assign]
-            other.sync_waits = lambda: waits  # type: ignore[method-assign]
+            other.sync_executor = lambda: waits  # type: ignore[method-assign]
             found = resume(other)
             assert [one.waiting for one in found] == [True]
             with pytest.raises(errors.TransactionBusy, match="is being run by"):

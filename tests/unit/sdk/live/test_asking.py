@@ -155,7 +155,7 @@ def test_an_answer_about_another_effect_is_no_release(desk: Desk, notes: Path, n
         return view.model_copy(update={"effects": others})
 
     desk.service.evaluate = another  # type: ignore[method-assign]
-    with pytest.raises(errors.ServiceUnavailable, match="other effects than it was asked"):
+    with pytest.raises(errors.ServiceUnavailable, match="its response is about other effects"):
         once(desk, note)
     assert notes_in(notes) == []
 

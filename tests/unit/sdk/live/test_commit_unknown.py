@@ -72,7 +72,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), (root / "a").exists()) == ("unsettled", ["live"] * 2, False)
-    assert NOT_KNOWN in found.note and "where it never can, whoever has looked says so" in found.note
+    assert NOT_KNOWN in found.note and "if it never can, check by hand" in found.note
     assert "`countersign resume" in said and "`countersign resume" not in found.note
     silent.away = False
     (found,) = resume(desk.runtime)

@@ -160,10 +160,10 @@ def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
 REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
     "a block cannot run itself again": (
         lambda desk: desk.step("t", isolation=Retry(5)), "run_transaction(step, key=..., isolation=Retry(attempts=5))"),
-    "a word is no policy": (lambda desk: desk.step("t", isolation="serialize"), "write isolation=Abort()"),
-    "a class is no policy": (
+    "a word is not a policy": (lambda desk: desk.step("t", isolation="serialize"), "write isolation=Abort()"),
+    "a class is not a policy": (
         lambda desk: run_transaction(len, key="t", isolation=Retry, runtime=desk.runtime),  # type: ignore[call-overload]
-        "is no policy"),
+        "is not a policy"),
     "independent effects are not live": (
         lambda desk: desk.step("t", independent=True, isolation=Serialize()), "nothing to serialize"),
     "one attempt is no repeat": (lambda _: Retry(1), "Retry(attempts=1) must be 2 to 100"),

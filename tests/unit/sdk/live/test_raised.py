@@ -237,7 +237,7 @@ def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, 
         note("o-1", "first")
         refund("o-1", 100)
         with monkeypatch.context() as broken:
-            broken.setattr(Transactions, "undone_alone", full)
+            broken.setattr(Transactions, "mark_undone", full)
             caught(note)
     assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
     assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}

@@ -260,7 +260,7 @@ def test_a_dry_run_keeps_no_lock_and_waits_for_none(desk: Desk) -> None:
 def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
     (x, put_x), (_, put_y) = memories(desk, "x", "y")
     refused = pytest.raises(
-        errors.NotStageable, match=r"'y' was not claimed .* Serialize\(adapters=\[\.\.\.\]\)"
+        errors.NotStageable, match=r"'y' was not locked .* Serialize\(adapters=\[\.\.\.\]\)"
     )
     with refused, desk.step("t-1", isolation=Serialize(adapters=[x])):
         put_x("k")

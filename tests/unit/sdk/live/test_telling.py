@@ -158,7 +158,7 @@ def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: A
 def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
     breaks("close")
     desk.run((put, SECRET))
-    assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
+    assert "could not clean up" in caplog.text and "ValueError" in caplog.text
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 
 

@@ -46,7 +46,7 @@ def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) 
 
 
 def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
-    engine = desk.runtime.engine(desk.runtime.sync_waits())
+    engine = desk.runtime.engine(desk.runtime.sync_executor())
     record = close(engine, txn, **(SAID | changes))
     return record.state, record.note
 
@@ -74,7 +74,7 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
     assert resume(desk.runtime) == []
-    looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_waits()), txn))
+    looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_executor()), txn))
     assert (looked.after, looked.needs_attention) == ("closed", False)
     assert looked.note == "another process has finished it"
     for _ in range(2):

@@ -108,7 +108,7 @@ def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
 
 def test_a_journal_that_is_away_is_raised(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.approved("t-1")
-    journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_waits())
+    journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_executor())
     (txn,) = journal.transactions.unfinished()
 
     def away(*_: Any) -> Any:

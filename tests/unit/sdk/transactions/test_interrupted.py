@@ -257,14 +257,14 @@ def test_an_error_of_the_body_is_noted_and_live_work_is_undone(desk: Desk, outag
 def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
     """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
     journal, refund = desk.runtime.journal, refund_tool(desk)
-    journal.leases._heart._every = 0.01
+    journal.leases._heartbeat._every = 0.01
     with pytest.raises(ZeroDivisionError), desk.step() as txn:
         refund("o-1", 100)
         outage.left = 0
         raise ZeroDivisionError
     outage.left = math.inf
     until(lambda: journal.transactions.require(txn.txn).holder is None)
-    until(lambda: journal.leases._heart._thread is None)
+    until(lambda: journal.leases._heartbeat._thread is None)
 
 
 @on_both

@@ -208,7 +208,7 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
-        assert recover_sessions(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {
+        assert recover_sessions(poor.engine(poor.sync_executor()), found(desk, "t-1")).given_secrets == {
             adapter.name
         }
     live = LiveWork("t")

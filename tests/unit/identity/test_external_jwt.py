@@ -1,4 +1,4 @@
-"""Tokens of other issuers: what can be read in two ways is refused, what is not needed ignored, each cause named."""
+"""Tokens of external issuers: ambiguous ones are refused, unused members ignored, each reason named."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
     "a key id that breaks lines": ({"kid": "a\nb\ud800"}, "'acme' publishes no key with kid 'a\\nb\\ud800'"),
 }
 SIGNERS: dict[str, tuple[dict[str, Any], str]] = {
-    "a key id nobody published": ({}, "'acme' publishes no key with kid 'k2'"),
+    "an unpublished key id": ({}, "'acme' publishes no key with kid 'k2'"),
     "another key under the id": ({"kid": "k1"}, "its signature does not hold (issuer 'acme', kid 'k1')"),
     "a key for something else": (
         {"kid": "k1", "alg": "ES256"},
