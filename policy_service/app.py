@@ -1,8 +1,8 @@
-"""The composition root: builds the rooms once, in order, and hands them to each other.
+"""The composition root: builds every component once, in order, and connects them.
 
-Start: settings, keys, lock, migrations, database, epoch mark, bundle, feed, jobs; then the routes answer. A step that
-fails stops the start with a sentence; nothing is half open. Stop: streams end, jobs stop, the writer finishes what it
-has acknowledged, the mark is written.
+Start: settings, keys, lock, migrations, database, epoch mark, bundle, feed, jobs; then the routes accept requests. A
+step that fails stops the start with a sentence and closes what was opened. Stop: streams end, jobs stop, the writer
+finishes what it has acknowledged, the epoch mark is written.
 """
 
 from __future__ import annotations
@@ -16,25 +16,10 @@ from datetime import timedelta
 import structlog
 from fastapi import FastAPI
 
-from countersign.contract.wire import (
-    AnswerRequest,
-    BringKeyRequest,
-    CommentRequest,
-    CompensateRequest,
-    EvaluationRequest,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportRequest,
-    SettleRequest,
-    SubmitRequest,
-    VoteRequest,
-    WithdrawRequest,
-)
+from countersign.contract import wire
 from policy_service import __version__, from_settings, metrics, tracing
 from policy_service.audit.feed import Feed
-from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, Sequencer, SequencerLimits
+from policy_service.audit.log import SEQUENCER_LEASE, Sequencer, SequencerLimits, highest_index
 from policy_service.audit.telemetry import AuditTelemetry
 from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.http import (
@@ -42,12 +27,8 @@ from policy_service.channels.http import (
     backchannel_logout,
     openapi,
     policies,
-    problems,
-    proposals,
     redemptions,
-    request_metrics,
     reviews,
-    shadow_report,
     tasks,
     transactions,
     wellknown,
@@ -55,8 +36,13 @@ from policy_service.channels.http import (
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.api import Api
 from policy_service.channels.http.authentication import Authentication
-from policy_service.channels.http.duplicate_headers import RefuseDuplicateHeaders
-from policy_service.channels.http.response_headers import ResponseHeaders
+from policy_service.channels.http.middleware import (
+    RefuseDuplicateHeaders,
+    RequestMetrics,
+    ResponseHeaders,
+    UnhandledErrors,
+)
+from policy_service.channels.http.responses import install_error_handlers
 from policy_service.channels.slack import transports as slack_routes
 from policy_service.channels.slack.workers import SlackService
 from policy_service.channels.web import routes as web
@@ -74,14 +60,13 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.logs import log_loop_exception, set_up_logs
-from policy_service.pap.active_bundle import ActiveBundle
-from policy_service.pap.candidate import Candidate
+from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.active_commit import refresh_bundle
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
@@ -89,38 +74,38 @@ from policy_service.workflow.shadow import comparison
 
 log = structlog.get_logger(__name__)
 
-_ROUNDS_MISSED, _ROUND_S = 3, 30.0  # a look may itself wait for a slow database
+_ROUNDS_MISSED, _ROUND_S = 3, 30.0  # one health check may itself wait for a slow database
 _BODIES = (
-    AnswerRequest,
-    BringKeyRequest,
-    CommentRequest,
-    CompensateRequest,
-    EvaluationRequest,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportRequest,
-    SettleRequest,
-    SubmitRequest,
-    VoteRequest,
-    WithdrawRequest,
+    wire.AnswerRequest,
+    wire.BringKeyRequest,
+    wire.CommentRequest,
+    wire.CompensateRequest,
+    wire.EvaluationRequest,
+    wire.RedeemRequest,
+    wire.ReleaseRequest,
+    wire.RenewRequest,
+    wire.ReportRequest,
+    wire.SettleRequest,
+    wire.SubmitRequest,
+    wire.VoteRequest,
+    wire.WithdrawRequest,
 )
 _DESCRIPTION = (
-    "Agents stage irreversible effects; policies in git release the harmless ones at once and ask people about the "
-    "rest; the answer is a signed, single-use release bound to the exact bytes."
+    "Agents stage irreversible effects. Policies in git release harmless ones at once and require people's approval "
+    "for the rest. A release is a signed, single-use token bound to the exact bytes."
 )
 
 
 class Service:
-    """One running service. Built by :func:`create_app`; started and stopped by its lifespan."""
+    """One running service, built by :func:`create_app`, started and stopped by its lifespan."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.health = Health(clock or utc_now, _ROUNDS_MISSED * settings.watch_s + _ROUND_S)
-        ring = read_keys(settings.key_dir)  # first: where nobody ran `init`, nothing is made that looks as if
-        with ExitStack() as opened:  # whatever refuses the start closes what was opened before
+        ring = read_keys(settings.key_dir)  # first: without `init`, nothing may be created
+        with ExitStack() as opened:  # closed again when a later step fails
             opened.enter_context(embedded_lock(settings))
-            # without a clock, this host's counts, or the database server's own
+            # without a clock, the time of this host or of the database server is used
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
             mark = reconcile_epoch(self.db, settings.key_dir)
@@ -130,11 +115,11 @@ class Service:
             outside = load_allowlist(settings, clock or utc_now, self.health, from_settings.read_secret_file)
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
-            self.telling = WebhookSender(settings, self.health)
+            self.webhooks = WebhookSender(settings, self.health)
             route = route_from_settings(settings)
             opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
-        # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
+        # An embedded database has one process by its lock: after a crash it resumes its own leases at once.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
@@ -146,7 +131,7 @@ class Service:
             require_cases=settings.cases_required,
         )
         self._closing.callback(self.active.close)
-        # the mark follows the feed, which follows whichever replica numbers
+        # the epoch mark follows the feed, and the feed follows the replica that assigns indexes
         self.feed = Feed(
             self.db,
             poll_s=settings.sequencer_s,
@@ -243,7 +228,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything that needs the event loop. A step that fails stops what was started before it."""
+        """Run everything that needs the event loop. A step that fails stops what was started before it."""
         loaded = await refresh_bundle(self.ctx, starting=True)
         if loaded.active is None:
             raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
@@ -259,8 +244,8 @@ class Service:
                 self.mark.run,
                 self.watch.run,
                 self._ask_about_open,
-                self._look,
-                lambda: self.telling.run(self.ctx, self._holder),
+                lambda: refresh_on_request(self.ctx),
+                lambda: self.webhooks.run(self.ctx, self._holder),
                 self._run_slack,
             )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
@@ -275,31 +260,29 @@ class Service:
             yield
 
     async def _ask_about_open(self) -> None:
-        """The bundle may have changed while nobody was running. Nobody waits for it: a slow source must not keep the
-        doors shut until whoever looks after the process kills it.
+        """Evaluate open effects again, because the bundle may have changed while no process ran.
+
+        The start does not wait for it: a slow fact source would delay readiness until a supervisor kills the process.
         """
         try:
             await reevaluate_open_effects(self.ctx)
         except Exception:
-            log.exception("job_failed", job="activate")  # which asks again at its next look
+            log.exception("job_failed", job="activate")  # the job retries at its next run
 
     async def _run_slack(self) -> None:
         if self.slack is not None:
             await self.slack.run(self._holder)
 
-    async def _look(self) -> None:
-        await refresh_on_request(self.ctx)
-
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: advisory_locks.release_lease(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: advisory_locks.release_lease(tx, SEQUENCER_LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()
 
     async def close(self) -> None:
-        """Let go of what was opened."""
+        """Close what was opened."""
         try:
             await self.sign_in.close()
             await self.trusted_issuers.close()
@@ -317,9 +300,8 @@ _ROUTES = (
     transactions.routes,
     redemptions.routes,
     reviews.routes,
-    proposals.routes,
+    reviews.proposal_routes,
     tasks.routes,
-    shadow_report.routes,
     log_routes.routes,
     agent_keys.routes,
     backchannel_logout.routes,
@@ -332,7 +314,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     """The service as an ASGI application. ``clock`` replaces this host's and the database's.
 
     Raises:
-        StartError: it refuses to start; the sentence says what to do.
+        StartError: the service cannot start; the sentence says what to do.
     """
     set_up_logs()
     service = Service(settings, clock)
@@ -356,9 +338,10 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # see tracing.py
     )
     app.state.service = service
-    problems.install_error_handlers(app)
+    install_error_handlers(app)
     app.state.api = Api(
-        gate=Authentication(service.ctx, service.authenticator, service.sessions),
+        ctx=service.ctx,
+        authentication=Authentication(service.ctx, service.authenticator, service.sessions),
         issuers=service.trusted_issuers,
         sign_in=service.sign_in,
         webhook_secret=service.webhook_secret,
@@ -366,13 +349,13 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         metrics_token=service.metrics_token,
     )
     for routes in _ROUTES:
-        app.routes.extend(routes.routes)  # `include_router` would take every route apart a second time
+        app.routes.extend(routes.routes)  # `include_router` would analyze every route a second time
     if service.slack is not None and service.slack.signatures is not None:
-        app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
+        app.routes.extend(slack_routes.router(service.slack.dispatcher, service.slack.signatures).routes)
     web.install(app, Pages(service.ctx, service.sessions, service.sign_in))
     openapi.install_openapi(app, _BODIES)
-    app.add_middleware(problems.UnhandledErrors)
+    app.add_middleware(UnhandledErrors)
     app.add_middleware(RefuseDuplicateHeaders)
     app.add_middleware(ResponseHeaders, authenticator=service.authenticator)
-    app.add_middleware(request_metrics.RequestMetrics)
+    app.add_middleware(RequestMetrics)
     return app

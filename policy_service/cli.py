@@ -1,7 +1,7 @@
-"""``policy-service``: set up, serve, and the operator's verbs.
+"""The command line ``policy-service``: setup, serve, dev, agents, and all other commands by import.
 
-Every verb prints what it did or a sentence that says what to do; ``--json`` prints one JSON value. Exit codes: 0 done,
-1 refused, 2 wrongly called.
+Every command prints its result or a sentence that says what to do; ``--json`` prints one JSON value. Exit codes: 0
+success, 1 refused, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
 
 def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, CheckResult]:
     from policy_service.channels.slack.credentials import (
-        test_setup,  # with Slack's SDK, which no other verb waits for
+        check_setup,  # imports Slack's SDK, which would slow down every other command
     )
 
-    return test_setup(app, place, route)
+    return check_setup(app, place, route)
 
 
-# No pretty traces: they print local variables, and some of those are secrets.
+# No pretty tracebacks: they print local variables, and some of those are secrets.
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="The policy service of Countersign.",
 )
-agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors, and give them keys.")
+agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors and manage their keys.")
 key_app = typer.Typer(no_args_is_help=True, help="Keys of agents.")
 app.add_typer(agent_app, name="agent")
 app.add_typer(freeze_and_revoke.freeze_app, name="freeze")
@@ -94,18 +94,18 @@ _OWN_LOGS = frozenset({"serve", "dev"})
 @app.callback()
 def _configure_logs(context: typer.Context) -> None:
     """The policy service of Countersign."""
-    # What a verb prints is read by programs: whatever is logged on the way goes to stderr.
+    # Programs read what a command prints, so logs go to stderr.
     if context.invoked_subcommand not in _OWN_LOGS:
         set_up_logs()
 
 
 KeyOut = Annotated[Path | None, typer.Option(help="Write a fresh private key here (PEM, mode 0600).")]
-Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, when the agent made its own.")]
+Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, if the agent made its own.")]
 
 
 @contextlib.contextmanager
 def _public_key(key_out: Path | None, jwk: str | None) -> Iterator[dict[str, str] | None]:
-    """The public key to enrol. A private key made for it stays on disk only when the enrolment succeeds."""
+    """The public key to enrol. A private key made for it is deleted again when the enrolment fails."""
     if key_out is None:
         yield None if jwk is None else _read_jwk(jwk)
         return
@@ -120,7 +120,7 @@ def _public_key(key_out: Path | None, jwk: str | None) -> Iterator[dict[str, str
 
 
 def _make_key(path: Path) -> dict[str, str]:
-    """Write a fresh private key there; its public half."""
+    """Write a new private key to a file and return its public half."""
     key = PrivateKey.generate()
     try:
         create_secret(path, key.to_pem())
@@ -135,12 +135,12 @@ def _read_jwk(text: str) -> dict[str, str]:
     try:
         return PublicKey.from_jwk(json.loads(text)).jwk()
     except ValueError as error:
-        raise StartError(f"this is no Ed25519 public key as a JWK: {error}") from error
+        raise StartError(f"this is not an Ed25519 public key as a JWK: {error}") from error
 
 
 @app.command()
 def init(as_json: AsJson = False) -> None:
-    """Make the data folder, the keys and the database; safe to repeat."""
+    """Create the data folder, the keys and the database. Safe to repeat."""
     with report_errors():
         settings = load_settings()
         made, mark = _create_data(settings)
@@ -148,12 +148,12 @@ def init(as_json: AsJson = False) -> None:
         print_result(
             done,
             as_json,
-            f"ready in {settings.data_dir}; keys made: {', '.join(made) or 'none, all were there'}",
+            f"ready in {settings.data_dir}; keys made: {', '.join(made) or 'none, all existed'}",
         )
 
 
 def _create_data(settings: Settings) -> tuple[list[str], Mark]:
-    """The data folder, the keys and the database, where they are missing; the keys that were made."""
+    """Create the data folder, the keys and the database if missing. Returns the new keys and the epoch mark."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = make_keys(settings.key_dir)
     with embedded_lock(settings), open_database(settings) as db:
@@ -171,7 +171,7 @@ def serve() -> None:
         _set_up_logging()
         asgi = create_app(settings)
         gc.collect()
-        gc.freeze()  # what is loaded stays: no collection walks it again (5 % of a submission's processor time)
+        gc.freeze()  # exclude loaded modules from garbage collection (5 % of a submission's processor time)
         config = _uvicorn_config(asgi, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(
@@ -180,7 +180,7 @@ def serve() -> None:
 
 
 def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
-    # The whole house; every verb that does not serve starts in half the time without it.
+    # Imported here, because every other command starts in half the time without it.
     import uvicorn
 
     from policy_service.channels.http.connections import BoundedConnection
@@ -194,7 +194,7 @@ def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # the public URL is configured, never guessed from headers
+        proxy_headers=False,  # the public URL is configured, never taken from headers
         timeout_graceful_shutdown=5,
         lifespan="off",
     )
@@ -205,14 +205,14 @@ def dev(
     script: Annotated[Path, typer.Argument(help="The agent's Python file.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
     policies: Annotated[
-        Path | None, typer.Option(help="The bundle's folder; else policies/ beside the script.")
+        Path | None, typer.Option(help="The bundle's folder. Default: policies/ next to the script.")
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The port wanted; another one if it is taken.")
+        int, typer.Option(min=1, max=65535, help="The preferred port; another one if it is in use.")
     ] = 8420,
     role: Annotated[list[str] | None, typer.Option(help="A role policies see; may be repeated.")] = None,
 ) -> None:
-    """Try an agent: the service, the script and a starter policy in this terminal, reloaded at every save."""
+    """Develop an agent: run the service, the script and a starter policy here; reload at every save."""
     from policy_service.app import create_app
     from policy_service.channels.admin.dev.folder import exclusive_use, prepare_folder
     from policy_service.channels.admin.dev.server import dev_settings, run_dev_session
@@ -227,7 +227,7 @@ def dev(
                 _create_data(settings)
             asgi = create_app(settings)
             config = _uvicorn_config(asgi, settings)
-            sitting = run_dev_session(
+            session = run_dev_session(
                 asgi,
                 config,
                 asgi.state.service.ctx,
@@ -238,7 +238,7 @@ def dev(
                 arguments=arguments or [],
             )
             with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-                runner.run(sitting)
+                runner.run(session)
 
 
 def _print_welcome(settings: Settings) -> None:
@@ -248,14 +248,14 @@ def _print_welcome(settings: Settings) -> None:
     for sub, name in _dev_people(settings):
         try:
             link = run_admin_command(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
-        except ServiceError as error:  # a full disk, say: no reason to take the service away from everybody
-            typer.echo(f"no link for {sub} ({error}); another try: policy-service signin {sub}", err=True)
+        except ServiceError as error:  # for example a full disk: no reason to stop the service for everyone
+            typer.echo(f"no link for {sub} ({error}); retry with: policy-service signin {sub}", err=True)
         else:
             typer.echo(f"sign in as {sub}: {link}")
 
 
 def _dev_people(settings: Settings) -> list[tuple[str, str]]:
-    """The people of the bundle that the development sign-in can be, or whoever runs the service."""
+    """The bundle's people that the development sign-in can sign in; otherwise the user who runs the service."""
     prefix = f"{DEV_ISSUER}|"
     people = build_bundle(configured_bundle_files(settings)).directory.people
     found = [(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
@@ -269,8 +269,8 @@ def _set_up_logging(file: TextIO | None = None) -> None:
 
 @app.command()
 def signin(
-    person: Annotated[str, typer.Argument(help="Who signs in: the subject, as groups.toml has it.")],
-    name: Annotated[str | None, typer.Option(help="The name people read.")] = None,
+    person: Annotated[str, typer.Argument(help="Who signs in: the subject as in groups.toml.")],
+    name: Annotated[str | None, typer.Option(help="The display name.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a one-time link of the development sign-in."""
@@ -280,7 +280,7 @@ def signin(
         if person not in known:
             names = ", ".join(sorted(known))
             typer.echo(
-                f"{person} is in no group of the bundle and may approve nothing; known: {names}", err=True
+                f"{person} is in no group of the bundle and cannot approve anything; known: {names}", err=True
             )
         link = run_admin_command(
             settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)}
@@ -288,12 +288,12 @@ def signin(
         print_result(link, as_json, link["url"])
 
 
-# What an address's query may hold that is no secret; a password may stand there too.
+# Query parameters of a database URL that are not secret; others may hold a password.
 _PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout", "application_name"})
 
 
 def _without_secrets(name: str, value: Any) -> str:
-    """A setting's value without the password an address may hold."""
+    """A setting's value without the password that a URL may hold."""
     if name == "policies_repository" and value:
         return repository_of(value).shown
     if name == "https_proxy" and value:
@@ -307,7 +307,7 @@ def _without_secrets(name: str, value: Any) -> str:
 
 @app.command(name="settings")
 def show_settings(as_json: AsJson = False) -> None:
-    """Every setting: its environment variable, its value here, and what it means."""
+    """List every setting: its environment variable, its value here, and its meaning."""
     with report_errors():
         settings = load_settings()
         rows = [
@@ -325,15 +325,15 @@ def show_settings(as_json: AsJson = False) -> None:
 
 @agent_app.command("enroll")
 def agent_enroll(
-    name: Annotated[str, typer.Argument(help="The agent's name; it stands in every effect it stages.")],
-    owner: Annotated[str | None, typer.Option(help="The person who answers for it: ISSUER|SUBJECT.")] = None,
+    name: Annotated[str, typer.Argument(help="The agent's name; every effect it stages carries it.")],
+    owner: Annotated[str | None, typer.Option(help="The responsible person: ISSUER|SUBJECT.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="A role policies see; may be repeated.")] = None,
     team: Annotated[list[str] | None, typer.Option(help="A team policies see; may be repeated.")] = None,
     key_out: KeyOut = None,
     jwk: Jwk = None,
     as_json: AsJson = False,
 ) -> None:
-    """Enrol an agent or executor, with its first key if you like."""
+    """Enrol an agent or executor, optionally with its first key."""
     with report_errors():
         settings = load_settings()
         with _public_key(key_out, jwk) as public:
@@ -347,11 +347,11 @@ def agent_enroll(
 def agent_api_key(
     name: Annotated[str, typer.Argument(help="The agent.")],
     revoke: Annotated[
-        bool, typer.Option("--revoke", help="End every bearer key of the agent instead.")
+        bool, typer.Option("--revoke", help="Revoke every bearer key of the agent instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a bearer key for trials on loopback; it is shown this once."""
+    """Create a bearer key for development on loopback. It is shown only once."""
     with report_errors():
         if revoke:
             done = run_admin_command(load_settings(), "api-key-revoke", {"name": name})
@@ -368,11 +368,11 @@ def key_add(
     jwk: Jwk = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give an agent one more key."""
+    """Add a key to an agent."""
     with report_errors():
         settings = load_settings()
         if key_out is None and jwk is None:
-            raise typer.BadParameter("name the public key with --jwk, or let one be made with --key-out")
+            raise typer.BadParameter("name the public key with --jwk, or create a key with --key-out")
         with _public_key(key_out, jwk) as public:
             done = run_admin_command(settings, "agent-key-add", {"name": name, "jwk": public})
         print_result(done, as_json, f"{name} has the key {done['kid']}")

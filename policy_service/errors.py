@@ -1,24 +1,23 @@
-"""What can go wrong in the service, for two audiences.
+"""The service's errors, for programs and for people.
 
-Every error has a stable code for programs (``countersign.contract.ErrorCode``) and a sentence for people:
-what happened, to which thing, what to do next. One table turns codes into HTTP statuses. The tree::
+Every error has a stable code for programs (``countersign.contract.ErrorCode``) and a sentence for people: what
+happened, to which object, what to do next. One table maps codes to HTTP statuses. The classes::
 
     ServiceError
-      RequestError            the caller can mend it (4xx)
-        UnauthenticatedError    who are you
-        ForbiddenError          not you
-        NotFoundError           not here
-        InvalidRequestError     not like this
-        QuotaError              not so much at once
-        ConflictError           not now, or not any more
-      WorldError              the caller did nothing wrong (5xx)
-        StorageUnavailableError the change was not made, or nobody knows: ask again by the same key
-        PoliciesBehindError     another replica has newer policies in force: ask again in a moment
+      RequestError            the caller can correct it (4xx)
+        UnauthenticatedError    the sender is unknown
+        ForbiddenError          the caller may not do this
+        NotFoundError           it does not exist, or the caller may not see it
+        InvalidRequestError     the request is invalid
+        QuotaError              a limit of the agent is reached
+        ConflictError           the object is in another state
+      ServerError             not the caller's fault (5xx)
+        StorageUnavailableError the change was not made, or is unknown: retry with the same key
+        PoliciesBehindError     another replica has activated newer policies: retry in a moment
         InternalError
       StartError              the service refuses to start; never reaches the wire
 
-A code and a class that do not belong together are refused where the error is made: a conflict can never
-leave as a 500.
+An error with a code of another class is refused when it is created: a conflict can never become a 500.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ HTTP_STATUS: Mapping[ErrorCode, int] = MappingProxyType(
 )
 
 RETRY_AFTER_S = 15
-"""When a caller who holds too much may ask again: a stream whose reader has gone is noticed within a heartbeat."""
+"""Retry-After of a caller at a limit. A stream whose reader disconnected is detected within one heartbeat of 15 s."""
 POLICIES_RETRY_S = 5
-"""When a caller may ask a replica again that fetches policies: another one may answer at once."""
+"""Retry-After while a replica fetches newer policies. Another replica may respond at once."""
 
 _RESERVED_MEMBERS = frozenset({"type", "title", "status", "detail", "code", "instance"})
 
 
 class ServiceError(Exception):
-    """An error with a code, a sentence, and members a program may read."""
+    """An error with a code, a sentence, and further members for programs."""
 
     statuses: ClassVar[frozenset[int]] = frozenset(_BY_STATUS)
     default_code: ClassVar[str] = "internal"
@@ -100,42 +99,42 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
-    """The caller's to mend."""
+    """An error that the caller can correct."""
 
     statuses = frozenset(status for status in _BY_STATUS if status < 500)
     default_code = "invalid_request"
 
 
 class UnauthenticatedError(RequestError):
-    """Nobody, or nobody we could make sure of."""
+    """The sender is not authenticated."""
 
     statuses = frozenset({401})
     default_code = "unauthenticated"
 
 
 class ForbiddenError(RequestError):
-    """Known, and not allowed."""
+    """The caller is authenticated, but not allowed."""
 
     statuses = frozenset({403})
     default_code = "forbidden"
 
 
 class NotFoundError(RequestError):
-    """No such thing, or none this caller may know of: the answer is the same."""
+    """It does not exist, or this caller may not see it. Both look the same to the caller."""
 
     statuses = frozenset({404})
     default_code = "not_found"
 
 
 class InvalidRequestError(RequestError):
-    """The request itself is wrong; sending it again will not help."""
+    """The request is invalid. Repeating it does not help."""
 
     statuses = frozenset({400, 405, 406, 413, 415, 421, 422, 429})
     default_code = "invalid_request"
 
 
 class QuotaError(RequestError):
-    """An agent reached a limit of its own. The problem's members say which setting it is, and when to ask again."""
+    """An agent reached one of its limits. The problem's members name the setting and when to retry."""
 
     statuses = frozenset({429})
     default_code = "rate_limited"
@@ -149,45 +148,45 @@ class QuotaError(RequestError):
         retry_after_seconds: int,
         code: ErrorCode | None = None,
     ) -> None:
-        told = f"{detail}. An operator changes the limit by the setting {setting}"
+        text = f"{detail}. An operator changes the limit by the setting {setting}"
         super().__init__(
-            told, code=code, setting=setting, limit=limit, retry_after_seconds=retry_after_seconds
+            text, code=code, setting=setting, limit=limit, retry_after_seconds=retry_after_seconds
         )
         self.setting = setting
         self.retry_after_seconds = retry_after_seconds
 
 
 class ConflictError(RequestError):
-    """The thing is no longer, or not yet, in the state the request supposes."""
+    """The object is no longer, or not yet, in the state that the request expects."""
 
     statuses = frozenset({409})
     default_code = "illegal_state"
 
 
 class ServerError(ServiceError):
-    """The world's fault, or ours."""
+    """An error of the service or of a system it depends on."""
 
     statuses = frozenset({500, 503})
     default_code = "internal"
 
 
 class StorageUnavailableError(ServerError):
-    """Nothing of this unit of work was acknowledged; repeat it under the same key."""
+    """Nothing of this unit of work was acknowledged. Retry with the same key."""
 
     statuses = frozenset({503})
     default_code = "storage_unavailable"
 
 
 class PoliciesBehindError(ServerError):
-    """Another replica has put policies in force that this one does not have yet; nothing was spent."""
+    """Another replica has activated policies that this one does not have yet. Nothing was redeemed."""
 
     statuses = frozenset({503})
     default_code = "policies_behind"
 
 
 class InternalError(ServerError):
-    """A fault of the service."""
+    """An unexpected error of the service."""
 
 
 class StartError(ServiceError):
-    """The service refuses to start. The sentence names the command that helps."""
+    """The service or a command cannot start. The sentence names the next step."""

@@ -1,4 +1,4 @@
-"""What the settings only name, opened: the sources of bundles, and secrets in files."""
+"""Open what the settings name: the sources of bundles, and secrets in files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from policy_service.tokens.secret_files import read_secret
 
 
 def bundle_source(settings: Settings, clock: Clock) -> BundleSource:
-    """Where the bundles come from."""
+    """The source of the active bundle."""
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir)
     return open_git_source(settings, clock, _policies_token(settings))
 
 
 def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
-    """Where the candidate comes from."""
+    """The source of the shadow candidate."""
     if settings.shadow_dir is not None:
         return FolderSource(settings.shadow_dir)
     if not settings.shadow_ref:
@@ -30,12 +30,12 @@ def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
 
 
 def read_secret_file(path: Path) -> bytes:
-    """A secret that somebody else gave this service, from the file the settings name.
+    """Read a secret from the file that a setting names.
 
     Raises:
-        StartError: it is missing, is not a plain file, belongs to somebody else, or others can read it.
+        StartError: the file is missing, not a plain file, owned by another user, or readable by others.
     """
-    return read_secret(path, what="the secret", get="write it there, readable by this user alone: chmod 600")
+    return read_secret(path, what="the secret", get="write it there, readable only by this user: chmod 600")
 
 
 def _policies_token(settings: Settings) -> str | None:
@@ -44,7 +44,7 @@ def _policies_token(settings: Settings) -> str | None:
 
 
 def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
-    """The sign-in providers by name, each with the secret this service is known by there."""
+    """The sign-in providers by name, each with its client secret."""
     providers = {}
     for provider in settings.providers:
         if provider.client_secret is not None:
@@ -56,12 +56,12 @@ def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
 
 
 def metrics_token(settings: Settings) -> bytes | None:
-    """What a scraper of /metrics shows."""
+    """The bearer token of /metrics."""
     file = settings.metrics_token_file
     return None if file is None else read_secret_file(file).strip()
 
 
 def webhook_secret(settings: Settings) -> bytes | None:
-    """What a forge signs its pushes with."""
+    """The secret that incoming webhooks are signed with."""
     file = settings.policies_webhook_secret_file
     return None if file is None else require_strong_secret(read_secret_file(file).strip())

@@ -1,10 +1,10 @@
-"""What is wrong with this service, since when, and what to do about it.
+"""Health checks of this service: what fails, since when, and what to do about it.
 
-Whoever finds something out notes it here at that moment, so "since" is true however seldom anybody asks. One table says
-which checks there are and which of them mean that the service must not take traffic: those whose answers could be wrong
-or lost. Everything else is a warning: it works, and somebody should look.
+Each component reports a failure when it happens, so "since" does not depend on how often health is read. The table
+CHECKS says which checks stop traffic: those whose failure could make responses wrong or lose them. All others are
+warnings.
 
-What is noted may be read by anybody: it holds names, numbers and digests, and quotes nothing.
+Findings are public: they hold names, numbers and digests, and quote nothing.
 """
 
 from __future__ import annotations
@@ -21,64 +21,66 @@ from policy_service import metrics
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that can be wrong. ``stops``: the service must then not take traffic."""
+    """One health check. ``stops``: while it fails the service must not receive traffic. ``do``: the remedy."""
 
     stops: bool
     do: str
 
 
 CHECKS: Final[dict[str, Check]] = {
-    "database": Check(True, "see that the database runs and can be reached; the service goes on by itself"),
-    "writer": Check(True, "see the service's log, free the disk or mend the database; restart if it hangs"),
-    "log": Check(True, "see the service's log for sequencer_pass_failed; restart if nothing is there"),
-    "epoch": Check(
-        True, "make the keys folder writable for the service; see docs/reference/observability.md"
+    "database": Check(
+        True, "check that the database runs and is reachable; the service then recovers by itself"
     ),
+    "writer": Check(
+        True, "see the service's log, free disk space or repair the database; restart if it hangs"
+    ),
+    "log": Check(True, "see the service's log for sequencer_pass_failed; restart if it has no such entry"),
+    "epoch": Check(True, "make the keys folder writable by the service; see docs/reference/observability.md"),
     "clock": Check(True, "set this host's clock (chronyc tracking), or the database server's"),
     "watch": Check(True, "the process hangs or its event loop is blocked: restart it"),
     "disk": Check(False, "free space on the disk of the data folder before writes fail"),
     "keys": Check(
-        False, "give the keys folder back its files and modes, or restart to sign with the new key"
+        False, "restore the files and modes of the keys folder, or restart to sign with the new key"
     ),
     "bundle": Check(
         False,
-        "GET /v1/policies as a person tells what is wrong and where; mend it with a new commit, or see "
+        "read the error with GET /v1/policies as a person; fix it with a new commit, or see "
         "docs/how-to/policies-from-git.md",
     ),
     "activation": Check(
-        False, "wait, and see the service's log for asking_failed; redemption asks again meanwhile"
+        False, "wait, and see the service's log for asking_failed; redemption evaluates again meanwhile"
     ),
     "shadow": Check(
-        False, "run policy-service check on the candidate's folder and mend it, or unset shadow_dir"
+        False, "run policy-service check on the candidate's folder and fix it, or unset shadow_dir"
     ),
-    "sweeps": Check(
-        False, "see the service's log for job_failed; expiry is still checked wherever it matters"
-    ),
-    "outbox": Check(False, "see the service's log for outbox_delivery_failed and mend the receiver"),
+    "sweeps": Check(False, "see the service's log for job_failed; expiry is still checked at every use"),
+    "outbox": Check(False, "see the service's log for outbox_delivery_failed and repair the receiver"),
     "webhooks": Check(
         False,
-        "policy-service webhooks list tells why; mend the receiver, then policy-service webhooks retry NAME",
+        "see the error with policy-service webhooks list; repair the receiver, then policy-service webhooks retry NAME",
     ),
     "slack": Check(
         False,
-        "decide on the web; policy-service slack status tells what Slack says, and what waits is told once when Slack "
-        "takes it again: docs/how-to/slack.md",
+        "decide on the web; policy-service slack status shows Slack's error. Waiting messages are sent once when Slack "
+        "accepts them again: docs/how-to/slack.md",
     ),
     "frozen": Check(
         False,
-        "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",
+        "policy-service freeze list shows the reason; end it with policy-service unfreeze when it is safe",
     ),
-    "facts": Check(False, "see the service's log for fact_source_failed, and that the source can be reached"),
+    "facts": Check(
+        False, "see the service's log for fact_source_failed, and check that the source is reachable"
+    ),
     "groups": Check(
-        False, "see the service's log for directory_unreadable, and that it has the groups asked for"
+        False, "see the service's log for directory_unreadable, and check that the directory has these groups"
     ),
-    "issuers": Check(False, "see that the identity provider can be reached from this host"),
+    "issuers": Check(False, "check that the identity provider is reachable from this host"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check has to say."""
+    """A failing check."""
 
     check: str
     wrong: str
@@ -86,20 +88,20 @@ class Finding:
 
     @property
     def stops(self) -> bool:
-        """Whether the service must not take traffic."""
+        """Whether the service must not receive traffic."""
         return CHECKS[self.check].stops
 
     @property
     def do(self) -> str:
-        """What a person does about it."""
+        """The remedy."""
         return CHECKS[self.check].do
 
 
 class Health:
-    """The findings of one service. From any thread."""
+    """The findings of one service. Thread-safe."""
 
     def __init__(self, clock: Callable[[], datetime], patience_s: float) -> None:
-        """``patience_s``: how long nobody may look before that is a finding itself."""
+        """``patience_s``: after so many seconds without a run of the health monitor, that is a finding itself."""
         self._clock = clock
         self._patience_s = patience_s
         self._looked = (time.monotonic(), clock())
@@ -109,7 +111,7 @@ class Health:
             metrics.CHECK_FAILING.labels(check).set(0)
 
     def bad(self, check: str, wrong: str, about: str = "", since: datetime | None = None) -> None:
-        """Note that something is wrong; what was wrong already keeps its beginning."""
+        """Report a failure. A check that already fails keeps its start time."""
         with self._lock:
             before = self._findings.get((check, about))
             began = before.since if before is not None else since or self._clock()
@@ -117,7 +119,7 @@ class Health:
         metrics.CHECK_FAILING.labels(check).set(1)
 
     def good(self, check: str, about: str = "") -> None:
-        """Note that it is well again."""
+        """Report that the check passes again."""
         if (check, about) not in self._findings:
             return
         with self._lock:
@@ -126,50 +128,50 @@ class Health:
         metrics.CHECK_FAILING.labels(check).set(left)
 
     def say(self, check: str, wrong: str | None, about: str = "", since: datetime | None = None) -> None:
-        """:meth:`bad` with a sentence, :meth:`good` with None."""
+        """Call :meth:`bad` for a sentence, :meth:`good` for None."""
         if wrong is None:
             self.good(check, about)
         else:
             self.bad(check, wrong, about, since)
 
     def signal(self, check: str, about: str = "") -> Signal:
-        """One thing to speak about, for whoever knows of nothing else."""
+        """A reporter for one check, for a component that should not see the others."""
         return Signal(self, check, about)
 
     def now(self) -> datetime:
-        """The time findings are noted by."""
+        """The clock of the findings."""
         return self._clock()
 
     def looked(self) -> None:
-        """The watch has been round."""
+        """Record that the health monitor ran."""
         self._looked = (time.monotonic(), self._clock())
         self.good("watch")
 
     def findings(self) -> list[Finding]:
-        """Everything that is wrong now, what stops first, then the oldest."""
+        """All failing checks: those that stop traffic first, then the oldest."""
         at, when = self._looked
         if time.monotonic() - at > self._patience_s:
-            self.bad("watch", "nobody has looked after this service for too long", since=when)
+            self.bad("watch", "the health monitor has not run for too long", since=when)
         with self._lock:
             found = list(self._findings.values())
         return sorted(found, key=lambda one: (not one.stops, one.since, one.check, one.wrong))
 
 
 class Signal:
-    """One place in :class:`Health`; without one, nobody listens."""
+    """Reports one check of :class:`Health`; without one it only keeps its state."""
 
     def __init__(self, health: Health | None = None, check: str = "", about: str = "") -> None:
         self._health, self._check, self._about = health, check, about
         self.wrong: str | None = None
 
     def bad(self, wrong: str) -> None:
-        """It is not well, and why."""
+        """Report a failure."""
         self.wrong = wrong
         if self._health is not None:
             self._health.bad(self._check, wrong, self._about)
 
     def good(self) -> None:
-        """It is well."""
+        """Report that the check passes."""
         if self.wrong is None:
             return
         self.wrong = None

@@ -1,16 +1,14 @@
-"""The one place where the service builds clients of other hosts. None of them reads the environment.
+"""HTTP clients of the service. Every client of another host is created here, and none reads the environment.
 
 ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``, ``SSL_CERT_DIR`` and ``.netrc`` are
 ignored, also where a library reads them by default (slack-sdk, dulwich, requests). Plain http always goes direct. https
-goes direct unless the setting ``https_proxy`` names a proxy, and trusts the host's authorities unless ``ca_file`` names
+goes direct unless the setting ``https_proxy`` names a proxy. It trusts the host's authorities unless ``ca_file`` names
 others.
 
-One request to a host an operator named: resolved once, and sent to exactly the address that was looked at.
-
-Rules kept here: the name is resolved for each request, every address it has must be public or in a network its setting
-names, and the connection goes to one that was looked at (a name that changes its mind between look and call leads
-nowhere new); TLS is verified for the name; no redirect, no proxy (it would choose the address), no compression, no
-cookie, no connection kept. Limits of time and size are the caller's: nothing of the answer's body is read here.
+:func:`open_response` requests a URL that an operator configured, protected against SSRF: it resolves the name for each
+request, requires every address to be public or in a network its setting names, and connects to an address it checked,
+so DNS rebinding leads nowhere else. TLS is verified for the name. It uses no redirects, no proxy (which would choose
+the address), no compression, no cookies and no connection reuse. The caller limits time and size.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -39,58 +37,49 @@ if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
     from urllib3 import PoolManager
 
+    from policy_service.remote_hosts import RemoteHost
+    from policy_service.settings import Settings
+
 
 S = TypeVar("S", bound="SocketModeClient")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How https leaves this host."""
+    """The proxy and the authorities for https."""
 
     proxy: str | None = field(default=None, repr=False)  # may hold a password
     ca_file: Path | None = None
 
     def proxy_for(self, url: str) -> str | None:
-        """The proxy of a request to that address; None for plain http, which a proxy could read and forge."""
+        """The proxy for a URL; None for plain http, which a proxy could read and forge."""
         return self.proxy if url.startswith(("https:", "wss:")) else None
 
 
 DIRECT = Route()
 
 
-class RouteSettings(Protocol):
-    """The settings that :func:`route_of` reads."""
-
-    @property
-    def https_proxy(self) -> str | None:
-        """The proxy for https."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """The authorities to trust."""
-
-
-def route_from_settings(settings: RouteSettings) -> Route:
-    """How https leaves this host, by its settings.
+def route_from_settings(settings: Settings) -> Route:
+    """The route that the settings configure.
 
     Raises:
-        StartError: ``ca_file`` holds no certificates that can be read.
+        StartError: ``ca_file`` holds no readable certificates.
     """
     try:
         tls_context(settings.ca_file)
     except OSError as error:
         raise StartError(
-            f"ca_file {str(settings.ca_file)!r} holds no certificates that can be read ({error.strerror or error})"
+            f"ca_file {str(settings.ca_file)!r} holds no readable certificates ({error.strerror or error})"
         ) from error
     return Route(settings.https_proxy, settings.ca_file)
 
 
 @lru_cache(maxsize=16)
 def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
-    """The authorities that this host trusts, or only those of the file. Read once, because it takes 20 ms.
+    """A TLS context with the authorities of this host, or only those of the file. Cached: creating one takes 20 ms.
 
     Raises:
-        OSError: the file cannot be read, or holds no certificate (``ssl.SSLError``).
+        OSError: the file is unreadable, or holds no certificate (``ssl.SSLError``).
     """
     if ca_file is None:
         return httpx2.create_ssl_context(trust_env=False)
@@ -98,7 +87,7 @@ def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
 
 
 def http_transport(route: Route = DIRECT) -> httpx2.AsyncBaseTransport:
-    """The network, for clients that share its connections."""
+    """A transport for clients that share its connections."""
     direct = httpx2.AsyncHTTPTransport(verify=tls_context(route.ca_file), trust_env=False)
     if route.proxy is None:
         return direct
@@ -123,7 +112,7 @@ class _ProxiedHttps(httpx2.AsyncBaseTransport):
 def http_client(
     transport: httpx2.AsyncBaseTransport, *, timeout: float | None, accept: str | None = None
 ) -> httpx2.AsyncClient:
-    """A client that follows no redirect. ``transport`` is :func:`network`, or stands for it."""
+    """A client that follows no redirects. ``transport`` is :func:`http_transport`, or a test double."""
     return httpx2.AsyncClient(
         transport=transport,
         timeout=timeout,
@@ -136,7 +125,7 @@ def http_client(
 def oauth_client(
     transport: httpx2.AsyncBaseTransport, *, timeout: float, **options: Any
 ) -> AsyncOAuth2Client:
-    """The same with OAuth's token endpoint in its hands; ``options`` are Authlib's."""
+    """The same for OAuth 2.0 token requests; ``options`` are Authlib's."""
     from authlib.integrations.httpx_client import AsyncOAuth2Client
 
     return AsyncOAuth2Client(
@@ -145,13 +134,13 @@ def oauth_client(
 
 
 def socket_client(path: Path, *, timeout: float) -> httpx2.Client:
-    """A client of the service that listens on a Unix socket; there is no TLS."""
+    """A client of the service's Unix socket, without TLS."""
     transport = httpx2.HTTPTransport(uds=str(path), verify=False, trust_env=False)
     return httpx2.Client(transport=transport, timeout=timeout, trust_env=False)
 
 
 def slack_session() -> aiohttp.ClientSession:
-    """The connections of a Slack client."""
+    """The connection pool of a Slack client."""
     import aiohttp
 
     return aiohttp.ClientSession(trust_env=False)
@@ -164,19 +153,19 @@ def slack_client(
     from slack_sdk.web.async_client import AsyncWebClient
 
     client = AsyncWebClient(token, base_url, session=session, ssl=tls_context(route.ca_file), **options)
-    client.proxy = route.proxy_for(base_url)  # without a proxy, the SDK has taken that of the environment
+    client.proxy = route.proxy_for(base_url)  # the SDK otherwise uses the environment's proxy
     return client
 
 
 def slack_socket(kind: type[S], app_token: str, web: AsyncWebClient, **options: Any) -> S:
-    """A client of Socket Mode, which has no proxy until it is given one; ``options`` are the SDK's."""
+    """A client of Socket Mode without a proxy; ``options`` are the SDK's."""
     client = kind(app_token, web_client=web, **options)
-    client.proxy = None  # the SDK has taken that of the environment
+    client.proxy = None  # the SDK otherwise uses the environment's proxy
     return client
 
 
 def git_pool(url: str, route: Route, timeout_s: float) -> PoolManager:
-    """The connections of a git client."""
+    """The connection pool of a git client."""
     import urllib3
     from dulwich.client import default_user_agent_string
 
@@ -196,10 +185,10 @@ def git_pool(url: str, route: Route, timeout_s: float) -> PoolManager:
 
 
 def span_exporter(route: Route) -> SpanExporter:
-    """What sends traces to where OpenTelemetry's own variables point; one of them names the authority, too.
+    """The exporter of traces. OpenTelemetry's own variables configure its endpoint and authorities.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: the package is not installed.
     """
     import requests
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -215,10 +204,10 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-_NAT64: Final = IPv6Network("64:ff9b::/96")  # an IPv4 address in disguise, as are mapped ones
+_NAT64: Final = IPv6Network("64:ff9b::/96")  # embeds an IPv4 address
 _PORTS: Final = {"https": 443, "http": 80}
 
-# What Python's own tables call global, in some of its versions, although it leads nowhere public.
+# Networks that some Python versions classify as global, although they are not public.
 _NOT_PUBLIC: Final = tuple(
     map(
         ip_network,
@@ -227,33 +216,21 @@ _NOT_PUBLIC: Final = tuple(
             "3fff::/20",  # documentation (RFC 9637)
             "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
             "192.88.99.0/24",  # 6to4 relays (RFC 7526)
-            "168.63.129.16/32",  # the platform of Azure: health, DNS and the channel of each machine's agent
+            "168.63.129.16/32",  # Azure platform: health probes, DNS and the VM agent channel
         ),
     )
 )
 
 
 class UnreachableError(Exception):
-    """The request was not sent: its host has no address, or one that it may not have."""
-
-
-class Destination(Protocol):
-    """What a setting says of a host: which private networks it may be in, and whose certificate it shows."""
-
-    @property
-    def addresses(self) -> tuple[Network, ...]:
-        """Networks that need not be public."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """The authority its certificate is from; None: those this host trusts."""
+    """The request was not sent: its host has no address, or a forbidden one."""
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses a name has now, by this host's resolver.
+    """The current addresses of a name, by this host's resolver.
 
     Raises:
-        OSError: it has none, or nobody knows.
+        OSError: the name has no address, or resolution failed.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(each[4][0]) for each in found]
@@ -263,17 +240,17 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 async def open_response(
     method: str,
     url: str,
-    to: Destination,
+    to: RemoteHost,
     *,
     headers: Mapping[str, str],
     body: bytes | None = None,
     resolve: Resolve = resolve,
 ) -> AsyncIterator[httpx2.Response]:
-    """The answer, its head read and its body not.
+    """Send a request and yield the response with an unread body.
 
     Raises:
-        UnreachableError: see there.
-        httpx2.HTTPError, httpx2.InvalidURL, OSError: it was sent, or tried, and there is no answer.
+        UnreachableError: the request was not sent, because its host has no allowed address.
+        httpx2.HTTPError, httpx2.InvalidURL, OSError: the request may have been sent, and there is no response.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -295,7 +272,7 @@ async def open_response(
 
 
 def is_allowed_address(address: Address, networks: Sequence[Network] = ()) -> bool:
-    """Whether a request may go there: a public address, or one in a network that was named."""
+    """Whether a request may be sent to an address: a public one, or one in a configured network."""
     real = _embedded_ipv4(address)
     if any(real in network for network in networks if network.version == real.version):
         return True
@@ -304,7 +281,7 @@ def is_allowed_address(address: Address, networks: Sequence[Network] = ()) -> bo
     return real.is_global and not (real.is_multicast or real.is_reserved)
 
 
-async def _resolve_allowed(host: str, port: int, to: Destination, resolve: Resolve) -> Address:
+async def _resolve_allowed(host: str, port: int, to: RemoteHost, resolve: Resolve) -> Address:
     found = [ip_address(each.partition("%")[0]) for each in await resolve(host, port)]
     if not found:
         raise UnreachableError(f"{host!r} has no address")
@@ -312,7 +289,7 @@ async def _resolve_allowed(host: str, port: int, to: Destination, resolve: Resol
     for each in found:
         if str(each) not in named and not is_allowed_address(each, to.addresses):
             raise UnreachableError(
-                f"{host!r} leads to {each}, which is no public address; if it is meant, name its network in "
+                f"{host!r} resolves to {each}, which is not a public address; to allow it, name its network in "
                 "`addresses`"
             )
     return found[0]

@@ -1,7 +1,7 @@
-"""Who vouches for people and for agents: the settings' tables ``[[providers]]`` and ``[[trusted_issuers]]``.
+"""Settings of identity providers: the tables ``[[providers]]`` for people and ``[[trusted_issuers]]`` for agents.
 
-Both are the operator's word alone. What a token says counts only for what is written here: its issuer, its audience,
-its algorithms, and which claims name a group or an agent.
+Only the operator configures them. A token counts only for what is configured here: its issuer, its audience, its
+algorithms, and which claims name a group or an agent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"
 ]  # fmt: skip
-# Signatures that need the issuer's private key. No HS256: whoever could verify could sign. No RSA with SHA-1, no none.
+# Signatures that need the issuer's private key. No HS256: a verifier could also sign. No RSA with SHA-1, no none.
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 GITHUB = "https://github.com"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
@@ -29,10 +29,10 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def require_safe_url(url: str) -> str:
-    """An https URL, or http on this machine; no user, no fragment.
+    """Require an https URL, or http on this machine, without a user or fragment.
 
     Raises:
-        ValueError: it is neither. The sentence does not quote it: somebody may have put a password there.
+        ValueError: it is not one. The sentence does not quote it, because it may hold a password.
     """
     parts = urlsplit(url)
     secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
@@ -48,10 +48,10 @@ def require_safe_url(url: str) -> str:
 
 
 def require_issuer(url: str) -> str:
-    """A URL that can name an issuer (OpenID Connect Core, section 2: no query, no fragment).
+    """Require a URL that can name an issuer (OpenID Connect Core, section 2: no query, no fragment).
 
     Raises:
-        ValueError: it cannot. A '|' would let two people share one spelling, ISSUER|SUBJECT.
+        ValueError: it cannot. With a '|' two people could share one key ISSUER|SUBJECT.
     """
     if "?" in url or "|" in url:
         raise ValueError("an issuer is a URL without query and without '|'")
@@ -59,17 +59,17 @@ def require_issuer(url: str) -> str:
 
 
 def require_published_url(url: str, issuer: str) -> str:
-    """An address that an issuer publishes about itself: on its own host, or https to a host with a name.
+    """Require a URL that an issuer may publish in its metadata: on its own host, or https to a named host.
 
-    What an issuer says must not lead into the operator's network: to this machine, or to a bare address.
+    An issuer must not direct requests into the operator's network: to this machine, or to an IP address (SSRF).
 
     Raises:
-        ValueError: it leads elsewhere.
+        ValueError: it is another URL.
     """
     require_safe_url(url)
     host, own = urlsplit(url).hostname or "", urlsplit(issuer).hostname
     if host != own and (host in _LOOPBACK or _is_address(host)):
-        raise ValueError("it leads to a bare address, not to a host of the issuer's")
+        raise ValueError("it names an IP address, not a host of the issuer")
     return url
 
 
@@ -99,7 +99,7 @@ class _Table(BaseModel):
 
 
 class SignInProvider(_Table):
-    """One place where people sign in: OpenID Connect by discovery, or GitHub's plain OAuth2."""
+    """A sign-in provider: OpenID Connect with discovery, or GitHub's OAuth 2.0."""
 
     name: Slug = Field(
         description="part of the address: /sign-in/NAME/callback is the redirect URI to register"
@@ -127,9 +127,9 @@ class SignInProvider(_Table):
     )
     members_of: tuple[str, ...] = Field(
         (),
-        description="who may sign in at all: those whose groups claim lists one of these, in the provider's words",
+        description="who may sign in: people whose groups claim lists one of these, as the provider names them",
     )
-    api_url: SafeUrl | None = Field(None, description="GitHub's API, where it is not api.github.com")
+    api_url: SafeUrl | None = Field(None, description="GitHub's API, if it is not api.github.com")
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
 
     @model_validator(mode="after")
@@ -146,12 +146,12 @@ class SignInProvider(_Table):
             raise ValueError(f"provider {self.name!r}: members_of looks at groups_claim, and there is none")
         if self.issuer == GITHUB and not self.members_of:
             raise ValueError(
-                f"provider {self.name!r}: everybody has a GitHub account; say whose may read your queue: "
+                f"provider {self.name!r}: anyone can have a GitHub account; restrict who may sign in: "
                 'groups_claim = "teams", members_of = ["ORG/TEAM"] and the scope "read:org"'
             )
         if self.issuer == _GOOGLE and "hd" not in self.required:
             raise ValueError(
-                f"provider {self.name!r}: everybody has a Google account; say whose may read your queue: "
+                f"provider {self.name!r}: anyone can have a Google account; restrict who may sign in: "
                 'required = { hd = "your.domain" }'
             )
         if self.kind == "github" and (self.required or self.groups_claim not in {None, "teams"}):
@@ -162,28 +162,28 @@ class SignInProvider(_Table):
 
     @property
     def trust(self) -> str:
-        """Changes with anything that decides whom this provider lets in, and as whom; sessions end with it."""
+        """A digest of every setting that affects who may sign in and as which person. Sessions end when it changes."""
         return _digest(
             self, {"title", "client_secret", "client_secret_file", "token_auth", "scopes", "api_url"}
         )
 
     @property
     def api(self) -> str:
-        """Where GitHub's API is."""
+        """The base URL of GitHub's API."""
         return self.api_url or (
             "https://api.github.com" if self.issuer == GITHUB else f"{self.issuer}/api/v3"
         )
 
 
 class AgentRule(_Table):
-    """Which agent a token speaks for: every claim must be there with exactly this value."""
+    """Maps a token to an agent: every claim must be present with exactly this value."""
 
     agent: str = Field(min_length=1)
     claims: dict[str, str] = Field(min_length=1)
 
 
 class TrustedIssuer(_Table):
-    """An issuer whose tokens let an agent bring a key of its own: OIDC, Kubernetes, GitHub Actions, SPIFFE."""
+    """An issuer whose tokens let an agent enrol its own key: OIDC, Kubernetes, GitHub Actions, SPIFFE."""
 
     name: Slug
     kind: Literal["oidc", "spiffe"] = "oidc"
@@ -193,8 +193,10 @@ class TrustedIssuer(_Table):
         pattern=r"^[a-z0-9._-]{1,255}$",
         description="SPIFFE: the host of every sub; its tokens name no issuer",
     )
-    jwks_url: SafeUrl | None = Field(None, description="where its keys are; empty: asked of the issuer")
-    jwks_file: Path | None = Field(None, description="its keys as a file, where the service cannot reach it")
+    jwks_url: SafeUrl | None = Field(
+        None, description="URL of its keys; empty: from the issuer's discovery document"
+    )
+    jwks_file: Path | None = Field(None, description="its keys as a file, if the service cannot reach it")
     audiences: tuple[str, ...] = Field(
         (), description="one of these must be in aud; empty: this service's address"
     )
@@ -207,7 +209,7 @@ class TrustedIssuer(_Table):
 
     @property
     def trust(self) -> str:
-        """Changes with anything that decides whose keys count; brought keys end with it."""
+        """A digest of the settings. Keys enrolled through this issuer end when it changes."""
         return _digest(self, set())
 
     @model_validator(mode="after")
@@ -231,12 +233,12 @@ def _digest(one: BaseModel, without: set[str]) -> str:
 
 
 def require_distinct(tables: tuple[SignInProvider, ...] | tuple[TrustedIssuer, ...]) -> None:
-    """One name, and one issuer, once: a token must never have two readings.
+    """Require distinct names and issuers, so that a token has exactly one meaning.
 
     Raises:
-        ValueError: two share one.
+        ValueError: two tables share one.
     """
     for what in ("name", "issuer", "trust_domain"):
         seen = [value for one in tables if (value := getattr(one, what, None)) is not None]
         if twice := {value for value in seen if seen.count(value) > 1}:
-            raise ValueError(f"{what} {sorted(twice)[0]!r} is there twice; one table each")
+            raise ValueError(f"{what} {sorted(twice)[0]!r} is used twice; use one table for each")

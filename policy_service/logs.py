@@ -1,8 +1,8 @@
-"""How the service logs: one JSON object a line on stderr, and nothing that somebody might have meant to keep.
+"""Logging: one JSON object a line on stderr, without secrets or personal data.
 
-An exception is told by its kind, its code and where it was raised. Its message is not: it quotes what was at hand, and
-so do the values of variables, which the library prints by default. Lines of other libraries keep their wording without
-what was filled in. So a fault can be found in the code, and no secret in the log.
+An exception is logged by its class, its code and where it was raised. Its message is left out, because it may quote
+data, and so are local variables, which structlog prints by default. Lines of other libraries keep their format string
+without its arguments. The log locates an error in the code and holds no secret.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 import structlog
 
-_FRAMES = 12  # of each exception, the innermost: enough to find it
-_CHAIN = 5  # exceptions that led to each other
+_FRAMES = 12  # of each exception, the innermost
+_CHAIN = 5  # chained exceptions
 
 
 def set_up_logs(file: TextIO | None = None) -> None:
-    """Log safely, to a file or to stderr. A program that has configured its logs already is left alone."""
+    """Configure structlog, to a file or to stderr, unless the embedding program has configured it."""
     if structlog.is_configured():
         return
     structlog.configure(
@@ -39,19 +39,19 @@ def set_up_logs(file: TextIO | None = None) -> None:
 
 
 def set_up_foreign_logs(file: TextIO | None = None) -> None:
-    """What other libraries log, in the same shape, from warnings on; for a process that is this service alone."""
+    """Format what other libraries log in the same way, from level warning; only for a process of this service alone."""
     handler = logging.StreamHandler(file or sys.stderr)
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    # A line that cannot be written would be printed with all that was filled in.
+    # logging prints a line that it cannot write with all its arguments.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
 
 
 def log_loop_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody awaited: asyncio's own line about it quotes the exception."""
+    """Log an exception that was never awaited. asyncio's own handler would quote its message."""
     structlog.get_logger(__name__).error(
         "fault_of_the_loop", what=context["message"], exc_info=context.get("exception")
     )
@@ -60,7 +60,7 @@ def log_loop_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 def strip_exception_messages(
     _: Any, __: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """The exception of a line as kinds and places."""
+    """Replace the exception of a log line by classes and locations."""
     found = event.pop("exc_info", None)
     if found is True:
         found = sys.exc_info()[1]
@@ -72,7 +72,7 @@ def strip_exception_messages(
 
 
 def exception_chain(error: BaseException) -> list[dict[str, Any]]:
-    """An exception and what led to it, the last first: kind, code where it has one, and where."""
+    """An exception and its causes, the last first: class, code if it has one, and stack frames."""
     chain: list[dict[str, Any]] = []
     at: BaseException | None = error
     while at is not None and len(chain) < _CHAIN:
@@ -87,7 +87,7 @@ def _kind(value: object) -> str:
 
 
 def _code(error: BaseException) -> dict[str, str]:
-    """What the error's maker numbers it by: ours, the operating system's, the database's."""
+    """The error's code: ours, the operating system's, or the database's."""
     driver = getattr(error, "orig", None) or error
     found = (
         getattr(getattr(error, "code", None), "value", None)

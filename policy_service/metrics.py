@@ -1,8 +1,7 @@
 """The metrics of the service. Their names are stable and listed in docs/reference/observability.md.
 
-Labels are bounded: codes, states and names from the reviewed bundle or the settings, never what a caller wrote. Values
-of one process; with several replicas a counter is summed, and a gauge about the database is the same on each. A test
-compares this module with the page.
+Label values are bounded: codes, states and names from the reviewed bundle or the settings, never caller input. Values
+are those of one process. With several replicas, sum counters; a gauge about the database is the same on each.
 """
 
 from __future__ import annotations
@@ -43,133 +42,131 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -
     return Histogram(f"countersign_{name}", text, labels, registry=REGISTRY, buckets=buckets)
 
 
-# -- what is decided, by whom, and what became of it; counted when it is committed ---------------------------------
+# -- decisions, votes and outcomes; counted when they are committed ------------------------------------------------
 
 EFFECTS_SUBMITTED = _counter(
-    "effects_submitted_total", "Effects submitted, by tool and the state they began in.", "tool", "state"
+    "effects_submitted_total", "Effects submitted, by tool and initial state.", "tool", "state"
 )
 DECISIONS = _counter(
-    "decisions_total", "Answers of the policy, and what it was asked for.", "outcome", "cause"
+    "decisions_total", "Decisions of the policy, and why it was evaluated.", "outcome", "cause"
 )
-EFFECT_TRANSITIONS = _counter(
-    "effect_moves_total", "Effects that entered a state; redeemed is a redemption.", "state"
-)
-VOTES = _counter("votes_total", "Votes recorded; a late one changed nothing.", "verdict", "late")
+EFFECT_TRANSITIONS = _counter("effect_moves_total", "Effects that entered a state.", "state")
+VOTES = _counter("votes_total", "Votes recorded; a late vote has no effect.", "verdict", "late")
 BREAK_GLASS = _counter(
-    "break_glass_total", "Effects opened in an emergency without the people their gates ask.", "people"
+    "break_glass_total",
+    "Effects released by break-glass, without the approvals their gates require.",
+    "people",
 )
 REVIEW_TIME = _histogram(
-    "review_duration_seconds", "From asking people to the end of the question.", _REVIEW_BUCKETS, "result"
+    "review_duration_seconds", "Time from opening a review to its end.", _REVIEW_BUCKETS, "result"
 )
-TASKS_OPENED = _counter("tasks_opened_total", "Things a person must settle, as they came up.", "task")
-POLICY_ERRORS = _counter("policy_errors_total", "Denials because the engine complained, dry runs among them.")
+TASKS_OPENED = _counter("tasks_opened_total", "Tasks opened.", "task")
+POLICY_ERRORS = _counter("policy_errors_total", "Denials because of an evaluation error, including dry runs.")
 
-# -- what waits; read from the database by the watch ---------------------------------------------------------------
+# -- queues; read from the database by the health monitor ----------------------------------------------------------
 
-REVIEWS_OPEN = _gauge("reviews_open", "Questions people have not settled; 10,000 means that many or more.")
-OLDEST_REVIEW = _gauge("oldest_open_review_age_seconds", "Age of the oldest of them; 0 when there is none.")
-TASKS_OPEN = _gauge("tasks_open", "What a person must settle and has not.", "task")
-FROZEN = _gauge("frozen", "Emergency stops that hold: 1 for everything, the number of tools.", "what")
-OUTBOX_WAITING = _gauge("outbox_waiting", "Messages that have not left; 10,000 means that many or more.")
-OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were given up.")
+REVIEWS_OPEN = _gauge("reviews_open", "Open reviews; 10,000 means that many or more.")
+OLDEST_REVIEW = _gauge(
+    "oldest_open_review_age_seconds", "Age of the oldest open review; 0 when there is none."
+)
+TASKS_OPEN = _gauge("tasks_open", "Open tasks.", "task")
+FROZEN = _gauge("frozen", "Active emergency stops: 1 for everything, the number of tools.", "what")
+OUTBOX_WAITING = _gauge("outbox_waiting", "Messages not yet sent; 10,000 means that many or more.")
+OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were abandoned.")
 OLDEST_MESSAGE = _gauge(
-    "oldest_outbox_message_age_seconds", "Age of the oldest that waits; 0 when none does."
+    "oldest_outbox_message_age_seconds", "Age of the oldest unsent message; 0 when there is none."
 )
 WEBHOOK_WAITING = _gauge(
-    "webhook_events_waiting", "Events that have not left; 10,000 means that many or more.", "webhook"
+    "webhook_events_waiting", "Webhook events not yet sent; 10,000 means that many or more.", "webhook"
 )
-WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were given up and not tried again.", "webhook")
+WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were abandoned.", "webhook")
 SLACK_WAITING = _gauge(
-    "slack_messages_waiting", "Messages to Slack that have not left; 10,000 means that many or more."
+    "slack_messages_waiting", "Messages to Slack not yet sent; 10,000 means that many or more."
 )
 SLACK_OLDEST = _gauge(
-    "oldest_slack_message_age_seconds", "Age of the oldest message to Slack that waits; 0 when none does."
+    "oldest_slack_message_age_seconds", "Age of the oldest unsent message to Slack; 0 when there is none."
 )
 WEBHOOK_OLDEST = _gauge(
-    "oldest_webhook_event_age_seconds", "Age of the oldest that waits; 0 when none does.", "webhook"
+    "oldest_webhook_event_age_seconds", "Age of the oldest unsent message; 0 when there is none.", "webhook"
 )
-LOG_UNNUMBERED = _gauge(
-    "log_unnumbered", "Lines of the log without an index; 10,000 means that many or more."
-)
-LOG_LAG = _gauge("log_lag_seconds", "Age of the oldest line without an index; 0 when there is none.")
-LOG_INDEX = _gauge("log_index", "The highest index of the log.")
+LOG_UNNUMBERED = _gauge("log_unnumbered", "Audit rows without an index; 10,000 means that many or more.")
+LOG_LAG = _gauge("log_lag_seconds", "Age of the oldest audit row without an index; 0 when there is none.")
+LOG_INDEX = _gauge("log_index", "The highest index of the audit log.")
 
-# -- the doors -----------------------------------------------------------------------------------------------------
+# -- HTTP ----------------------------------------------------------------------------------------------------------
 
 REQUESTS = _histogram(
     "http_request_duration_seconds",
-    "Requests by template of their route; a long poll counts until its answer.",
+    "Requests by route template; a long poll counts until its response.",
     _RESPONSE_BUCKETS,
     "method",
     "route",
     "status",
 )
-REFUSALS = _counter("refusals_total", "Requests answered with a problem, by its code.", "code")
+REFUSALS = _counter("refusals_total", "Requests refused, by error code.", "code")
 QUOTA_REFUSALS = _counter(
-    "quota_refusals_total", "Requests of agents that reached a limit, by the setting that is it.", "setting"
+    "quota_refusals_total", "Requests of agents that reached a limit, by its setting.", "setting"
 )
-STREAMS = _gauge("event_streams", "Event streams that are open.", "channel")
-LONG_POLLS = _gauge("long_polls", "Requests that wait for people by Prefer: wait.")
+STREAMS = _gauge("event_streams", "Open event streams.", "channel")
+LONG_POLLS = _gauge("long_polls", "Requests that wait for people with Prefer: wait.")
 
 # -- storage -------------------------------------------------------------------------------------------------------
 
-UNITS_WAITING = _gauge("units_waiting", "Units of work handed to the database and not answered.")
-UNIT_TIME = _histogram("unit_duration_seconds", "From handing a unit over to its commit.", _RESPONSE_BUCKETS)
+UNITS_WAITING = _gauge("units_waiting", "Units of work submitted to the database and not finished.")
+UNIT_TIME = _histogram(
+    "unit_duration_seconds", "Time from submitting a unit of work to its commit.", _RESPONSE_BUCKETS
+)
 COMMIT_UNITS = _histogram("commit_units", "Units of work in one commit.", _BATCH_BUCKETS)
-COMMIT_FAILURES = _counter("commit_failures_total", "Commits that failed: nothing of them was acknowledged.")
+COMMIT_FAILURES = _counter("commit_failures_total", "Commits that failed; nothing in them was acknowledged.")
 
-# -- what ticks and what is in force -------------------------------------------------------------------------------
+# -- jobs, deliveries and the active bundle ------------------------------------------------------------------------
 
-JOB_FAILURES = _counter("job_failures_total", "Ticks of a job that raised.", "job")
+JOB_FAILURES = _counter("job_failures_total", "Runs of a job that failed.", "job")
 JOB_SUCCESS = _gauge("job_last_success_timestamp_seconds", "When a job last succeeded, Unix time.", "job")
 ROW_FAILURES = _counter(
-    "sweep_row_failures_total", "Rows a sweep could not move; the next round tries again."
+    "sweep_row_failures_total", "Rows a sweep could not process; the next run retries them."
 )
-ROWS_BROKEN = _counter(
-    "rows_broken_total", "Readings of a review that cannot be read any more; the log names it."
-)
+ROWS_BROKEN = _counter("rows_broken_total", "Reads of a corrupt review; the log names it.")
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
 WEBHOOK_DELIVERIES = _counter(
     "webhook_deliveries_total",
-    "Requests to a receiver of webhooks: sent, failed; and events that were given_up.",
+    "Requests to a webhook receiver: sent, failed; and abandoned events: given_up.",
     "webhook",
     "result",
 )
 SLACK_MESSAGES = _counter(
     "slack_messages_total",
-    "Messages to Slack: sent, nothing_to_say, or what kept them: patience, place, app, world, refused, gone, lost.",
+    "Messages to Slack: sent, nothing_to_say, or why not: patience, place, app, world, refused, gone, lost.",
     "result",
 )
 SLACK_DELIVERIES = _counter(
-    "slack_deliveries_total", "What Slack delivered, over http or socket: taken or refused.", "way", "result"
+    "slack_deliveries_total", "Payloads from Slack, over http or socket: taken or refused.", "way", "result"
 )
-BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
-BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle that may not come into force.")
-ISSUER_FAILURES = _counter(
-    "issuer_failures_total", "Questions to an identity provider it did not answer.", "host"
-)
+BUNDLE = _gauge("bundle_info", "The active bundle: always 1.", "digest", "commit")
+BUNDLE_REFUSED = _counter("bundle_refusals_total", "Refused activations of a bundle.")
+ISSUER_FAILURES = _counter("issuer_failures_total", "Requests to an identity provider that failed.", "host")
 FACT_READS = _counter(
     "fact_reads_total",
-    "Questions to sources of facts: ok, kept (an answer of before), nothing, failed.",
+    "Reads of fact sources: ok, kept (an earlier value), nothing, failed.",
     "source",
     "result",
 )
 FACT_TIME = _histogram(
-    "fact_read_duration_seconds", "From asking a source to its answer.", _RESPONSE_BUCKETS, "source"
+    "fact_read_duration_seconds", "Time to read a fact source.", _RESPONSE_BUCKETS, "source"
 )
 DIRECTORY_READ = _gauge(
     "directory_read_timestamp_seconds", "When the directory's groups were last read, Unix time; 0 for never."
 )
-CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz has something to say.", "check")
+CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz fails.", "check")
 SERVICE = _gauge("service_info", "The running version: always 1.", "version")
 
 
 def set_active_bundle(digest: str, commit: str) -> None:
-    """Another bundle decides from now on."""
+    """Record that another bundle is active."""
     BUNDLE.clear()
     BUNDLE.labels(digest, commit).set(1)
 
 
 def render_metrics() -> bytes:
-    """All of them, as Prometheus reads them."""
+    """All metrics in Prometheus's text format."""
     return generate_latest(REGISTRY)

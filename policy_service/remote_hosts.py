@@ -1,8 +1,8 @@
 """Settings of hosts that the service calls: fact hosts, directories, webhook receivers.
 
-Only the operator names an address that is called: no caller, bundle or page can. A fact host outside the allowlist is
-refused when a bundle loads. A webhook is refused at an address on no public network that no ``addresses`` names, over
-plain http to anywhere but this machine, and for a kind of event that does not exist.
+Only the operator configures these addresses; callers, bundles and pages cannot. A bundle that names a fact host outside
+the allowlist does not load. A webhook is refused at a non-public address that ``addresses`` does not allow, over plain
+http except to this machine, and for an unknown kind of event.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 def require_canonical_url(url: str) -> str:
-    """An address that can be compared: https (http on this machine), lower-case host, a path of plain letters.
+    """Require a canonical URL: https (http on this machine), lower-case host, a path of unreserved characters.
 
     Raises:
-        ValueError: it is none. A query, an escape or ``..`` would let two readers see two places.
+        ValueError: it is another one. With a query, an escape or ``..`` two parsers could see two locations.
     """
     parts = urlsplit(require_safe_url(url))
     host = url.removeprefix(f"{parts.scheme}://").partition("/")[0]
@@ -36,7 +36,7 @@ def require_canonical_url(url: str) -> str:
         raise ValueError(
             "write https://host/path: a lower-case host, and a path of letters, digits and . _ ~ - only"
         )
-    _ = parts.port  # raises ValueError where it is none
+    _ = parts.port  # raises ValueError if it is invalid
     return url
 
 
@@ -44,21 +44,26 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
-class _RemoteHost(BaseModel):
-    """A host this service may call, as whom, and into which private network."""
+class RemoteHost(BaseModel):
+    """A host this service may call, its certificate authority, and its allowed private networks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     url: SafeUrl
+    ca_file: Path | None = Field(
+        None, description="the authority of its certificate, if this host does not trust it"
+    )
+    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (), description="private networks its name may resolve to, such as 10.0.0.0/8; empty: none"
+    )
+
+
+class _TokenHost(RemoteHost):
+    """A host that this service calls with a bearer token."""
+
     token_file: Path | None = Field(None, description="its bearer token, in a file only this user can read")
     token_env: str | None = Field(
         None, pattern=_ENV, description="its bearer token, in this environment variable"
-    )
-    ca_file: Path | None = Field(
-        None, description="the authority its certificate is from, where this host trusts it not"
-    )
-    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
-        (), description="private networks its name may lead to, such as 10.0.0.0/8; without one, none"
     )
 
     @field_validator("url")
@@ -73,23 +78,23 @@ class _RemoteHost(BaseModel):
         return self
 
 
-class FactsHost(_RemoteHost):
-    """One entry of the allowlist: sources of facts.toml at this address or below it may be asked."""
+class FactsHost(_TokenHost):
+    """One entry of the allowlist: sources of facts.toml at this URL or below it may be requested."""
 
-    at_once: int = Field(8, gt=0, le=64, description="questions to it at the same time; further ones wait")
+    at_once: int = Field(8, gt=0, le=64, description="concurrent requests to it; further ones wait")
 
     def covers(self, url: str) -> bool:
-        """Whether an address of facts.toml is this one or below it: scheme, host and port exactly the same."""
+        """Whether a URL of facts.toml is this one or below it, with the same scheme, host and port."""
         mine, asked = urlsplit(self.url), urlsplit(url)
         path = mine.path.rstrip("/")
         return _origin(mine) == _origin(asked) and (asked.path == path or asked.path.startswith(f"{path}/"))
 
 
-class DirectoryApi(_RemoteHost):
-    """The directory that groups are read from, by SCIM 2.0 (RFC 7644)."""
+class DirectoryApi(_TokenHost):
+    """The directory that groups are read from, over SCIM 2.0 (RFC 7644)."""
 
     person: str = Field(
-        description="how a member is spelt here: the issuer people sign in at, '|', and {value} or {externalId}"
+        description="the key of a member: the issuer people sign in at, '|', and {value} or {externalId}"
     )
 
     @field_validator("person")
@@ -97,8 +102,8 @@ class DirectoryApi(_RemoteHost):
     def _names_a_subject(cls, person: str) -> str:
         if not _PERSON.match(person):
             raise ValueError(
-                f"person {person!r} must be ISSUER|{{value}} (the directory's own id) or ISSUER|{{externalId}}; a "
-                "name or an address is given to somebody else one day"
+                f"person {person!r} must be ISSUER|{{value}} (the directory's own id) or ISSUER|{{externalId}}; "
+                "names and addresses can be reassigned to another person"
             )
         return person
 
@@ -123,40 +128,33 @@ DEFAULT_FAMILIES: Final = (
     "transaction",
     "vote",
 )
-"""Families of events that are told unless ``kinds`` says otherwise: the first word of a line's kind in the log."""
+"""Families of events that are sent by default. A family is the first word of an audit kind."""
 
 OPT_IN_FAMILIES: Final = ("decision",)
-"""Families that are told where ``kinds`` names them: every answer of the policy, several for one effect."""
+"""Families that are sent only if ``kinds`` names them: every decision, of which one effect has several."""
 
 _KIND: Final = re.compile(r"([a-z]+)(_[a-z_]+)?\Z")
 
 
-class Webhook(BaseModel):
+class Webhook(RemoteHost):
     """One receiver of events."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
     name: Slug = Field(
-        description="how operators call it; another name is another receiver, told from now on"
+        description="its name for operators; another name is a new receiver, which gets events from now on"
     )
-    url: SafeUrl
     secret_files: tuple[Path, ...] = Field(
         min_length=1,
         max_length=2,
-        description="files only this user can read, each with a whsec_ secret or a whsk_ key; two while one is changed",
+        description="files only this user can read, each with a whsec_ secret or a whsk_ key; two during a rotation",
     )
     kinds: tuple[str, ...] = Field(
         DEFAULT_FAMILIES,
         min_length=1,
         description="families of events, such as review, or single ones, such as task_opened",
     )
-    ca_file: Path | None = Field(
-        None, description="the authority its certificate is from, where this host trusts it not"
+    timeout_s: float = Field(
+        10, gt=0, le=30, description="timeout for the head of its response; the body is not read"
     )
-    addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
-        (), description="private networks its name may lead to, such as 10.0.0.0/8; without one, none"
-    )
-    timeout_s: float = Field(10, gt=0, le=30, description="for the head of its answer; the rest is not read")
 
     @field_validator("kinds")
     @classmethod
@@ -165,9 +163,7 @@ class Webhook(BaseModel):
             found = _KIND.match(kind)
             if found is None or found[1] not in (*DEFAULT_FAMILIES, *OPT_IN_FAMILIES):
                 families = ", ".join((*DEFAULT_FAMILIES, *OPT_IN_FAMILIES))
-                raise ValueError(
-                    f"{kind!r} is no event that is told; write a family or one of its kinds: {families}"
-                )
+                raise ValueError(f"{kind!r} is not an event; write a family or one of its kinds: {families}")
         return kinds
 
     @model_validator(mode="after")
@@ -176,14 +172,14 @@ class Webhook(BaseModel):
         try:
             address = ip_address("127.0.0.1" if host == "localhost" else host)
         except ValueError:
-            return self  # a name: looked at whenever it is called
+            return self  # a name: its addresses are checked for each request
         if not is_allowed_address(address, self.addresses):
             raise ValueError(
-                f"webhook {self.name!r} is at {host}, which is no public address; if it is meant, name its network "
+                f"webhook {self.name!r} is at {host}, which is not a public address; to allow it, name its network "
                 f"in addresses, such as {str(address)!r}"
             )
         return self
 
     def wants(self, kind: str) -> bool:
-        """Whether it is told of events of this kind."""
+        """Whether it receives events of this kind."""
         return kind in self.kinds or kind.partition("_")[0] in self.kinds

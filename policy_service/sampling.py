@@ -1,8 +1,7 @@
-"""Which requests are recorded, where the service exports traces itself.
+"""Sampling of traces, when the service exports them itself.
 
-What a caller asks for counts: a trace it does not record is not recorded here. But nobody can make the service record
-more than so many requests a second; beyond that, requests are answered and not recorded. A span inside one that is
-recorded is recorded.
+A trace that the caller does not sample is not sampled. A rate limit bounds how many requests per second are sampled. A
+span inside a sampled span is sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from opentelemetry.util.types import Attributes
 
 
 class RateLimitedSampler(Sampler):
-    """At most ``per_s`` requests a second, over all callers."""
+    """Samples at most ``per_s`` requests a second over all callers."""
 
     def __init__(self, per_s: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -34,7 +33,7 @@ class RateLimitedSampler(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """Record what belongs to a recorded span of ours; of the rest what is wanted and still fits."""
+        """Sample spans inside a sampled local span; of all others, those that the caller samples, up to the limit."""
         parent = get_current_span(parent_context).get_span_context()
         if parent.is_valid and not parent.is_remote:
             recorded = parent.trace_flags.sampled
@@ -43,7 +42,7 @@ class RateLimitedSampler(Sampler):
         return SamplingResult(Decision.RECORD_AND_SAMPLE if recorded else Decision.DROP, attributes)
 
     def get_description(self) -> str:
-        """What it calls itself."""
+        """The sampler's name."""
         return f"AtMost({self._per_s}/s)"
 
     def _take(self) -> bool:

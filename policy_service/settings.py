@@ -1,9 +1,9 @@
-"""Every limit, window and place, once, with its unit and its reason.
+"""The settings of the service: every limit, timeout and path, with its unit and its reason.
 
-Read from the environment (``COUNTERSIGN_...``), then from ``countersign.toml`` (``COUNTERSIGN_CONFIG``,
-else in ``data_dir``), then from the defaults below, which are safe when nothing is set: loopback, no
-development sign-in, no API keys. The object is frozen; nobody reads the environment elsewhere (``OTEL_...`` is
-OpenTelemetry's own: ``tracing.py``).
+Read from the environment (``COUNTERSIGN_...``), then from ``countersign.toml`` (``COUNTERSIGN_CONFIG``, else in
+``data_dir``), then from the defaults below, which are safe when nothing is set: loopback, no development sign-in, no
+API keys. The object is frozen. No other module reads the environment, except ``tracing.py`` for OpenTelemetry's own
+``OTEL_...``.
 
 Refused: an unknown key in the file, a development sign-in, an API key or the environment ``dev`` on anything but
 loopback, and a public address without TLS.
@@ -41,13 +41,13 @@ _POSTGRESQL = "postgresql+psycopg"
 
 
 class Settings(BaseSettings):
-    """The service's settings. Use :func:`load_settings` where a bad one should end in a sentence."""
+    """The service's settings. :func:`load_settings` reports invalid ones in a sentence."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, frozen=True, extra="forbid", validate_default=True
     )
 
-    # -- places --------------------------------------------------------------------------------------------
+    # -- paths ---------------------------------------------------------------------------------------------
     data_dir: Path = Field(
         Path("countersign-data"), description="folder of the database, the keys and the lock"
     )
@@ -71,13 +71,13 @@ class Settings(BaseSettings):
     # -- policies from git: docs/how-to/policies-from-git.md ------------------------------------------------------
     policies_repository: str = Field(
         "",
-        description="the policies' git repository: folder, https or ssh; empty: bundle_dir as it lies there",
+        description="the policies' git repository: folder, https or ssh; empty: the folder bundle_dir",
     )
-    policies_ref: str = Field("main", min_length=1, description="the branch or tag that is followed")
-    policies_subfolder: str = Field("", description="the bundle's folder in that repository; empty: its top")
+    policies_ref: str = Field("main", min_length=1, description="the branch or tag to follow")
+    policies_subfolder: str = Field("", description="the bundle's folder in that repository; empty: its root")
     policies_allowed_signers: Path | None = Field(
         None,
-        description="who may sign its head (OpenSSH allowed_signers); empty: a signature is not asked for",
+        description="who may sign its head (OpenSSH allowed_signers); empty: no signature is required",
     )
     policies_token_file: Path | None = Field(None, description="the password or token for https, in a file")
     policies_webhook_secret_file: Path | None = Field(
@@ -85,14 +85,12 @@ class Settings(BaseSettings):
     )
     policies_require_cases: bool | None = Field(
         None,
-        description="new policies must pass their own cases and those in force; empty: on with policies_repository, "
+        description="new policies must pass their own cases and the active ones; empty: on with policies_repository, "
         "off in dev and for a folder",
     )
-    policies_timeout_s: float = Field(
-        30, gt=0, le=600, description="one look at the repository takes no longer"
-    )
+    policies_timeout_s: float = Field(30, gt=0, le=600, description="limit of one read of the repository")
     policies_poll_s: float = Field(
-        30, gt=0, description="look at the repository so often; a webhook is sooner"
+        30, gt=0, description="interval of reading the repository; a webhook is faster"
     )
 
     # -- addresses -----------------------------------------------------------------------------------------
@@ -110,7 +108,7 @@ class Settings(BaseSettings):
     )
     ca_file: Path | None = Field(
         None,
-        description="the authorities (PEM) that certificates of those hosts must be from; empty: those of this host",
+        description="the authorities (PEM) to trust for those hosts; empty: those of this host",
     )
 
     # -- modes ---------------------------------------------------------------------------------------------
@@ -121,53 +119,53 @@ class Settings(BaseSettings):
     dev_signin: bool = Field(False, description="sign-in by a one-time link from the terminal; loopback only")
     api_keys: bool = Field(False, description="let agents use a bearer key instead of a proof; loopback only")
 
-    # -- watching ------------------------------------------------------------------------------------------
+    # -- monitoring ----------------------------------------------------------------------------------------
     metrics_token_file: Path | None = Field(
-        None, description="who reads /metrics sends this bearer token; needed anywhere but on loopback"
+        None, description="bearer token of /metrics; required except on loopback"
     )
 
     # -- admission -----------------------------------------------------------------------------------------
     max_body_bytes: int = Field(4_194_304, gt=0, description="one request; 16 effects with the largest args")
     max_wait_s: int = Field(30, ge=0, description="longest Prefer: wait; proxies give up at 60")
     submissions_per_minute: int = Field(
-        6_000, gt=0, description="of one agent, dry runs included, on each replica; more are 429"
+        6_000, gt=0, description="of one agent on each replica, including dry runs; more are refused with 429"
     )
     open_reviews_per_agent: int = Field(
-        200, gt=0, description="questions one agent may have before people, on all replicas; more are 429"
+        200, gt=0, description="open reviews of one agent, on all replicas; more are refused with 429"
     )
     denied_before_hours: int = Field(
         24,
         gt=0,
         le=720,
-        description="a review tells of people's denials of the same tool and resource so long",
+        description="a review shows denials of the same tool and resource that are no older than this",
     )
-    waits_per_agent: int = Field(
-        1_000, gt=0, description="requests of one agent that wait at once, on each replica"
-    )
-    page_size: int = Field(50, gt=0, le=200, description="rows of a page when the caller names no limit")
+    waits_per_agent: int = Field(1_000, gt=0, description="waiting requests of one agent, on each replica")
+    page_size: int = Field(50, gt=0, le=200, description="rows of a page without a requested limit")
     max_page_size: int = Field(200, gt=0, le=1000, description="rows of a page at most")
 
     # -- releases ------------------------------------------------------------------------------------------
     release_ttl_s: int = Field(
-        120, gt=0, le=300, description="life of a release token: minted when asked for"
+        120, gt=0, le=300, description="life of a release token, from the request for it"
     )
     fire_window_s: int = Field(
-        30, gt=0, le=300, description="from redemption to fire_by; renewed, not stretched"
+        30, gt=0, le=300, description="from redemption to fire_by; renewable, not extendable"
     )
     clock_leeway_s: int = Field(5, ge=0, le=30, description="how far an agent's clock may be off")
-    outcome_grace_s: int = Field(60, gt=0, description="after fire_by, where a manifest names no timeout")
+    outcome_grace_s: int = Field(60, gt=0, description="after fire_by, if the manifest names no timeout")
 
     # -- proofs --------------------------------------------------------------------------------------------
     proof_max_age_s: int = Field(60, gt=0, le=300, description="age of an agent's proof at most")
-    nonce_period_s: int = Field(60, gt=0, le=300, description="life of a nonce; the one before is valid too")
+    nonce_period_s: int = Field(
+        60, gt=0, le=300, description="life of a nonce; the previous one is also valid"
+    )
 
     # -- people --------------------------------------------------------------------------------------------
     providers: tuple[SignInProvider, ...] = Field(
         (), description="[[providers]]: where people sign in; docs/how-to/sign-in.md has one for each vendor"
     )
     session_idle_s: int = Field(3_600, gt=0, description="an hour without a request signs a person out")
-    session_max_s: int = Field(43_200, gt=0, le=86_400, description="a working day, whatever the activity")
-    session_touch_s: int = Field(60, ge=0, description="how exactly activity is recorded: one write a minute")
+    session_max_s: int = Field(43_200, gt=0, le=86_400, description="a working day, regardless of activity")
+    session_touch_s: int = Field(60, ge=0, description="precision of recorded activity: one write a minute")
     sign_in_link_s: int = Field(600, gt=0, le=3_600, description="life of a development sign-in link")
     max_group_age_s: int = Field(43_200, gt=0, description="age of groups from a token when a vote is cast")
 
@@ -175,97 +173,101 @@ class Settings(BaseSettings):
     fresh_sign_in_s: int = Field(
         300, gt=0, le=3_600, description="age of a sign-in that may enrol a first passkey"
     )
-    challenge_s: int = Field(300, gt=0, le=900, description="a passkey answers within this, once")
+    challenge_s: int = Field(300, gt=0, le=900, description="life of a passkey challenge; it is valid once")
     passkey_wait_s: int = Field(
         86_400,
         ge=0,
-        description="a passkey in place of lost ones counts after this; vouched for by an older one, at once",
+        description="a passkey that replaces lost ones counts after this; one vouched for by an older one, at once",
     )
 
     # -- agents without an enrolled key --------------------------------------------------------------------
     trusted_issuers: tuple[TrustedIssuer, ...] = Field(
-        (), description="[[trusted_issuers]]: whose tokens let an agent bring a key; docs/how-to/agents.md"
+        (),
+        description="[[trusted_issuers]]: issuers whose tokens let an agent enrol a key; docs/how-to/agents.md",
     )
     agent_key_max_s: int = Field(
-        3_600, gt=0, le=86_400, description="life of a key brought by a token; never longer than the token"
+        3_600, gt=0, le=86_400, description="life of a key enrolled with a token; never longer than the token"
     )
 
-    # -- where facts and groups are looked up ---------------------------------------------------------------
+    # -- sources of facts and groups -------------------------------------------------------------------------
     facts_http: tuple[FactsHost, ...] = Field(
         (),
-        description="[[facts_http]]: hosts that sources of a bundle may ask; docs/how-to/facts-and-groups.md",
+        description="[[facts_http]]: hosts that a bundle's sources may request; docs/how-to/facts-and-groups.md",
     )
     directory: DirectoryApi | None = Field(
         None,
         description="[directory]: the SCIM directory that groups are read from; docs/how-to/facts-and-groups.md",
     )
-    directory_poll_s: float = Field(30, gt=0, description="look who is in the directory's groups")
+    directory_poll_s: float = Field(30, gt=0, description="interval of reading the directory's groups")
     directory_max_age_s: int = Field(
-        900, gt=0, description="older answers of the directory count for nobody: its groups are then empty"
+        900, gt=0, description="groups read longer ago do not count: they are then empty"
     )
 
-    # -- who is told by webhook: docs/how-to/webhooks.md -------------------------------------------------------
     webhooks: tuple[Webhook, ...] = Field(
-        (), description="[[webhooks]]: who is told what happens, signed; docs/how-to/webhooks.md"
+        (), description="[[webhooks]]: receivers of signed events; docs/how-to/webhooks.md"
     )
-    webhook_give_up_hours: int = Field(72, gt=0, le=720, description="an event is offered for so long")
+    webhook_give_up_hours: int = Field(
+        72, gt=0, le=720, description="how long delivery of an event is retried"
+    )
 
     # -- Slack: docs/how-to/slack.md --------------------------------------------------------------------------------
     slack: SlackApp | None = Field(
-        None, description="[slack]: the app people are asked through; docs/how-to/slack.md"
+        None, description="[slack]: the Slack app for reviews; docs/how-to/slack.md"
     )
 
     # -- storage -------------------------------------------------------------------------------------------
     max_batch: int = Field(
-        256, gt=0, le=4096, description="units in one commit; bounds how long the first one waits"
+        256, gt=0, le=4096, description="units of work in one commit; bounds how long the first one waits"
     )
     durability: Literal["full", "normal"] = Field(
         "full",
         description="normal may lose acknowledged decisions at power loss: SQLite, never in production",
     )
-    busy_timeout_ms: int = Field(5_000, gt=0, description="wait for a lock that another process holds")
-    read_threads: int = Field(4, gt=0, le=64, description="queries at once")
+    busy_timeout_ms: int = Field(5_000, gt=0, description="timeout for a lock that another process holds")
+    read_threads: int = Field(4, gt=0, le=64, description="concurrent queries")
     pool_size: int = Field(8, gt=0, le=100, description="PostgreSQL connections that write")
     max_runs: int = Field(
-        5, gt=0, le=20, description="times a unit is run when PostgreSQL asks for another run"
+        5, gt=0, le=20, description="attempts of a unit of work when PostgreSQL requests a retry"
     )
 
     # -- jobs ----------------------------------------------------------------------------------------------
-    sequencer_s: float = Field(0.5, gt=0, le=1, description="the log's index is never later than a second")
-    sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit")
-    poll_bundle_s: float = Field(2, gt=0, description="look whether the bundle folder has changed")
-    watch_s: float = Field(
-        5, gt=0, le=60, description="look whether all is well; /readyz tells what was found"
+    sequencer_s: float = Field(
+        0.5, gt=0, le=1, description="interval of indexing the audit log; at most a second"
     )
-    log_lag_s: float = Field(
-        10, gt=0, description="a line of the log without an index for so long is a fault"
-    )
+    sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit of work")
+    poll_bundle_s: float = Field(2, gt=0, description="interval of checking the bundle folder for changes")
+    watch_s: float = Field(5, gt=0, le=60, description="interval of the health checks that /readyz reports")
+    log_lag_s: float = Field(10, gt=0, description="an audit row without an index for longer is an error")
     outbox_late_s: float = Field(900, gt=0, description="a message that waits for longer is a warning")
     disk_low_mb: int = Field(512, ge=0, description="less free space for data or keys is a warning")
-    sweep_s: float = Field(5, gt=0, description="expiry and late outcomes; also checked wherever they matter")
-    housekeeping_s: float = Field(300, gt=0, description="old idempotency keys, sessions and links")
+    sweep_s: float = Field(
+        5, gt=0, description="interval of expiry and late outcomes; both are also checked at use"
+    )
+    housekeeping_s: float = Field(300, gt=0, description="interval of deleting old keys, sessions and links")
     lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
     idempotency_keep_hours: int = Field(72, ge=24, description="how long a key remembers what it made")
-    outbox_max_attempts: int = Field(20, gt=0, description="deliveries tried before a message is set aside")
+    outbox_max_attempts: int = Field(20, gt=0, description="delivery attempts before a message is abandoned")
     outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
     outbox_max_backoff_s: float = Field(900, gt=0, description="longest pause")
 
     @field_validator("database_url")
     @classmethod
     def _with_our_driver(cls, value: str) -> str:
-        """``postgresql://`` as everybody writes it, with the driver this service has."""
+        """Add the driver to ``postgresql://``."""
         scheme, found, rest = value.partition("://")
         if scheme in {"postgresql", "postgres"}:
             return f"{_POSTGRESQL}://{rest}"
         if scheme not in {"sqlite", _POSTGRESQL}:
-            quoted = repr(scheme) if found else "this"  # never the rest of it: a password may stand there
-            raise ValueError(f"{quoted} is no database of ours; write sqlite:///FILE or postgresql://...")
+            quoted = repr(scheme) if found else "this"  # never the rest, which may hold a password
+            raise ValueError(
+                f"{quoted} is not a supported database; write sqlite:///FILE or postgresql://..."
+            )
         return value
 
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill what follows from other settings, so that the frozen object is complete."""
+        """Derive settings from others, so that the frozen object is complete."""
         defaults = {name: field.default for name, field in cls.model_fields.items()}
         merged = defaults | given
         data_dir = Path(merged["data_dir"]).expanduser().absolute()
@@ -294,7 +296,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"public_url {self.public_url!r} is not loopback: it must be https")
             if self.environment == "dev":
                 raise ValueError(
-                    "environment 'dev' asks people about tools nobody has reviewed, so it is for loopback only, but "
+                    "environment 'dev' opens reviews for tools without a manifest, so it is for loopback only, but "
                     f"this is {self.public_url!r} on {self.host!r}; write 'staging', or listen on 127.0.0.1"
                 )
             for name in ("dev_signin", "api_keys"):
@@ -308,11 +310,9 @@ class Settings(BaseSettings):
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
         if len({webhook.name for webhook in self.webhooks}) != len(self.webhooks):
-            raise ValueError("each of webhooks needs a name of its own")
+            raise ValueError("each webhook needs a distinct name")
         if self.shadow_ref and (self.shadow_dir is not None or not self.policies_repository):
-            raise ValueError(
-                "shadow_ref is a branch of policies_repository, and stands in place of shadow_dir"
-            )
+            raise ValueError("shadow_ref is a branch of policies_repository, and replaces shadow_dir")
         if self.directory_poll_s >= self.directory_max_age_s:
             raise ValueError("directory_max_age_s must be longer than directory_poll_s")
         if self.session_idle_s > self.session_max_s:
@@ -320,44 +320,42 @@ class Settings(BaseSettings):
         return self
 
     def _require_durability_allowed(self) -> None:
-        """I-7 holds on full only: whoever gives that up says so twice, and not where decisions are real."""
+        """Invariant I-7 holds only with durability full; less is never for production."""
         if self.environment == "production":
             raise ValueError(
-                f"durability {self.durability!r} may lose decisions that were acknowledged, and this is production; "
+                f"durability {self.durability!r} may lose acknowledged decisions, and this is production; "
                 f"unset {ENV_PREFIX}DURABILITY, or set {ENV_PREFIX}ENVIRONMENT to dev or staging for a trial"
             )
         if not self.database_url.startswith("sqlite"):
             raise ValueError(
-                f"durability {self.durability!r} is SQLite's; PostgreSQL is always asked for durable commits"
+                f"durability {self.durability!r} is for SQLite only; PostgreSQL commits are always durable"
             )
 
     def rows(self, limit: int | None) -> int:
-        """How many rows a page has for a caller who asks for ``limit``, or for none in particular."""
+        """Rows of a page for a requested ``limit``, or for none."""
         return min(limit or self.page_size, self.max_page_size)
 
     @property
     def cases_required(self) -> bool:
-        """Whether a bundle has to pass cases before it comes into force."""
+        """Whether a bundle must pass its cases before activation."""
         if self.policies_require_cases is not None:
             return self.policies_require_cases
         return bool(self.policies_repository) and self.environment != "dev"
 
     @property
     def iss(self) -> str:
-        """The issuer of everything this deployment signs; it tells deployments apart."""
+        """The issuer of everything this deployment signs. It is unique to a deployment."""
         return self.public_url
 
     @property
     def rp_id(self) -> str | None:
-        """The name passkeys of this deployment are bound to; None where people reach it by a bare address, because
-        browsers give an address none.
-        """
+        """The WebAuthn relying party id of this deployment; None for an IP address, which cannot be one."""
         host = urlsplit(self.public_url).hostname or ""
         return None if not host or ":" in host or host.replace(".", "").isdigit() else host
 
     @property
     def loopback(self) -> bool:
-        """Both where it listens and what it calls itself are this host only."""
+        """Whether both the listening address and the public URL are loopback."""
         return is_loopback(self.host) and is_loopback(urlsplit(self.public_url).hostname or "")
 
     @classmethod
@@ -369,7 +367,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then environment, then the file. No .env: where one happens to stand decides nothing."""
+        """Arguments, then environment, then the file. No .env: settings must not depend on the working folder."""
         given = init_settings() | {}
         data_dir = (
             given.get("data_dir") or env_settings().get("data_dir") or cls.model_fields["data_dir"].default
@@ -385,7 +383,7 @@ def load_settings(**given: Any) -> Settings:
     """Read the settings.
 
     Raises:
-        StartError: one of them is wrong; the sentence names it.
+        StartError: a setting is invalid; the sentence names it.
     """
     try:
         return Settings(**given)
@@ -397,4 +395,4 @@ def load_settings(**given: Any) -> Settings:
         )
         raise StartError(
             f"settings: {faults}"
-        ) from None  # the error itself quotes every value given, secrets too
+        ) from None  # the error itself quotes every value, including secrets

@@ -1,4 +1,4 @@
-"""Where settings are read from, and how a wrong one is told."""
+"""Parse settings: the configuration file, validators of URLs, and error texts that never quote a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG_NAME = "countersign.toml"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nothing else. Names are not resolved: only ``localhost`` counts."""
+    """Whether a host is loopback. Names are not resolved: only ``localhost`` counts."""
     bare = host.strip("[]")
     if bare == "localhost":
         return True
@@ -29,7 +29,7 @@ def require_origin(value: str) -> str:
     """A ``public_url``, or an empty one.
 
     Raises:
-        ValueError: it is another address than an origin.
+        ValueError: it is not an origin.
     """
     if not value:
         return value
@@ -48,10 +48,10 @@ def require_origin(value: str) -> str:
 
 
 def require_proxy(value: str | None) -> str | None:
-    """The address of a proxy. It may hold a password, so no message repeats it.
+    """Validate the address of a proxy. It may hold a password, so no message quotes it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not the address of a proxy.
     """
     if not value:
         return None
@@ -66,28 +66,28 @@ def require_proxy(value: str | None) -> str | None:
 
 
 def without_password(url: str) -> str:
-    """An address as people and logs may see it."""
+    """A URL without its user and password, for people and logs."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def setting_error(error: Any) -> str:
-    """One fault, in words that name the setting and never its value: a member of a table as the file has it, such as
-    ``[slack]: team_id`` or, of the second table of a list, ``[[providers]] no. 2: issuer``."""
+    """Describe one validation error. The text names the setting, never its value, as the file writes it: ``[slack]:
+    team_id``, or ``[[providers]] no. 2: issuer`` for the second table of a list."""
     table, name = _setting_location(error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         see = (
             "docs/reference/settings.md" if table else "`policy-service settings`"
-        )  # which has no members of tables
-        return f"{table}{name!r} is no setting of this service; see {see}"
+        )  # it does not list members of tables
+        return f"{table}{name!r} is not a setting of this service; see {see}"
     if error["type"] == "missing":
         return f"{table}{name} is missing; see docs/reference/settings.md"
     return f"{table}{name}: {message}" if name else f"{table}{message}"
 
 
 def _setting_location(loc: tuple[str | int, ...]) -> tuple[str, str]:
-    """Where a setting stands: its table, and its name in it."""
+    """The table of a setting, and its name in that table."""
     match loc:
         case (str(table), int(nth), *rest):
             return f"[[{table}]] no. {nth + 1}: ", ".".join(map(str, rest))
@@ -97,15 +97,15 @@ def _setting_location(loc: tuple[str | int, ...]) -> tuple[str, str]:
 
 
 def config_file(data_dir: Path) -> Path | None:
-    """The file that holds settings: the one the environment names, or the one in the data folder.
+    """The configuration file: the one the environment names, or the one in the data folder.
 
     Raises:
-        StartError: the environment names none that is there.
+        StartError: the environment names a file that does not exist.
     """
     named = os.environ.get(f"{ENV_PREFIX}CONFIG")
     if named:
         if not Path(named).is_file():
-            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file; name one that exists")
+            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is not a file; name one that exists")
         return Path(named)
-    beside = data_dir.expanduser() / CONFIG_NAME
-    return beside if beside.is_file() else None
+    default = data_dir.expanduser() / CONFIG_NAME
+    return default if default.is_file() else None

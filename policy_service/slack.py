@@ -1,7 +1,7 @@
-"""The Slack app people are asked through: the settings' table ``[slack]``.
+"""Settings of the Slack app: the table ``[slack]``.
 
-One workspace, one app, both named here: what says it comes from another team or app is refused, whoever signed it.
-Deliveries come over HTTP where there is a signing secret, over Socket Mode where there is an app token; both may run.
+One workspace and one app. Payloads of another team or app are refused, even if their signature is valid. Payloads
+arrive over HTTP if there is a signing secret, over Socket Mode if there is an app token; both may be set.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from policy_service.issuers import SafeUrl
 API: Final = "https://slack.com/api/"
 
 EVENTS_PATH: Final = "/slack/events"
-"""Where Slack delivers over HTTP."""
+"""Path of the HTTP endpoint for Slack's payloads."""
 
 UNHEALTHY_FAILURES: Final = 3
-"""Calls that fail in a row before it is said aloud: one that fails is an ordinary Tuesday."""
+"""Consecutive failed calls before the health check fails. A single failure is normal."""
 
 _TEAM: Final = re.compile(r"[TE][A-Z0-9]{2,30}\Z")
 _APP: Final = re.compile(r"A[A-Z0-9]{2,30}\Z")
@@ -28,24 +28,24 @@ _PLACE: Final = re.compile(r"(#[^\s#@,]{1,80}|[CG][A-Z0-9]{2,30})\Z")
 
 
 def is_team(value: object) -> TypeGuard[str]:
-    """Whether this is written as the id of a workspace, or of an organisation."""
+    """Whether this has the form of a workspace's or organisation's id."""
     return isinstance(value, str) and _TEAM.match(value) is not None
 
 
 def is_app(value: object) -> TypeGuard[str]:
-    """Whether this is written as the id of an app."""
+    """Whether this has the form of an app's id."""
     return isinstance(value, str) and _APP.match(value) is not None
 
 
 def require_channel(channel: str) -> str:
-    """A channel as a policy or the settings name it: ``#name``, or Slack's own id of it.
+    """Validate a channel of a policy or the settings: ``#name``, or its Slack id.
 
     Raises:
-        ValueError: it is neither; nobody is asked in a direct message or as ``@somebody`` by a policy.
+        ValueError: it is neither. Policies cannot address direct messages or ``@names``.
     """
     if not _PLACE.match(channel):
         raise ValueError(
-            f"{channel!r} is no Slack channel; write '#approvals', or its id such as C0123456789"
+            f"{channel!r} is not a Slack channel; write '#approvals', or its id such as C0123456789"
         )
     return channel
 
@@ -54,41 +54,41 @@ ChannelName = Annotated[str, AfterValidator(require_channel)]
 
 
 class SlackApp(BaseModel):
-    """The app, its workspace and where it asks."""
+    """The app, its workspace and its default channel."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    team_id: str = Field(description="the workspace's id, T...; what comes from another one is refused")
-    app_id: str = Field(description="the app's id, A...; what comes from another one is refused")
+    team_id: str = Field(description="the workspace's id, T...; payloads of another one are refused")
+    app_id: str = Field(description="the app's id, A...; payloads of another one are refused")
     bot_token_file: Path = Field(description="the bot token, xoxb-..., in a file only this user can read")
     signing_secret_file: Path | None = Field(
-        None, description="the signing secret, in such a file: deliveries come over HTTP to /slack/events"
+        None, description="the signing secret, in such a file: payloads arrive over HTTP at /slack/events"
     )
     app_token_file: Path | None = Field(
-        None, description="an app-level token, xapp-..., in such a file: deliveries come over Socket Mode"
+        None, description="an app-level token, xapp-..., in such a file: payloads arrive over Socket Mode"
     )
-    default_channel: ChannelName = Field(description="where people are asked when a gate names no @channel")
+    default_channel: ChannelName = Field(description="the channel of reviews whose gates name no @channel")
     digest_above: int = Field(
         10,
         ge=1,
         le=100,
-        description="reviews that wait to be posted in a channel before one message holds the rest",
+        description="waiting cards of a channel before further reviews share one message",
     )
     link_minutes: int = Field(
-        10, ge=1, le=60, description="life of a link that joins a Slack account to a person"
+        10, ge=1, le=60, description="life of a link that connects a Slack account to a person"
     )
     signed_in_within_days: int = Field(
         30,
         ge=1,
         le=365,
-        description="whoever has not signed in on the web for so long is asked to, before they decide",
+        description="a person must have signed in on the web within this time to decide in Slack",
     )
     other_email: bool = Field(
         False,
-        description="let an account be linked whose e-mail address is not that of the person who signs in",
+        description="allow linking an account whose e-mail address differs from that of the signed-in person",
     )
-    timeout_s: float = Field(10, gt=0, le=30, description="for Slack's answer to one call")
-    api_url: SafeUrl = Field(API, description="Slack's API; another one is for tests")
+    timeout_s: float = Field(10, gt=0, le=30, description="timeout of one call to Slack")
+    api_url: SafeUrl = Field(API, description="Slack's API; change it only in tests")
 
     @field_validator("team_id")
     @classmethod
@@ -109,12 +109,12 @@ class SlackApp(BaseModel):
     def _has_delivery_path(self) -> Self:
         if self.signing_secret_file is None and self.app_token_file is None:
             raise ValueError(
-                "nobody could press a button: name signing_secret_file (HTTP), app_token_file (Socket Mode), or both"
+                "Slack could deliver nothing: name signing_secret_file (HTTP), app_token_file (Socket Mode), or both"
             )
         return self
 
 
 def _require_match(pattern: re.Pattern[str], value: str, what: str) -> str:
     if not pattern.match(value):
-        raise ValueError(f"{value!r} is no {what}")
+        raise ValueError(f"{value!r} is not a {what}")
     return value

@@ -1,12 +1,12 @@
-"""Spans of the service, and the traces they belong to.
+"""OpenTelemetry spans of the service.
 
-Off unless an exporter is configured (the standard ``OTEL_EXPORTER_OTLP_ENDPOINT``) or the program that embeds the
-service has a tracer provider of its own; off, nothing of this does any work. What a span may say is a list: ids,
-states, codes, digests and commits. No args, no result, no reason, no name of a person, no token, no query.
+Off unless an exporter is configured (the standard ``OTEL_EXPORTER_OTLP_ENDPOINT``) or the embedding program has set a
+tracer provider. Span attributes are an allowlist: ids, states, codes, digests and commits. They never hold arguments,
+results, reasons, names of people, tokens or queries.
 
-A ``traceparent`` from outside is two numbers to be joined to and nothing more: one that is not exactly that is ignored
-and never fails a request; ``tracestate`` and baggage are not read. Its flag may ask for recording as anybody may, but
-all requests together are recorded at most ``_AT_MOST_PER_S`` times a second, whatever they ask.
+Of a caller's ``traceparent`` only its two ids and the sampled flag are used. An invalid one is ignored and never fails
+a request. ``tracestate`` and baggage are not read. All requests together are sampled at most ``_AT_MOST_PER_S`` times a
+second.
 
 FastAPI's own telemetry stays off: it puts query strings into spans (the code of a sign-in, the token of a link), and
 the text of exceptions into its logs.
@@ -40,25 +40,25 @@ _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 _AT_MOST_PER_S: Final = 100
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INSTALL: Final = (
-    "the environment names an OpenTelemetry endpoint, and nothing is installed that could send there: install "
+    "the environment names an OpenTelemetry endpoint, but no exporter is installed: install "
     "countersign-service[otel], or set OTEL_TRACES_EXPORTER=none"
 )
 _NO_SPAN: Final = nullcontext(None)
 
 
 class _Tracing:
-    """The one tracer of the process; None while nothing is traced."""
+    """The tracer of the process; None while tracing is off."""
 
     tracer: trace.Tracer | None = None
 
 
 def start(provider: trace.TracerProvider | None = None, route: Route = DIRECT) -> Callable[[], None]:
-    """Begin to trace, if somebody wants that; what is answered ends it and sends what is left.
+    """Start tracing if it is configured. Returns a function that stops it and flushes pending spans.
 
-    ``provider`` replaces what the environment says.
+    ``provider`` overrides the environment.
 
     Raises:
-        StartError: the environment names an endpoint and nothing is installed that could send there.
+        StartError: the environment names an endpoint and no exporter is installed.
     """
     stop: Callable[[], None] = lambda: None  # noqa: E731  replaced below where something is to be stopped
     if provider is None and _is_configured(trace.get_tracer_provider()):
@@ -75,12 +75,12 @@ def start(provider: trace.TracerProvider | None = None, route: Route = DIRECT) -
 
 
 def enabled() -> bool:
-    """Whether anything is traced."""
+    """Whether tracing is on."""
     return _Tracing.tracer is not None
 
 
 def request_span(method: str, traceparent: str | None) -> AbstractContextManager[Span | None]:
-    """The span of one request, in the caller's trace where it names one."""
+    """The span of one request, in the caller's trace if it names one."""
     tracer = _Tracing.tracer
     if tracer is None:
         return _NO_SPAN
@@ -96,7 +96,7 @@ def _current(span: Span) -> Iterator[Span]:
 
 
 def finish_request_span(span: Span | None, method: str, route: str, status: int, error: str | None) -> None:
-    """What is known once a request has its answer."""
+    """Set the span's name and attributes once the response is known."""
     if span is None:
         return
     span.update_name(f"{method} {route}")
@@ -110,7 +110,7 @@ def finish_request_span(span: Span | None, method: str, route: str, status: int,
 
 
 def record_span(name: str, facts: Mapping[str, Any], seconds: float, linked: Sequence[SpanContext]) -> None:
-    """Something that has happened, as a span that ends now, with links to the traces it goes back to."""
+    """Record something that has happened as a span that ends now, with links to the traces that caused it."""
     tracer = _Tracing.tracer
     if tracer is None:
         return
@@ -122,7 +122,7 @@ def record_span(name: str, facts: Mapping[str, Any], seconds: float, linked: Seq
 
 
 def parse_traceparent(traceparent: str | None) -> SpanContext | None:
-    """The place a ``traceparent`` names; None for anything that is not exactly one of version 00."""
+    """The span context of a ``traceparent``; None unless it is exactly one of version 00."""
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return None
@@ -133,7 +133,7 @@ def parse_traceparent(traceparent: str | None) -> SpanContext | None:
 
 
 def current_traceparent() -> str | None:
-    """Where the current span stands, as a ``traceparent``; None where nothing is traced."""
+    """The current span as a ``traceparent``; None while tracing is off."""
     if _Tracing.tracer is None:
         return None
     context = trace.get_current_span().get_span_context()
@@ -143,12 +143,12 @@ def current_traceparent() -> str | None:
 
 
 def _is_configured(provider: trace.TracerProvider) -> bool:
-    """Whether a program has set one; the library's own stand-in says of itself that it is none."""
+    """Whether the embedding program has set a provider; otherwise it is the library's placeholder."""
     return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
 def _export_wanted(environment: Mapping[str, str]) -> bool:
-    """By the standard variables of OpenTelemetry (the settings of the service have no names of their own for it)."""
+    """Whether OpenTelemetry's standard variables configure an export; the service has no settings of its own for it."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if environment.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
@@ -157,7 +157,7 @@ def _export_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def _exporting_provider(route: Route) -> tuple[trace.TracerProvider, Callable[[], None]]:
-    """A provider of our own, never the process's: other libraries must not begin to record what we do not."""
+    """A provider of our own, never the process-wide one: other libraries must not record what we leave out."""
     try:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -168,7 +168,7 @@ def _exporting_provider(route: Route) -> tuple[trace.TracerProvider, Callable[[]
         raise StartError(_INSTALL) from error
     from policy_service.sampling import RateLimitedSampler
 
-    # SERVICE_NAME and the attributes of the environment win over ours
+    # OTEL_SERVICE_NAME and the attributes of the environment take precedence
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "countersign"}
     provider = TracerProvider(resource=Resource.create(named), sampler=RateLimitedSampler(_AT_MOST_PER_S))
     provider.add_span_processor(BatchSpanProcessor(exporter))

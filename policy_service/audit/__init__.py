@@ -1,1 +1,1 @@
-"""The append-only log: rows written with each change, a sequencer that numbers them, a feed."""
+"""The append-only audit log: its rows, the sequencer that numbers them, and the feed."""

@@ -1,8 +1,8 @@
-"""The log as those follow it who wait: long polls, event streams, later webhooks and the tree.
+"""The feed: committed audit lines for readers that wait, such as long polls and event streams.
 
-A feed follows the index, on every replica alike: what it shows is committed, in order and without a gap. It
-keeps the newest events in memory with whose they are, so that a thousand who wait cost one query, and wakes only
-those whom an event is about. Waiting holds no lock and no connection. Events carry ids and kinds, never content.
+The feed follows the index on every replica, so it shows committed lines in order without gaps. The newest events stay
+in memory with their topics. A thousand waiting readers then cost one query, and only readers of a matching topic wake.
+Waiting holds no lock and no connection. Events carry ids and kinds, never content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERYTHING = "everything"
 """The topic of every event."""
 
 PEOPLE = "people"
-"""The topic of what open pages show: what people are asked and say, and that one of them has signed out."""
+"""The topic of events an open page may show: reviews, tasks, and sign-outs."""
 
 _PAGE = 500  # lines read at once
 
@@ -36,13 +36,13 @@ def transaction_topic(txn: str) -> str:
 
 
 def party_topic(name: str) -> str:
-    """The topic of what an agent submitted and what it alone may redeem."""
+    """The topic of the transactions an agent submitted or may redeem."""
     return f"party {name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """That something happened, and to what."""
+    """An audit line without its content."""
 
     index: int
     kind: str
@@ -51,16 +51,16 @@ class Event:
     rev: int | None = None
     review_id: str | None = None
     task_id: str | None = None
-    parties: frozenset[str] = frozenset()  # who submitted its transaction, and who may redeem that
+    parties: frozenset[str] = frozenset()  # the agent and the aud of its transaction
 
     @property
     def for_people(self) -> bool:
-        """Whether an open page may have to show it, or to end."""
+        """Whether an open page may have to show it, or to close."""
         return self.review_id is not None or self.task_id is not None or self.kind == "signed_out"
 
     @property
     def topics(self) -> frozenset[str]:
-        """What it is about."""
+        """The topics it belongs to."""
         found = {EVERYTHING, *map(party_topic, self.parties)}
         if self.txn is not None:
             found.add(transaction_topic(self.txn))
@@ -68,7 +68,7 @@ class Event:
 
 
 class Feed:
-    """Follows the log. One for each process."""
+    """Follows the audit log. One per process."""
 
     def __init__(
         self,
@@ -93,26 +93,26 @@ class Feed:
 
     @property
     def index(self) -> int:
-        """The newest index this process knows; 0 while the log is empty."""
+        """The highest index this process has seen; 0 for an empty log."""
         return self._index
 
     # -- following -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin at the newest line: whoever asks for older ones is served from the database."""
+        """Start at the highest index; older events are read from the database."""
         self._index = await self._db.read(highest_index)
 
     async def run(self) -> None:
-        """Follow until cancelled. An error of one look is said and the next look tries again."""
+        """Follow until cancelled. An error is logged and the next pass retries."""
         while not self.closing:
             self._hurry.clear()
             try:
                 await self.refresh()
                 self.signal.good()
             except Exception:
-                # Those who wait are told by nobody else, so this loop ends only with the service.
+                # Waiting readers depend on this loop, so it ends only with the service.
                 self.errors += 1
-                self.signal.bad("the log cannot be followed, so nobody who waits is told anything")
+                self.signal.bad("the audit log cannot be read, so waiting clients get no news")
                 log.exception("feed_refresh_failed", errors=self.errors)
             try:
                 async with asyncio.timeout(self._poll_s):
@@ -121,11 +121,11 @@ class Feed:
                 continue
 
     def hint(self, _index: int = 0) -> None:
-        """There is something new: look now. On the event loop."""
+        """Signal that there may be new lines. On the event loop."""
         self._hurry.set()
 
     async def refresh(self) -> None:
-        """Read what is new and wake whom it concerns."""
+        """Read the new lines and wake the readers of their topics."""
         async with self._refreshing:
             while events := await self._db.read(lambda conn: _events_after(conn, self._index, _PAGE)):
                 self._recent.extend(events)
@@ -134,7 +134,7 @@ class Feed:
                 self._wake({topic for event in events for topic in event.topics})
 
     def close(self) -> None:
-        """The service stops: everybody who waits goes on at once."""
+        """The service stops: wake every reader."""
         self.closing = True
         self._hurry.set()
         self._wake(set(self._waiting))
@@ -142,9 +142,9 @@ class Feed:
     # -- waiting -------------------------------------------------------------------------------------------
 
     async def wait_after(self, index: int, timeout: float, *, topic: str = EVERYTHING) -> Sequence[Event]:
-        """Events of a topic above ``index``, as soon as there are any; none when the time is up.
+        """Wait for events of a topic above ``index``; empty after the timeout.
 
-        Whoever reads a row first and then waits with the index noted *before* reading misses nothing.
+        To miss nothing, note the index, read the row, then wait after that index.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -154,27 +154,27 @@ class Feed:
                 return events
 
     async def follow(self, index: int, timeout: float, topic: str) -> tuple[list[Event], int]:
-        """Events of a topic above ``index``, and how far was looked: at most through a page.
+        """Events of a topic above ``index``, and the index scanned so far: at most one page.
 
-        At once where there are lines to look through, else as soon as there are events, or when the time is up.
+        Returns at once if there are lines to scan, else at the first event or after the timeout.
         """
         events, reached = await self._look(index, topic)
         if events or reached < self._index or self.closing:
             return events, reached
         if not await self._woken(topic, timeout):
-            return [], self._index  # whatever came meanwhile would have woken us
+            return [], self._index  # a matching event would have woken this reader
         return await self._look(reached, topic)
 
     async def _look(self, index: int, topic: str) -> tuple[list[Event], int]:
         reached = self._index
         page = await self.events_after(index, _PAGE)
         if page:
-            last = page[-1].index  # what came while the page was read is on it, and not told twice
+            last = page[-1].index  # lines committed during the read are on the page and must not repeat
             reached = last if len(page) == _PAGE else max(reached, last)
         return [event for event in page if topic in event.topics], max(index, reached)
 
     async def events_after(self, index: int, limit: int) -> list[Event]:
-        """At most ``limit`` events above ``index``, in order; from memory where it reaches back so far."""
+        """At most ``limit`` events above ``index``, in order, from memory if it reaches back far enough."""
         if index >= self._index:
             return []
         oldest = self._recent[0].index if self._recent else self._index + 1
@@ -184,7 +184,7 @@ class Feed:
         return [event for event in events if event.index <= self._index]
 
     def _remembered(self, index: int) -> list[Event]:
-        """From the newest backwards: who waits is seldom far behind."""
+        """Scanned from the newest: a waiting reader is rarely far behind."""
         newer: list[Event] = []
         for event in reversed(self._recent):
             if event.index <= index:
@@ -203,7 +203,7 @@ class Feed:
             async with asyncio.timeout(seconds):
                 await woken
         except TimeoutError:
-            return woken.done() and not woken.cancelled()  # woken in the very moment the time was up
+            return woken.done() and not woken.cancelled()  # woken at the moment of the timeout
         finally:
             waiters.discard(woken)
             if not waiters and self._waiting.get(topic) is waiters:

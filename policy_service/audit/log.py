@@ -1,25 +1,47 @@
-"""Reading the log: its lines by index, and what a leaf of the tree is made of.
+"""The audit log: reading its lines, and the sequencer that assigns their indexes.
 
-Lines are written by :func:`append`, in the unit of work whose change they tell; see ``storage/logbook.py``.
+Lines are written by :func:`append`, in the unit of work that makes the change; see ``storage/unit_of_work.py``.
+
+The sequencer numbers committed lines 1, 2, 3, without gaps or repeats. It sees only committed lines, so an index is
+never given to one that may be rolled back. One unit of work takes the lease row (locked until its commit), reads the
+highest index, and numbers the lines without one in the order they were written. Two sequencers queue for the row; a
+dead one is replaced when its lease expires. A repeated pass does nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+import structlog
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    Row,
+    Update,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    select,
+    update,
+)
 
 from countersign.contract import canonicalize
-from policy_service.storage.audit_writer import append, write_lines
+from policy_service.health import Signal
+from policy_service.storage import advisory_locks
 from policy_service.storage.core import table
+from policy_service.storage.database import Database
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
-from policy_service.storage.unit_of_work import Tx
+from policy_service.storage.unit_of_work import Tx, append, write_lines
 
 __all__ = [
     "Entry",
@@ -31,6 +53,8 @@ __all__ = [
     "parties_by_txn",
 ]
 
+log = structlog.get_logger(__name__)
+
 _audit = table(AuditRow)
 _row = _audit.c
 _AFTER = select(_audit).where(_row.idx > bindparam("after")).order_by(_row.idx).limit(bindparam("most"))
@@ -41,7 +65,7 @@ _PARTIES = select(_txn.txn, _txn.agent, _txn.aud).where(_txn.txn.in_(bindparam("
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the log that has its index. The first index is 1."""
+    """A numbered audit line. The first index is 1."""
 
     index: int
     audit_id: str
@@ -55,7 +79,7 @@ class Entry:
 
 
 def canonical_record(entry: Entry) -> bytes:
-    """The whole line as canonical bytes: what a leaf of the tree is made of."""
+    """The whole line as canonical bytes: the input of a Merkle tree leaf."""
     members = {
         "actor": entry.actor, "at": time_text(entry.at), "body": dict(entry.body), "id": entry.audit_id,
         "effect_id": entry.effect_id, "kind": entry.kind, "rev": entry.rev, "txn": entry.txn, "v": 1,
@@ -64,12 +88,12 @@ def canonical_record(entry: Entry) -> bytes:
 
 
 def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
-    """Lines that have an index above ``index``, in order."""
+    """Lines with an index above ``index``, in order."""
     return [_entry(row) for row in conn.execute(_AFTER, {"after": index, "most": limit})]
 
 
 def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]]:
-    """Whose these transactions are: who submitted them, and who may redeem them."""
+    """The principals of these transactions: their agent and their ``aud``."""
     found: dict[str, frozenset[str]] = {}
     for txn, agent, aud in conn.execute(_PARTIES, {"txns": sorted(txns)}) if txns else ():
         found[txn] = found.get(txn, frozenset()) | {agent, aud}
@@ -77,19 +101,19 @@ def parties_by_txn(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]
 
 
 def highest_index(conn: Connection) -> int:
-    """The index of the newest line; 0 while there is none."""
+    """The highest index; 0 for an empty log."""
     found: int | None = conn.execute(_HIGHEST).scalar_one()
     return found or 0
 
 
 def newest_entry(conn: Connection) -> Entry | None:
-    """The line with the highest index; None while there is none."""
+    """The line with the highest index; None for an empty log."""
     row = conn.execute(select(_audit).where(_row.idx == highest_index(conn))).first()
     return None if row is None else _entry(row)
 
 
 def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str, Any]) -> None:
-    """Write a line and give it this index at once: the log goes on above it, and what is in between is nobody's.
+    """Write a line with this index at once. The log continues above it; the indexes in between stay unused.
 
     Raises:
         ValueError: the index is not above every other.
@@ -114,3 +138,112 @@ def _entry(row: Row[Any]) -> Entry:
         row.effect_id,
         row.rev,
     )
+
+
+# -- the sequencer -------------------------------------------------------------------------------------------
+
+SEQUENCER_LEASE = "audit-sequencer"
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerLimits:
+    """Polling and batch limits. ``settings.py`` gives the reason for each."""
+
+    poll_s: float = 0.5
+    spacing_s: float = 0.02  # under load, one pass numbers many commits
+    batch: int = 500
+    lease: timedelta = timedelta(seconds=15)
+
+
+class Sequencer:
+    """Numbers audit lines while :meth:`run` runs."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        holder: str,
+        pace: SequencerLimits | None = None,
+        on_index: Callable[[int], Awaitable[None]] | None = None,
+        signal: Signal | None = None,
+    ) -> None:
+        self._db = db
+        self._holder = holder
+        self._pace = pace or SequencerLimits()
+        self._on_index = on_index
+        self._nudged = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.errors = 0
+        self.signal = signal or Signal()
+
+    def nudge(self) -> None:
+        """Signal a commit, from any thread. Only a hint: without it the next pass comes after ``poll_s``."""
+        loop = self._loop
+        if loop is not None and not self._nudged.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._nudged.set)
+
+    async def run(self) -> None:
+        """Number committed lines until cancelled. A failed pass is logged and retried."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            self._nudged.clear()
+            try:
+                await self.number()
+                self.signal.good()
+            except Exception:
+                # Waiting readers depend on the index, so this loop ends only with the service.
+                self.errors += 1
+                self.signal.bad("the audit log is not being numbered, so waiting clients get no news")
+                log.exception("sequencer_pass_failed", errors=self.errors)
+                await asyncio.sleep(self._pace.poll_s)
+            await asyncio.sleep(self._pace.spacing_s)
+            await self._rest()
+
+    async def number(self) -> int:
+        """Number all lines committed so far. Returns how many this call numbered."""
+        total = 0
+        while await self._db.read(_has_unnumbered):
+            given, highest = await self._db.write(self._assign)
+            if not given:
+                break  # another process holds the lease
+            total += given
+            if self._on_index is not None:
+                await self._on_index(highest)
+        return total
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._pace.poll_s):
+                await self._nudged.wait()
+        except TimeoutError:
+            return
+
+    def _assign(self, tx: Tx) -> tuple[int, int]:
+        if advisory_locks.acquire_lease(tx, SEQUENCER_LEASE, self._holder, self._pace.lease) is None:
+            return 0, 0
+        highest = highest_index(tx.conn)
+        numbering = _numbering(tx.conn.dialect.name)
+        given = tx.conn.execute(numbering, {"highest": highest, "most": self._pace.batch}).rowcount
+        return given, highest + given
+
+
+# A pass follows nearly every commit of an idle service, so its statements are built once.
+
+
+@cache
+def _numbering(dialect: str) -> Update:
+    """Number lines in the order of writing: by rowid on SQLite, which has one writer; by id on PostgreSQL."""
+    line = _audit.alias("line")
+    written = literal_column("line.rowid") if dialect == "sqlite" else line.c.audit_id
+    place = func.row_number().over(order_by=written).label("place")
+    unnumbered = select(line.c.audit_id, place).where(line.c.idx.is_(None)).order_by(written)
+    waiting = unnumbered.limit(bindparam("most", type_=Integer)).subquery("waiting")
+    index = bindparam("highest", type_=BigInteger) + waiting.c.place
+    return update(_audit).values(idx=index).where(_row.audit_id == waiting.c.audit_id)
+
+
+_UNNUMBERED = select(exists().where(_row.idx.is_(None)))
+
+
+def _has_unnumbered(conn: Connection) -> bool:
+    return bool(conn.execute(_UNNUMBERED).scalar_one())

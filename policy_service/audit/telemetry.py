@@ -1,9 +1,8 @@
-"""Counting and tracing what is committed, from the lines of the log that tell of it.
+"""Metrics and traces of committed audit lines.
 
-Every change writes its line in the unit that makes it, so here is everything, once, and nothing that was thrown away.
-What may leave in a span is a list of members of a line: a member that is not on it stays. A person's vote or a worker's
-redemption comes in another request than the submission, often in another trace: its spans are linked to where the
-submission was traced, which the log remembers (``trace`` in its line).
+Every change writes its line in its own unit, so each is counted once and rolled-back ones never. Spans carry only the
+listed members of a line. A vote or a redemption comes in a later request, often in another trace: its spans link to
+the trace of the submission, which the audit log keeps (``trace`` in its line).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _audit = table(AuditRow).c
 _CACHE_SIZE: Final = 1_000
 _SUBMITTED: Final = "transaction_submitted"
 
-# A line's members that a span or a webhook may carry. None of them is a caller's or a person's own text.
+# Members of a line that a span or a webhook may carry. None is text of a caller or a person.
 EXPORTED_MEMBERS: Final = frozenset(
     "outcome cause why from to kind decision_id policies gates bundle commit review_id vote_id verdict late channel "
     "state task_id task tool_digest args_digest effect_digest txn_digest comment_id proposal_id passkey_id".split()
@@ -34,15 +33,17 @@ EXPORTED_MEMBERS: Final = frozenset(
 
 
 class AuditTelemetry:
-    """The listener of a running service."""
+    """The commit listener of a running service."""
 
     def __init__(self, tools: Callable[[], Collection[str]]) -> None:
-        """``tools``: the names the bundle in force holds; another name is a caller's word and no label."""
+        """``tools``: the tool names of the active bundle; any other name comes from a caller and must not become a
+        label.
+        """
         self._tools = tools
         self._submitted: OrderedDict[str, SpanContext | None] = OrderedDict()
 
     def before_commit(self, tx: Tx) -> Mapping[str, SpanContext]:
-        """Where the transactions of these lines were submitted; asked of the log only where anything is traced."""
+        """The span contexts of these transactions' submissions; read only if tracing is on."""
         if not tracing.enabled():
             return {}
         txns = {line.txn for line in tx.lines if line.txn is not None}
@@ -50,7 +51,7 @@ class AuditTelemetry:
         return {txn: context for txn, context in found.items() if context is not None}
 
     def committed(self, lines: list[AuditLine], known: Any, seconds: float) -> None:
-        """Count the lines, and trace them where anything is traced."""
+        """Count the lines, and trace them if tracing is on."""
         for line in lines:
             self._count(line)
         if not tracing.enabled():
@@ -67,9 +68,8 @@ class AuditTelemetry:
     def _find(self, tx: Tx, txn: str) -> SpanContext | None:
         if txn in self._submitted:
             return self._submitted[txn]
-        mine = next((line for line in tx.lines if line.kind == _SUBMITTED and line.txn == txn), None)
-        if mine is not None:
-            return None  # it is being submitted; what it writes now is remembered when it is asked for again
+        if any(line.kind == _SUBMITTED and line.txn == txn for line in tx.lines):
+            return None  # submitted in this unit; cached at the next look-up
         where = (_audit.txn == txn, _audit.kind == _SUBMITTED)
         newest = select(_audit.body).where(*where).order_by(_audit.audit_id.desc()).limit(1)
         body = tx.conn.execute(newest).scalar()
@@ -106,5 +106,5 @@ class AuditTelemetry:
 
 def _span_attributes(line: AuditLine) -> dict[str, Any]:
     names = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
-    told = names | {name: value for name, value in line.body.items() if name in EXPORTED_MEMBERS}
-    return {f"countersign.{name}": value for name, value in told.items() if value is not None}
+    members = names | {name: value for name, value in line.body.items() if name in EXPORTED_MEMBERS}
+    return {f"countersign.{name}": value for name, value in members.items() if value is not None}

@@ -1,7 +1,7 @@
-"""Event streams that are open: how many one caller may hold.
+"""Limit how many event streams one caller may hold open.
 
-A stream is cheap while nothing happens and never ends by itself, so without a bound one caller could hold all the
-service has sockets for. Rule: a place is given back when the answer is over, however it ends.
+A stream costs little while nothing happens, but never ends by itself. Without a limit one caller could use up the
+sockets of the service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
 
-MAX_STREAMS_PER_CALLER = 64  # tabs of a person, processes of an agent
+MAX_STREAMS_PER_CALLER = 64  # browser tabs of a person, processes of an agent
 
 EVENT_STREAM = "text/event-stream"
 
@@ -29,29 +29,23 @@ class EventStreams:
     def answer(
         self, who: str, body: AsyncIterator[bytes], headers: Mapping[str, str], media: str = EVENT_STREAM
     ) -> StreamingResponse:
-        """An answer that streams, and takes one of the caller's places until it is over.
+        """A streaming response that counts against the caller's limit until it ends.
 
         Raises:
-            InvalidRequestError: rate_limited, the caller holds as many as one may.
+            InvalidRequestError: rate_limited, the caller has reached the limit.
         """
         if self._open[who] >= MAX_STREAMS_PER_CALLER:
             raise InvalidRequestError(
                 f"you hold {MAX_STREAMS_PER_CALLER} open event streams; close one before you open another",
                 code=ErrorCode.RATE_LIMITED,
             )
-        return _CountedStream(self._open, who, body, headers, media)
+        response = _CountedStream(body, headers=headers, media_type=media)
+        response.count(self._open, who)
+        return response
 
 
 class _CountedStream(StreamingResponse):
-    def __init__(
-        self,
-        open_streams: Counter[str],
-        who: str,
-        body: AsyncIterator[bytes],
-        headers: Mapping[str, str],
-        media: str,
-    ) -> None:
-        super().__init__(body, headers=headers, media_type=media)
+    def count(self, open_streams: Counter[str], who: str) -> None:
         self._open, self._who = open_streams, who
         self._open[who] += 1
 

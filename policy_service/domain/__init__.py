@@ -1,1 +1,1 @@
-"""The rules, pure: facts and a time go in, facts come out. No IO, clock, framework or randomness."""
+"""The rules, as pure functions: no IO, clock, framework or randomness."""

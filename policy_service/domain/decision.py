@@ -1,9 +1,4 @@
-"""The policy's answer for one effect, with its reasons: the same value serves the agent, the approver and the
-audit row.
-
-Rules kept here: only a decision without gates releases, a review names at least one gate, a deny at least one
-reason.
-"""
+"""The policy decision for one effect, with its reasons. The agent, the approver and the audit row share this value."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why, in words the agent may act on; `advice` says what would change the answer."""
+    """Why an effect was denied. `advice` says what would change the decision."""
 
     code: str
     text: str
@@ -25,22 +20,17 @@ class Reason:
     advice: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The reason as it is stored and sent; what is not known is left out."""
+        """The reason as JSON, without unset members."""
         known = {"code": self.code, "text": self.text, "policy": self.policy, "advice": self.advice}
         return {name: value for name, value in known.items() if value is not None}
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Reason:
-        """The reason that `to_json` wrote."""
-        return cls(stored["code"], stored["text"], stored.get("policy"), stored.get("advice"))
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`policies` are the determining ones: permits of a release, permits and gates of a review, forbids of a
-    deny.
+    """A decision. A release has no gates, a review has at least one gate, and a deny has at least one reason.
 
-    `alarms` are for the operator (engine errors, with values from the args in them) and never go to an agent.
+    `policies` are the determining policies: the permits of a release, the permits and gates of a review, the forbids
+    of a deny. `alarms` are engine errors for the operator. They can quote argument values, so an agent never gets them.
 
     Raises:
         ValueError: the parts contradict the outcome.
@@ -62,38 +52,9 @@ class Decision:
         if (self.outcome is Verdict.DENY) is not bool(self.reasons):
             raise ValueError(f"a {self.outcome} with the reasons {[reason.code for reason in self.reasons]}")
         if self.alarms and self.outcome is not Verdict.DENY:
-            raise ValueError(f"a {self.outcome} although the engine complained")
+            raise ValueError(f"a {self.outcome} despite an engine error")
 
     @property
     def code(self) -> str | None:
-        """The first reason's code; None where nothing was denied."""
+        """The code of the first reason, or None if nothing was denied."""
         return self.reasons[0].code if self.reasons else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The decision as it is stored."""
-        return {
-            "outcome": self.outcome.value,
-            "bundle": self.bundle,
-            "commit": self.commit,
-            "policies": list(self.policies),
-            "gates": [gate.to_json() for gate in self.gates],
-            "reasons": [reason.to_json() for reason in self.reasons],
-            "unseen": list(self.unseen),
-            "valid_for": int(self.valid_for.total_seconds()),
-            "alarms": list(self.alarms),
-        }
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Decision:
-        """The decision that `to_json` wrote."""
-        return cls(
-            outcome=Verdict(stored["outcome"]),
-            bundle=stored["bundle"],
-            commit=stored["commit"],
-            policies=tuple(stored["policies"]),
-            gates=tuple(Gate.from_json(gate) for gate in stored["gates"]),
-            reasons=tuple(Reason.from_json(reason) for reason in stored["reasons"]),
-            unseen=tuple(stored["unseen"]),
-            valid_for=timedelta(seconds=stored["valid_for"]),
-            alarms=tuple(stored["alarms"]),
-        )

@@ -1,11 +1,9 @@
-"""What a gate asks for, and what several gates that fired together ask for (design section 4, "Gates
-together").
+"""Approval gates, and how gates that fire together merge (design section 4, "Gates together").
 
-A gate is a forbid with `@approval`: "forbidden until these people agree". Rules kept here: gates with the
-same group set merge, and the merged gate is never laxer than any of its parts: quorum and step-up the
-highest, times the shortest, a reason if any asks, shared only if all say so, escalation only to groups all
-name. Merging happens once, on the sets as written; escalation adds voters to a merged gate and never merges
-again.
+A gate is a Cedar `forbid` with `@approval`. Gates with the same group set merge into one. The merged gate is never
+laxer than its parts: it takes the highest quorum and step-up, the shortest times, a reason if any gate requires one,
+sharing only if all gates share, and only the escalation groups that all gates name. Escalation adds voters to a merged
+gate; it never causes another merge.
 """
 
 from __future__ import annotations
@@ -16,21 +14,21 @@ from datetime import timedelta
 from typing import Any, Final
 
 DEFAULT_ANSWER_WITHIN: Final = timedelta(hours=24)
-"""How long a question stays open when its gate does not say."""
+"""How long a review stays open when its gate sets no limit."""
 
 DEFAULT_VALID_FOR: Final = timedelta(hours=1)
-"""How long a release may be used when no gate says, also where no gate fired."""
+"""How long a release may be used when no gate sets a limit, or no gate fired."""
 
 STEP_UPS: Final = ("passkey",)
-"""Ways a person may have to prove themselves anew for one vote, weakest first."""
+"""The step-up methods, weakest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One gate as its annotations say.
+    """One gate, as its policy annotations define it.
 
     Raises:
-        ValueError: it names no group, or its quorum is below one: such a gate would be met by nobody's vote.
+        ValueError: it names no group, or its quorum is below one, so that it could never or always be met.
     """
 
     policy_id: str
@@ -47,28 +45,38 @@ class Gate:
     title: str = ""
 
     def __post_init__(self) -> None:
-        _require_valid_gate(self.policy_id, self.groups, self.quorum, self.step_up)
+        name = self.policy_id
+        if not self.groups:
+            raise ValueError(
+                f'gate {name!r} names no group, so no one could approve; write @approval("group")'
+            )
+        if type(self.quorum) is not int or self.quorum < 1:
+            raise ValueError(f"gate {name!r} has the quorum {self.quorum!r}; the minimum is 1")
+        if self.step_up is not None and self.step_up not in STEP_UPS:
+            raise ValueError(
+                f"gate {name!r} has the unknown step-up {self.step_up!r}; known are {', '.join(STEP_UPS)}"
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """The gate as it is stored beside the revision it fired on."""
+        """The gate as JSON, for storage."""
         return {
             "policy_id": self.policy_id,
             "groups": sorted(self.groups),
             "quorum": self.quorum,
             "step_up": self.step_up,
             "shared": self.shared,
-            "answer_within": _seconds(self.answer_within),
-            "valid_for": _seconds(self.valid_for),
+            "answer_within": int(self.answer_within.total_seconds()),
+            "valid_for": int(self.valid_for.total_seconds()),
             "reason": self.reason,
             "channel": self.channel,
-            "remind": _seconds(self.remind),
+            "remind": None if self.remind is None else int(self.remind.total_seconds()),
             "escalate": sorted(self.escalate),
             "title": self.title,
         }
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Gate:
-        """The gate that `to_json` wrote; every field must be there."""
+        """Read what `to_json` wrote. Every field is required: a default could make a stored gate laxer."""
         return cls(
             policy_id=stored["policy_id"],
             groups=frozenset(stored["groups"]),
@@ -79,7 +87,7 @@ class Gate:
             valid_for=timedelta(seconds=stored["valid_for"]),
             reason=stored["reason"],
             channel=stored["channel"],
-            remind=_duration(stored["remind"]),
+            remind=None if stored["remind"] is None else timedelta(seconds=stored["remind"]),
             escalate=frozenset(stored["escalate"]),
             title=stored["title"],
         )
@@ -87,7 +95,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class MergedGate:
-    """What all fired gates of one group set ask for together."""
+    """The combined requirements of all fired gates with one group set."""
 
     gates: tuple[str, ...]
     groups: frozenset[str]
@@ -102,64 +110,26 @@ class MergedGate:
     escalate: frozenset[str]
     added: frozenset[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        _require_valid_gate(self.key, self.groups, self.quorum, self.step_up)
-
     @property
     def key(self) -> str:
-        """Its name within a review: the groups as written, whatever escalation added."""
+        """Its name within a review: the groups as written, without groups that escalation added."""
         return "|".join(sorted(self.groups))
 
     @property
     def voters(self) -> frozenset[str]:
-        """The groups whose people may serve it now."""
+        """The groups whose members may vote on it now."""
         return self.groups | self.added
 
     def escalated(self) -> MergedGate:
-        """The same gate after nobody answered: more voters, nothing else."""
+        """The same gate after escalation: more voters, no other change."""
         return replace(self, added=self.escalate)
-
-    def to_json(self) -> dict[str, Any]:
-        """The merged gate as it is stored."""
-        return {
-            "gates": list(self.gates),
-            "groups": sorted(self.groups),
-            "quorum": self.quorum,
-            "step_up": self.step_up,
-            "shared": self.shared,
-            "answer_within": _seconds(self.answer_within),
-            "valid_for": _seconds(self.valid_for),
-            "reason": self.reason,
-            "channels": list(self.channels),
-            "remind": _seconds(self.remind),
-            "escalate": sorted(self.escalate),
-            "added": sorted(self.added),
-        }
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> MergedGate:
-        """The merged gate that `to_json` wrote; every field must be there."""
-        return cls(
-            gates=tuple(stored["gates"]),
-            groups=frozenset(stored["groups"]),
-            quorum=stored["quorum"],
-            step_up=stored["step_up"],
-            shared=stored["shared"],
-            answer_within=timedelta(seconds=stored["answer_within"]),
-            valid_for=timedelta(seconds=stored["valid_for"]),
-            reason=stored["reason"],
-            channels=tuple(stored["channels"]),
-            remind=_duration(stored["remind"]),
-            escalate=frozenset(stored["escalate"]),
-            added=frozenset(stored["added"]),
-        )
 
 
 def merge(gates: Iterable[Gate], escalated: Container[str] = ()) -> tuple[MergedGate, ...]:
-    """Everything the fired gates ask for, one merged gate per group set, in the order of their first gate.
+    """Merge fired gates: one merged gate for each group set, in the order of their first gate.
 
-    ``escalated``: the keys of those that ask their further groups as well by now. A gate that fires late on the same
-    groups and names none of these takes them back: escalation is only to groups all name.
+    ``escalated`` holds the keys of merged gates that have escalated. A gate that fires later on the same groups removes
+    any escalation group it does not name itself.
     """
     by_groups: dict[frozenset[str], list[Gate]] = {}
     for gate in gates:
@@ -168,13 +138,13 @@ def merge(gates: Iterable[Gate], escalated: Container[str] = ()) -> tuple[Merged
     return tuple(gate.escalated() if gate.key in escalated else gate for gate in merged)
 
 
-def satisfies_step_up(have: str | None, asked: str | None) -> bool:
-    """Whether a proof of presence is at least as strong as the one asked for; an unknown one never is."""
-    return asked is None or (have in STEP_UPS and _strength(have) >= _strength(asked))
+def satisfies_step_up(have: str | None, required: str | None) -> bool:
+    """Whether a step-up is at least as strong as the required one. An unknown method never is."""
+    return required is None or (have in STEP_UPS and _strength(have) >= _strength(required))
 
 
 def is_stronger_step_up(have: str | None, than: str | None) -> bool:
-    """Whether a proof of presence suffices where the other would not; an unknown one is never stronger."""
+    """Whether a step-up satisfies a requirement that the other one does not. An unknown method never does."""
     return have in STEP_UPS and not satisfies_step_up(than, have)
 
 
@@ -200,20 +170,3 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
 
 def _strength(step_up: str | None) -> int:
     return 0 if step_up is None else 1 + STEP_UPS.index(step_up)
-
-
-def _require_valid_gate(name: str, groups: frozenset[str], quorum: int, step_up: str | None) -> None:
-    if not groups:
-        raise ValueError(f'gate {name!r} names no group, so nobody could serve it; write @approval("group")')
-    if type(quorum) is not int or quorum < 1:
-        raise ValueError(f"gate {name!r} has the quorum {quorum!r}; a gate asks at least one person")
-    if step_up is not None and step_up not in STEP_UPS:
-        raise ValueError(f"gate {name!r} asks for step-up {step_up!r}; known are {', '.join(STEP_UPS)}")
-
-
-def _seconds(duration: timedelta | None) -> int | None:
-    return None if duration is None else int(duration.total_seconds())
-
-
-def _duration(seconds: int | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""What people do here, as policies name it: the actions whose principal is a person."""
+"""The Cedar actions whose principal is a person."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from types import MappingProxyType
 from typing import Final
 
 APPROVE: Final = "approve"
-"""May this person vote?"""
+"""Vote on a review."""
 
 SETTLE: Final = "settle"
-"""May they settle a task?"""
+"""Settle a task."""
 
 STOP: Final = "stop"
 START_AGAIN: Final = "start_again"
-"""May they stop an agent, a tool or everything, and end such a stop?"""
+"""Begin and end an emergency stop of an agent, a tool or everything."""
 
 BREAK_GLASS: Final = "break_glass"
 BREAK_GLASS_ALONE: Final = "break_glass_alone"
-"""May they open a held effect in an emergency: as one of two, or alone with a review afterwards?"""
+"""Release a held effect in an emergency: as one of two signers, or alone with a later review."""
 
 RESOURCE_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -30,4 +30,4 @@ RESOURCE_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         BREAK_GLASS_ALONE: "Review",
     }
 )
-"""What each of them is done to."""
+"""The Cedar resource type of each action."""

@@ -1,8 +1,7 @@
-"""What the policy is asked about one effect: who acts, with which args, and what the service itself knows.
+"""The policy request for one effect: principal, arguments, context and facts.
 
-Rules kept here: nothing in a question is the agent's word but `args` (the decoded canonical bytes) and
-`claimed`, which looks so to policy too. Facts are read before, by the service, for one bundle; they carry
-their age. A person is one string, `iss|sub`, never an email.
+Only `args` (the decoded canonical bytes) and `claimed` come from the agent; policies see claims as claims. The service
+reads the facts beforehand, for one bundle, and records their age. A person is the string `iss|sub`, never an email.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from typing import Any, Literal, TypeAlias
 from countersign.contract import JSON
 
 CallMethod: TypeAlias = Literal["key", "api_key"]
-"""How the agent proved itself: a signature by its own key, or the weaker API key of a trial."""
+"""How the agent authenticated: a signature by its own key, or an API key, which is weaker."""
 
 
 class InvalidArgsError(ValueError):
-    """The args do not fit the reviewed manifest; the text says where and what to send instead."""
+    """The args do not match the reviewed manifest. The text says where, and what to send instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedArgs:
-    """Args as policy sees them: `context.input` in Cedar's JSON, and the names of the fields Cedar cannot
-    weigh.
-    """
+    """Args as policies see them: `context.input` as Cedar JSON, and the names of the fields Cedar cannot evaluate."""
 
     input: Mapping[str, Any]
     unseen: tuple[str, ...] = ()
@@ -34,7 +31,7 @@ class EncodedArgs:
 
 @dataclass(frozen=True, slots=True)
 class AgentPrincipal:
-    """The agent that acts. `owner` is a person; policy sees when there is none."""
+    """The agent that acts. `owner` is a person, or None."""
 
     name: str
     owner: str | None = None
@@ -44,7 +41,7 @@ class AgentPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What the SDK or the agent asserts; nobody checked it."""
+    """What the SDK or the agent asserts, unverified."""
 
     purpose: str | None = None
     reasoning: str | None = None
@@ -53,7 +50,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class FactAge:
-    """Which source an answer came from, and since when it is known to be true."""
+    """The source of a fact, and when the source read it."""
 
     source: str
     as_of: datetime
@@ -61,7 +58,7 @@ class FactAge:
 
 @dataclass(frozen=True, slots=True)
 class DisplayedFact:
-    """One fact for people: the attribute, its value in words, and where it came from."""
+    """One fact for display: the attribute, its value as text, and its source."""
 
     label: str
     value: str
@@ -71,10 +68,10 @@ class DisplayedFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Attributes the service looked up for one effect under one bundle, already in Cedar's JSON.
+    """The attributes the service looked up for one effect under one bundle, as Cedar JSON.
 
-    `failed` is a sentence when a source failed or was stale: then there is nothing to decide with. `alarm`
-    says more, to the operator only.
+    `failed` is a sentence if a source failed or was stale; the effect is then denied. `alarm` is the detail for the
+    operator.
     """
 
     bundle: str
@@ -88,11 +85,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """One effect, as the policy of one bundle is asked about it.
+    """One effect, as the policies of one bundle evaluate it.
 
-    `redecided` says that the effect was decided before: a tool the bundle no longer holds has then changed,
-    not stayed unknown. `asked_as_unknown` says that it was unknown from the beginning, and people were asked.
-    `history` is what the meters of the tool show, by name; one that is left out reads 0.
+    `reevaluated`: the effect was decided before, so a tool missing from the bundle has changed rather than being
+    unknown. `reviewed_as_unknown`: the tool was unknown from the start, and people reviewed the effect as such.
+    `history` is the reading of each meter of the tool, by name; a missing meter reads 0.
     """
 
     agent: AgentPrincipal

@@ -1,17 +1,15 @@
-"""What a transaction is, given what its effects are. Pure; the only place where the two state tables meet.
+"""The state of a transaction, derived from its effects; and what each answer to a task does to an effect. Pure.
 
-Rules: one effect that waits makes the transaction wait; it is ready only when every effect may be released; once spent
-it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
-ended when nothing fired, and unsettled when a person is needed: an unknown, of a compensation too, a failed
-compensation, or something that fired beside something that did not and cannot be taken back. What a person left
-standing needs nobody any more. What failed and may, by its reviewed manifest, agrees with any other outcome. A read
-that fired changed nothing, so nothing of it stands.
+A transaction waits while one effect waits, and is ready when every effect may be released. Once redeemed it stays open
+until every outcome is known. It is settled if the outcomes agree: all fired, or everything that fired was compensated.
+It is ended if nothing fired. It is unsettled if a person is needed: for an unknown outcome (also of a compensation), a
+failed compensation, or a fired effect without a compensation next to an effect that did not fire.
 
-What a person may answer to a task, and what each answer makes of the effect. Pure; the one table of it.
+An effect that a person decided to keep needs no further decision. A failed effect whose manifest allows failure agrees
+with any outcome. A read that fired leaves nothing to undo.
 
-Rules: an answer moves an effect only where the contract's table leads (what was spent and did not happen has failed,
-what never was is unused); what is terminal stays so, and a finding that contradicts it stands beside it; an answer that
-does not belong to a kind of task is none.
+An answer moves an effect only along the contract's state table. A terminal state stays: a contradicting finding is
+recorded next to it.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ _OPEN_OUTCOME = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING})
 
 @dataclass(frozen=True)
 class EffectStatus:
-    """One forward effect, as far as settling cares."""
+    """One forward effect, reduced to what determines the transaction's state."""
 
     state: EffectState
     can_compensate: bool
-    compensation_unknown: bool = False  # it is compensating, and nobody knows whether that has happened
-    left_standing: bool = False  # it fired, should not have, and a person settled that it stays
-    may_fail: bool = False  # people agreed that it may be missing: failed, it says nothing about the others
-    reads: bool = False  # its reviewed manifest is in the group of tools that change nothing
+    compensation_unknown: bool = False  # its compensation was redeemed, with an unknown outcome
+    left_standing: bool = False  # a person decided to keep it although others did not fire
+    may_fail: bool = False  # its manifest allows failure without affecting the other effects
+    reads: bool = False  # its manifest says that the tool changes nothing
 
     @property
     def failed_optionally(self) -> bool:
-        """Whether it is known not to have acted, and stops no other."""
+        """Whether it failed as its manifest allows."""
         return self.may_fail and self.state is EffectState.FAILED
 
     @property
     def completed_read(self) -> bool:
-        """Whether it fired, and there is nothing to take back."""
+        """Whether it is a read that fired, so there is nothing to undo."""
         return self.reads and self.state is EffectState.FIRED and not self.can_compensate
 
 
@@ -54,7 +52,7 @@ def transaction_state(parts: Sequence[EffectStatus]) -> TxnState:
     """The state of a transaction with these effects.
 
     Raises:
-        ValueError: there are no effects; a transaction without any does not exist.
+        ValueError: there are no effects.
     """
     if not parts:
         raise ValueError("a transaction has at least one effect")
@@ -85,17 +83,17 @@ def _after_redemption(parts: Sequence[EffectStatus]) -> TxnState:
 
 
 def needs_manual_settlement(parts: Sequence[EffectStatus]) -> bool:
-    """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
+    """Whether an effect fired that cannot be compensated, while another did not fire: only a person can settle it."""
     return has_missing_effect(parts) and any(needs_manual_decision(part) for part in parts)
 
 
 def has_missing_effect(parts: Sequence[EffectStatus]) -> bool:
-    """Whether something is missing that people did not agree may be missing: then what fired is taken back."""
+    """Whether an effect that was required did not fire, so that the fired ones are to be compensated."""
     return any(part.state in _WITHOUT_EFFECT and not part.failed_optionally for part in parts)
 
 
 def needs_manual_decision(part: EffectStatus) -> bool:
-    """Whether this fired, has no compensation, and nobody has said yet that it stays."""
+    """Whether an effect fired, cannot be compensated, and no person has decided to keep it."""
     fired_for_good = part.state is EffectState.FIRED and not part.can_compensate
     return fired_for_good and not part.left_standing and not part.completed_read
 
@@ -114,7 +112,7 @@ ANSWERS: Final[Mapping[TaskKind, tuple[TaskAnswer, ...]]] = MappingProxyType(
         _K.BREAK_GLASS_REVIEW: (_A.JUSTIFIED, _A.NOT_JUSTIFIED),
     }
 )
-"""The answers each kind of task takes."""
+"""The answers each kind of task accepts."""
 
 _OPEN_STATE: Final[Mapping[TaskKind, EffectState]] = MappingProxyType(
     {
@@ -129,14 +127,14 @@ _OPEN_STATE: Final[Mapping[TaskKind, EffectState]] = MappingProxyType(
 
 
 def applies_to(kind: TaskKind, state: EffectState) -> bool:
-    """Whether a task of this kind still has something to settle about an effect in this state."""
+    """Whether a task of this kind still applies to an effect in this state."""
     return kind not in _OPEN_STATE or _OPEN_STATE[kind] is state
 
 
 def transitions_for(state: EffectState, answer: TaskAnswer, *, spent: bool) -> tuple[EffectState, ...]:
-    """Where an answer leads an effect, step by step; nowhere, where only the word is kept.
+    """The transitions that an answer causes, in order; empty if the answer is only recorded.
 
-    A withdrawal is not among them: it ends a whole transaction, by its own verb.
+    A withdrawal is not among them, because it ends the whole transaction.
     """
     if answer is _A.FIRED:
         return (_E.FIRED,)

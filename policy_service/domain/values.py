@@ -1,8 +1,7 @@
-"""Values as authors and people write them: money, durations, and typed values in Cedar's JSON.
+"""Money, durations, and Cedar's decimal and datetime values in JSON.
 
-Money: minor units and a currency code become one fixed text, the same in every locale. An unknown currency gets its
-code and no symbol. Decimals are 2 unless ISO 4217 says otherwise. Durations have one unit and are not zero. Only this
-module writes `__extn`, so that no argument ever does.
+Money text is the same in every locale: a currency without a known symbol is written with its code. Only this module
+writes Cedar's `__extn`, so no argument can forge a typed value.
 """
 
 from __future__ import annotations
@@ -15,25 +14,23 @@ from typing import Any, Final
 _NO_DECIMALS = frozenset("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF".split())
 _THREE_DECIMALS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
 _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
-
-
 _CODE = re.compile(r"[A-Z]{3}", re.ASCII)
 
 
 def is_currency(code: str) -> bool:
-    """Whether this has the form of an ISO 4217 code; nothing else may stand beside an amount."""
+    """Whether a text has the form of an ISO 4217 code."""
     return _CODE.fullmatch(code) is not None
 
 
 def decimals(currency: str) -> int:
-    """How many digits of ``currency`` stand after the point (ISO 4217)."""
+    """The number of decimal places of a currency (ISO 4217)."""
     if currency in _NO_DECIMALS:
         return 0
     return 3 if currency in _THREE_DECIMALS else 2
 
 
 def money_text(minor: int, currency: str) -> str:
-    """``124000, "USD"`` is ``$1,240.00``; a code without a symbol stands in front: ``CHF 1,240.00``."""
+    """Format minor units: ``124000, "USD"`` is ``$1,240.00``; a currency without a symbol is ``CHF 1,240.00``."""
     places = decimals(currency)
     whole, rest = divmod(abs(minor), 10**places)
     number = f"{whole:,}" + (f".{rest:0{places}d}" if places else "")
@@ -43,7 +40,7 @@ def money_text(minor: int, currency: str) -> str:
 
 
 MAX_DURATION: Final = timedelta(days=366)
-"""Nobody means longer; a slipped unit does."""
+"""The longest accepted duration; a longer one is most likely a wrong unit."""
 
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])\Z")
 _UNITS: Final = {
@@ -55,10 +52,10 @@ _UNITS: Final = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration this text names.
+    """Parse a duration such as ``90s``, ``30m``, ``4h`` or ``7d``.
 
     Raises:
-        ValueError: it names none, or zero, or more than a year.
+        ValueError: the text is not a duration, or is outside one second to `MAX_DURATION`.
     """
     match = _DURATION.match(text)
     if match is None:
@@ -78,35 +75,35 @@ MAX_DECIMAL: Final = Decimal(2**63 - 1).scaleb(-MAX_DECIMAL_PLACES)
 
 
 def decimal_value(number: Decimal) -> dict[str, Any]:
-    """A decimal.
+    """A number as a Cedar decimal.
 
     Raises:
-        ValueError: more than four places, or too large: rounding would show the policy another number than
-            the tool.
+        ValueError: it has more than four places or is too large. Rounding would show policies another number than the
+            tool gets.
     """
     if decimal_places(number) > MAX_DECIMAL_PLACES:
         raise ValueError(
             f"{number} has more than {MAX_DECIMAL_PLACES} decimal places; round it before sending"
         )
     if abs(number) > MAX_DECIMAL:
-        raise ValueError(f"{number} is beyond +-{MAX_DECIMAL}")
+        raise ValueError(f"{number} is outside +-{MAX_DECIMAL}")
     text = f"{number.normalize():f}"
     return {"__extn": {"fn": "decimal", "arg": text if "." in text else text + ".0"}}
 
 
 def decimal_places(number: Decimal) -> int:
-    """How many places it has after the point; of what is no number, more than any decimal may have."""
+    """The number of decimal places; for NaN and infinity, more than a Cedar decimal may have."""
     exponent = number.normalize().as_tuple().exponent
     return -exponent if isinstance(exponent, int) else MAX_DECIMAL_PLACES + 1
 
 
 def datetime_value(moment: datetime) -> dict[str, Any]:
-    """A datetime, to the millisecond.
+    """A time as a Cedar datetime, to the millisecond.
 
     Raises:
-        ValueError: the time names no zone.
+        ValueError: the time has no time zone.
     """
     if moment.tzinfo is None:
-        raise ValueError(f"{moment.isoformat()} names no time zone; write it with Z")
+        raise ValueError(f"{moment.isoformat()} has no time zone; write it with Z")
     text = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"__extn": {"fn": "datetime", "arg": text}}

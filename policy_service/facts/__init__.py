@@ -1,1 +1,1 @@
-"""The information point: manifests, entities and groups, from the service's own sources only."""
+"""The policy information point: manifests, entities, groups and meters, from the service's own sources only."""

@@ -1,15 +1,13 @@
-"""What of the world outside this service may use for facts and groups: the allowlist, and the directory as last read.
+"""External hosts the service may read facts and groups from: the allowlist, and the directory as last read.
 
-Rules kept here: a bundle that asks a host which is not on the list does not load; the directory is read in the
-background, all of its groups or none, and what was read counts only for a while: afterwards its groups are empty, which
-is noticed at the moment of counting and not by a timer. Nothing here is a bundle's to say but the names.
+A bundle that reads a host outside the list does not load. A bundle chooses only names, never hosts or tokens. The
+directory is read in the background, all of its groups or none. What was read expires: afterwards its groups are empty,
+which is checked at each look-up and not by a timer.
 
-Groups as a directory has them, by SCIM 2.0 (RFC 7644): the members of a few named groups, whole or not at all.
-
-Rules kept here: a group is the one whose displayName is exactly the one asked for; two of them, half a list, or pages
-that do not add up are no answer; a group that is gone has no members. A member is a user: one whose type is Group is
-passed over, so somebody in a nested group is not counted. Where people are known by their externalId, only active users
-that have one count. Everything is read anew at each look, within limits of pages, of members and of time.
+Directory groups are read by SCIM 2.0 (RFC 7644). A group is the one whose displayName matches exactly. Two such
+groups, half a list, or inconsistent pages are an error; a missing group has no members. A member of type Group is
+skipped, so members of nested groups do not count. If people are identified by externalId, only active users with one
+count. Everything is read anew each time, within limits of pages, members and time.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from policy_service.health import Health
 from policy_service.remote_hosts import DirectoryApi, FactsHost
 from policy_service.settings import Settings
 
-READ_TIMEOUT_S: Final = 60.0  # for one look at everything
+READ_TIMEOUT_S: Final = 60.0  # for all groups together
 _ANSWER_S: Final = 10.0
 # 100,000 members in one group
 _LIMITS: Final = Limits(max_bytes=16_777_216, max_depth=16, max_nodes=1_000_000)
@@ -46,17 +44,17 @@ _SUBJECT: Final = re.compile(r"[^\s]{1,512}\Z")
 
 @dataclass(frozen=True)
 class DirectoryMembers:
-    """What one look found: the members by the directory's own name of the group, and what was passed over."""
+    """The members by the directory's name of the group, and the groups it lacks."""
 
     members: Mapping[str, frozenset[str]]
     missing: tuple[str, ...] = ()
 
 
 async def read_groups(place: AllowedHost, names: frozenset[str]) -> DirectoryMembers:
-    """Who is in these groups.
+    """Read the members of these groups.
 
     Raises:
-        SourceFailedError: the directory gave no whole answer.
+        SourceFailedError: the directory gave no complete answer.
     """
     setting = place.setting
     if not isinstance(setting, DirectoryApi):
@@ -84,7 +82,9 @@ async def _group(place: AllowedHost, name: str) -> frozenset[str] | None:
     query = {"filter": f'displayName eq "{quoted}"'}
     same = [group async for group in _pages(place, "Groups", query) if group.get("displayName") == name]
     if len(same) > 1:
-        raise SourceFailedError(f"it has {len(same)} groups called {name!r}; rename one, or nobody is in it")
+        raise SourceFailedError(
+            f"it has {len(same)} groups called {name!r}; rename one; until then it has no members"
+        )
     return _member_ids(same[0]) if same else None
 
 
@@ -100,7 +100,7 @@ def _member_ids(group: Mapping[str, Any]) -> frozenset[str]:
 
 
 async def _external_ids(place: AllowedHost) -> dict[str, str]:
-    """By the directory's id of a user, what it says that others know them by."""
+    """From the directory's user id to its externalId."""
     query = {"attributes": "id,externalId,active"}
     found: dict[str, str] = {}
     async for user in _pages(place, "Users", query):
@@ -111,7 +111,7 @@ async def _external_ids(place: AllowedHost) -> dict[str, str]:
 
 
 async def _pages(place: AllowedHost, kind: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-    """Every resource of a list, page after page."""
+    """Every resource of a list, page by page."""
     start = 1
     for _ in range(_PAGES):
         asked = urlencode({**query, "startIndex": start, "count": _PER_PAGE})
@@ -129,7 +129,7 @@ async def _pages(place: AllowedHost, kind: str, query: Mapping[str, str]) -> Asy
 
 
 def _list(answer: Any, start: int) -> tuple[int, list[dict[str, Any]]]:
-    """RFC 7644 section 3.4.2: `Resources` may be left out when there are none; `startIndex` says where we are."""
+    """RFC 7644 section 3.4.2: `Resources` may be missing if there are none; `startIndex` is the page's position."""
     if not isinstance(answer, dict) or type(answer.get("totalResults")) is not int:
         raise SourceFailedError("its answer is no SCIM list")
     resources = answer.get("Resources", [])
@@ -146,7 +146,7 @@ NO_MEMBERS: Final[Mapping[str, frozenset[str]]] = {}
 
 
 class DirectoryReader:
-    """The directory as it was last read. `members` is replaced as a whole, and only when somebody came or went."""
+    """The directory as last read. `members` is replaced as a whole, and only if it changed."""
 
     def __init__(
         self,
@@ -164,36 +164,36 @@ class DirectoryReader:
         self.read_at: datetime | None = None
 
     def fresh(self) -> bool:
-        """Whether what was read still counts."""
+        """Whether the members still count."""
         return (
             self.read_at is not None and timedelta(seconds=-5) <= self._clock() - self.read_at < self._max_age
         )
 
     def knows(self, names: frozenset[str]) -> bool:
-        """Whether these groups were read, and what was read still counts."""
+        """Whether these groups were read and still count."""
         return self.fresh() and names <= self.members.keys()
 
     def not_asked(self) -> None:
-        """No group is in the directory: whatever was wrong with it concerns nobody."""
-        self._tell(None)
+        """No group is in the directory: clear its health finding."""
+        self._report(None)
 
     async def read(self, names: frozenset[str]) -> None:
-        """Read the groups with these names of the directory's. A failure leaves what there was, which gets older."""
+        """Read the groups of these directory names. On failure the previous members stay and get older."""
         async with self._one_at_a_time:
             began = self._clock()
             try:
                 found = await read_groups(self._place, names)
             except SourceFailedError as error:
                 log.warning("directory_unreadable", why=str(error))
-                self._tell("could not be read when it was last asked")
+                self._report("could not be read at the last attempt")
                 return
             if dict(found.members) != dict(self.members):
                 self.members = found.members
-            self.read_at = began  # the answer is at least as old as the question
+            self.read_at = began  # the answer may be as old as the request
             metrics.DIRECTORY_READ.set(began.timestamp())
-            self._tell(f"has no group called {found.missing[0]!r}" if found.missing else None)
+            self._report(f"has no group called {found.missing[0]!r}" if found.missing else None)
 
-    def _tell(self, fault: str | None) -> None:
+    def _report(self, fault: str | None) -> None:
         if self._health is None:
             return
         late = "" if self.fresh() else "; its groups are empty until it is"
@@ -201,7 +201,7 @@ class DirectoryReader:
 
 
 class Allowlist:
-    """The places one service may ask. Shared by its bundles."""
+    """The hosts one service may read. Shared by its bundles."""
 
     def __init__(
         self,
@@ -218,13 +218,13 @@ class Allowlist:
         self.health = health
 
     def without_health(self) -> Allowlist:
-        """The same places for a bundle whose failing sources are nobody's trouble: one in shadow."""
+        """The same hosts without health reports, for a bundle in shadow."""
         other = copy.copy(self)
         other.health = None
         return other
 
     def host_for(self, url: str) -> tuple[AllowedHost, asyncio.Semaphore] | None:
-        """The entry of the allowlist that covers an address, the longest of several; None when none does."""
+        """The longest matching entry of the allowlist for an address; None if none matches."""
         covering = [each for each in self._hosts if each[0].covers(url)]
         if not covering:
             return None
@@ -238,10 +238,10 @@ def load_allowlist(
     health: Health | None,
     read_secret: Callable[[Path], bytes],
 ) -> Allowlist:
-    """The places the settings allow, each with the token this service is known by there.
+    """The hosts of the settings, each with its token.
 
     Raises:
-        StartError: a token or a certificate's authority is not where the settings say.
+        StartError: a token or a CA file is missing or malformed.
     """
     directory = None
     if settings.directory is not None:

@@ -1,20 +1,14 @@
-"""facts.toml: which attributes the entities have, and which source each one comes from.
+"""facts.toml: the attributes of each entity type, and the source of each attribute.
 
-Rules kept here: unknown members are refused; every attribute has exactly one source for a tool, unless it may
-be missing; a source that is asked only for some tools, or may find nothing, gives optional attributes only. A
-query is one SELECT with the five binds we know; a lookup has a plain address and
-a bounded time. What the file promises, `sources.py` enforces on every read.
+Unknown members are refused. Every attribute has exactly one source per tool, unless it is optional. A source that is
+read only for some tools, or may find nothing, gives optional attributes only. A query is one SELECT with the five
+known binds; an HTTP source has a plain address and a bounded timeout. `sources.py` enforces this on every read.
 
-Types of entity attributes, as facts.toml declares them, and the code that writes looked-up values in them.
+Attribute values are never converted (a text is no number, 2 is no Bool). A missing value is an error unless the type
+has `?`. Bool accepts SQLite's 0 and 1, because SQLite has no other; a set may be JSON text, because SQL has no sets.
 
-Rules kept here: a value is never coerced into something else (a text is no number, 2 is no Bool); a missing
-value is an error unless the type says `?`. Bool takes SQLite's 0 and 1 because SQLite has no other; a set may
-come as JSON text because SQL has no sets.
-
-The rows of a bundle's fact files, held against what facts.toml declares, before the bundle is in force.
-
-A row that does not fit would deny every call about its entity for as long as the bundle stands; so it is an author's
-mistake to be told of at once, and not a doubt to be met at a decision.
+Rows of a bundle's fact files are checked when the bundle is loaded. An invalid row would deny every call about its
+entity while the bundle is active, so it is reported to the author instead.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ _INT64: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class AttributeType:
-    """One declared type. `optional`: the attribute may be missing, and policy must ask `has` first."""
+    """A declared type. `optional`: the attribute may be missing, and policy must test it with `has`."""
 
     name: str
     cedar_type: Mapping[str, Any]
@@ -55,15 +49,15 @@ class AttributeType:
         return self._write(value)
 
     def as_optional(self) -> AttributeType:
-        """The same type for an attribute that is only there for some tools."""
+        """The same type as an optional one."""
         return AttributeType(self.name, self.cedar_type, True, self._write)
 
 
 def parse_attribute_type(text: str) -> AttributeType:
-    """The type that facts.toml names.
+    """The type with this name in facts.toml.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: unknown type.
     """
     name = text.removesuffix("?")
     if name not in _TYPES:
@@ -75,7 +69,7 @@ def parse_attribute_type(text: str) -> AttributeType:
 
 
 def parse_timestamp(value: object) -> datetime:
-    """A time as sources give it: an aware datetime, RFC 3339 text, or seconds since 1970.
+    """A time from a source: an aware datetime, RFC 3339 text, or seconds since 1970.
 
     Raises:
         ValueError: it is none of these.
@@ -107,7 +101,7 @@ def _bool(value: object) -> bool:
 
 
 def _decimal(value: object) -> dict[str, Any]:
-    # A float is taken by its shortest digits, the ones a person would read; more than four places are refused.
+    # A float is read by its shortest digits; more than four decimal places are refused.
     if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
         raise _type_error(value, "a decimal")
     try:
@@ -145,11 +139,11 @@ AGENT: Final = "Agent"
 
 BUILT_IN_AGENT_ATTRIBUTES: Final = frozenset({"owner", "proof"})
 BINDS: Final = frozenset({"args", "resource_id", "agent", "tool", "now"})
-"""What a query may ask for by `:name`."""
+"""The `:name` parameters a query may use."""
 
-DEFAULT_TIMEOUT: Final = timedelta(seconds=2)  # a decision waits for it, and an agent waits for the decision
+DEFAULT_TIMEOUT: Final = timedelta(seconds=2)  # the agent waits for the decision, which waits for this
 MAX_HTTP_TIMEOUT: Final = timedelta(seconds=10)
-MAX_CACHE: Final = timedelta(minutes=10)  # without max_age: a fact is older than that only where it says so
+MAX_CACHE: Final = timedelta(minutes=10)  # without max_age
 _BIND: Final = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")  # as sqlalchemy.text() finds them
 _SELECT: Final = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
 _BUNDLE_PATH: Final = re.compile(r"facts/[A-Za-z0-9_.-]+\Z")
@@ -172,7 +166,7 @@ class EntitySpec(_Table):
 
 
 class SourceSpec(_Table):
-    """One place the service itself looks things up."""
+    """One source of facts."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     kind: Literal["file", "sql", "http"]
@@ -230,13 +224,11 @@ class FactsConfig(_Table):
         return self
 
     def attributes_of(self, source: SourceSpec) -> tuple[str, ...]:
-        """Names of the attributes a source gives: the listed ones, or all of its entity's."""
+        """The attributes a source gives: the listed ones, or all of its entity."""
         return source.attributes or tuple(self.entities[source.entity].attributes)
 
     def attribute_types(self, entity: str) -> Mapping[str, AttributeType]:
-        """The attributes of an entity type as policy sees them; optional where some tool's effects have them
-        not.
-        """
+        """The attributes of an entity type as policy sees them; optional if some tool's effects lack them."""
         spec = self.entities.get(entity)
         if spec is None:
             return {}
@@ -256,10 +248,10 @@ class FactsConfig(_Table):
 
 
 def parse_facts_config(table: Mapping[str, Any]) -> FactsConfig:
-    """Read facts.toml, already parsed.
+    """Validate a parsed facts.toml.
 
     Raises:
-        ValueError: every problem in it, each with its place.
+        ValueError: all problems, each with its path.
     """
     try:
         return FactsConfig.model_validate(table)
@@ -357,12 +349,12 @@ def _require_one_source(entity: str, name: str, sources: list[SourceSpec]) -> No
 
 
 _MAX_PROBLEMS: Final = 20
-"""Problems named for one file: who generated it wrongly need not read 10,000 lines of it."""
+"""Problems reported per file; a generated file may have thousands."""
 
 
 def row_problems(config: FactsConfig, spec: SourceSpec, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is wrong with the rows of one source, each with the row and the attribute it is about; the first few."""
-    found = (f"row {key!r}: {said}" for key, row in rows.items() for said in _row_faults(config, spec, row))
+    """The first problems of the rows of one source, each with its row and attribute."""
+    found = (f"row {key!r}: {fault}" for key, row in rows.items() for fault in _row_faults(config, spec, row))
     return list(islice(found, _MAX_PROBLEMS))
 
 
@@ -385,5 +377,5 @@ def _row_faults(config: FactsConfig, spec: SourceSpec, row: Mapping[str, Any]) -
 def _value_fault(name: str, read: Any) -> Iterator[str]:
     try:
         read()
-    except (ValueError, ArithmeticError, OSError) as error:  # a time beyond all bounds is no ValueError
+    except (ValueError, ArithmeticError, OSError) as error:  # a time out of range is no ValueError
         yield f"{name!r}: {error}"

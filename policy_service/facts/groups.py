@@ -1,10 +1,9 @@
-"""groups.toml: who is in which group, by (issuer, subject), with names for people to read.
+"""groups.toml: the members of each group by (issuer, subject), with display names.
 
-Rules kept here: a person is `iss|sub`, never an email (an address is given to somebody else one day, a
-subject is not); a member that is neither an alias nor such a pair is refused, so a slip never leaves a group
-quietly empty; a group that is not in the file has no members. A group is either in the file or in the directory,
-never in both: two sources of one name would be two ideas of who decides. What the directory said counts while it is
-fresh, asked at every look; afterwards its groups are empty.
+A person is `iss|sub`, never an email, because an address can be reassigned and a subject cannot. A member that is
+neither an alias nor such a pair is refused, so a typo never empties a group silently. A group that is not in the file
+has no members. A group is either in the file or in the directory, never in both. Members from the directory count
+while they are fresh, which is checked at each look-up; afterwards its groups are empty.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _GroupsFile(_Table):
 
 
 class GroupDirectory:
-    """The bundle's groups and people. Immutable, but that what the directory said may become too old to count."""
+    """The bundle's groups and people. Immutable, except that members from the directory expire."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class GroupDirectory:
         people: Mapping[str, str],
         elsewhere: Mapping[str, str] | None = None,
     ) -> None:
-        """``elsewhere``: groups that a directory has, with its own names for them."""
+        """``elsewhere``: groups of the external directory, with its own names for them."""
         self._members = dict(members)
         self._titles = dict(titles)
         self._people = dict(people)
@@ -64,7 +63,7 @@ class GroupDirectory:
         self._fresh: Callable[[], bool] = _never
 
     def with_directory(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> GroupDirectory:
-        """The same with what the directory said, by its names; ``fresh`` is asked at every look."""
+        """A copy with the members read from the directory, by its names; ``fresh`` is called at every look-up."""
         new = GroupDirectory(self._members, self._titles, self._people, self.elsewhere)
         new._read = {group: said.get(name, frozenset()) for group, name in self.elsewhere.items()}
         new._read_of = _by_person(new._read)
@@ -73,16 +72,16 @@ class GroupDirectory:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Every group there is."""
+        """Every known group."""
         return frozenset(self._members) | frozenset(self.elsewhere)
 
     @property
     def people(self) -> Mapping[str, str]:
-        """Names by person, for those the file names."""
+        """Display names by person, for those in the file."""
         return dict(self._people)
 
     def members(self, group: str) -> frozenset[str]:
-        """The persons in a group; nobody is in one that does not exist."""
+        """The members of a group; an unknown group has none."""
         if group in self.elsewhere:
             return self._read.get(group, frozenset()) if self._fresh() else frozenset()
         return self._members.get(group, frozenset())
@@ -94,15 +93,15 @@ class GroupDirectory:
         return here | there if there is not None and self._fresh() else here
 
     def name_of(self, person: str) -> str | None:
-        """The name people know this person by, if the file gives one."""
+        """The display name of a person, if the file has one."""
         return self._people.get(person)
 
     def title_of(self, group: str) -> str:
-        """A group's title, or its own name."""
+        """A group's title, or its name."""
         return self._titles.get(group) or self.elsewhere.get(group) or group
 
 
-def _never() -> bool:
+def _never() -> bool:  # a function, because the loader process pickles the directory
     return False
 
 
@@ -115,10 +114,10 @@ def _by_person(members: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str
 
 
 def parse_groups(table: Mapping[str, Any]) -> GroupDirectory:
-    """Read groups.toml, already parsed.
+    """Parse groups.toml.
 
     Raises:
-        ValueError: it is not such a file; the text says where.
+        ValueError: the file is invalid; the message names the place.
     """
     try:
         file = _GroupsFile.model_validate(table)

@@ -1,27 +1,21 @@
-"""Args through the reviewed manifest: checked by its JSON Schema, then typed for Cedar.
+"""Arguments of a call, checked by the manifest's JSON Schema and typed for Cedar.
 
-Rules kept here (design section 4): unknown properties are refused; `input` holds only String, bounded Long,
-Bool, decimal (more than four places refused), Set and Record, each decided by the manifest and never by the
-value; an enum is a String that JSON Schema checks. What Cedar cannot weigh (null, arrays other than unique
-scalars, maps with free keys, unions of types, plain numbers) stays out of `input` and is named as unseen when
-the args carry it. Values become typed Cedar JSON only by this code, so an argument like `{"__extn": ...}` can
-never turn into a value of its own choosing.
+Unknown properties are refused. `input` holds only String, bounded Long, Bool, decimal (more than four decimal places
+are refused), Set and Record. The manifest alone determines the type, never the value, so a rule means the same for
+every call. An enum is a String that JSON Schema checks. What Cedar cannot evaluate stays out of `input`, and is listed
+as unseen if the arguments carry it: null, unions, untyped nodes, plain numbers, maps with free keys, and arrays other
+than sets of scalars. Cedar has no float, no null and no union, and a Set loses order and repeats.
 
-From a JSON Schema node to a Cedar type and the code that writes values of it: the table behind
-`context.input`.
-
-The type follows from the manifest alone, so that a rule means the same for every call. A node that is not in
-the table has no type and its field is unseen. Maps and tuples, plain numbers, null, unions and untyped nodes
-are not in the table on purpose: Cedar has no float, no null and no union, and a Set loses order and repeats.
+Values become typed Cedar JSON only here, so an argument like `{"__extn": ...}` cannot become an extension value.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Protocol, TypeAlias
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 import referencing
 from jsonschema.exceptions import ValidationError
@@ -36,78 +30,52 @@ Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 
-class FieldType(Protocol):
-    """A Cedar type, and how a JSON value that fits the schema is written in it."""
+@dataclass(frozen=True)
+class _Scalar:
+    """A Cedar type without fields, and the function that writes a JSON value in it."""
 
-    @property
-    def cedar_type(self) -> Mapping[str, Any]:
-        """The type in Cedar's JSON schema format."""
+    cedar_type: Mapping[str, Any]
+    write: Callable[[JSON, Path], Any]
 
     def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any:
-        """The value in Cedar's JSON, adding the names of unseen fields it carries to `unseen`."""
-
-    def unseen_names(self, path: Path) -> Iterator[str]:
-        """Names of the fields below that would be unseen if a value carried them."""
-
-
-class _Scalar(ABC):
-    """A type without anything below it."""
-
-    def __init__(self, cedar_type: Mapping[str, Any]) -> None:
-        self.cedar_type = cedar_type
-
-    @abstractmethod
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any: ...
+        return self.write(value, path)
 
     def unseen_names(self, path: Path) -> Iterator[str]:
         return iter(())
 
 
-class _TextField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "String"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> str:
-        if type(value) is not str:
-            raise _refused(path, value, "text")
-        return value
+def _text(value: JSON, path: Path) -> str:
+    if type(value) is not str:
+        raise _refused(path, value, "text")
+    return value
 
 
-class _BoolField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "Boolean"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> bool:
-        if type(value) is not bool:
-            raise _refused(path, value, "true or false")
-        return value
+def _bool(value: JSON, path: Path) -> bool:
+    if type(value) is not bool:
+        raise _refused(path, value, "true or false")
+    return value
 
 
-class _LongField(_Scalar):
-    """Bounded by what JSON carries exactly; rules that multiply can still leave 64 bits, which the engine
-    reports.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({"type": "Long"})
-
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> int:
-        if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
-            raise _refused(path, value, f"a whole number within +-{MAX_SAFE_INTEGER}")
-        return value
+def _long(value: JSON, path: Path) -> int:
+    # The bound of exact JSON integers. Rules that multiply can still exceed 64 bits, which the engine reports.
+    if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
+        raise _refused(path, value, f"a whole number within +-{MAX_SAFE_INTEGER}")
+    return value
 
 
-class _DecimalField(_Scalar):
-    def __init__(self) -> None:
-        super().__init__({"type": "Extension", "name": "decimal"})
+def _decimal(value: JSON, path: Path) -> dict[str, Any]:
+    if type(value) is not int and type(value) is not float:
+        raise _refused(path, value, "a number")
+    try:
+        return decimal_value(Decimal(repr(value)))
+    except ValueError as error:
+        raise InvalidArgsError(f"{_name(path)}: {error}") from error
 
-    def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
-        if type(value) is not int and type(value) is not float:
-            raise _refused(path, value, "a number")
-        try:
-            return decimal_value(Decimal(repr(value)))
-        except ValueError as error:
-            raise InvalidArgsError(f"{_name(path)}: {error}") from error
+
+_TEXT: Final = _Scalar({"type": "String"}, _text)
+_BOOL: Final = _Scalar({"type": "Boolean"}, _bool)
+_LONG: Final = _Scalar({"type": "Long"}, _long)
+_DECIMAL: Final = _Scalar({"type": "Extension", "name": "decimal"}, _decimal)
 
 
 class _SetField:
@@ -126,12 +94,12 @@ class _SetField:
 
 @dataclass(frozen=True)
 class _Member:
-    type: FieldType | None
+    type: _Scalar | _SetField | RecordField | None
     required: bool
 
 
 class RecordField:
-    """An object of declared properties, each visible or unseen."""
+    """An object with declared properties, each visible or unseen."""
 
     def __init__(self, members: Mapping[str, _Member]) -> None:
         self._members = members
@@ -145,10 +113,10 @@ class RecordField:
         }
 
     def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
-        """The record of the visible properties this value carries.
+        """The record of the visible properties of this value; names of its unseen fields are appended to `unseen`.
 
         Raises:
-            ArgsRefusedError: the value is no object, or carries an undeclared property.
+            InvalidArgsError: the value is no object, or has an undeclared property.
         """
         if not isinstance(value, dict):
             raise _refused(path, value, "an object")
@@ -173,9 +141,7 @@ class RecordField:
 
 
 class TypeReader:
-    """Reads the types of one schema document. A reference to something it is already inside of ends as
-    unseen.
-    """
+    """Derives the types of one schema document. A recursive reference is unseen."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -183,10 +149,10 @@ class TypeReader:
         self._budget = MAX_SCHEMA_NODES
 
     def record_of(self, node: Schema) -> RecordField:
-        """The record type of an object schema with declared properties only.
+        """The record type of an object schema with only declared properties.
 
         Raises:
-            ValueError: references unfold the schema beyond any size a person could review.
+            ValueError: references unfold the schema beyond the node limit.
         """
         required = frozenset(node.get("required", ()))
         properties: Mapping[str, Any] = node.get("properties", {})
@@ -194,7 +160,7 @@ class TypeReader:
             {name: _Member(self._type_of(child), name in required) for name, child in properties.items()}
         )
 
-    def _type_of(self, node: Any) -> FieldType | None:
+    def _type_of(self, node: Any) -> _Scalar | _SetField | RecordField | None:
         self._budget -= 1
         if self._budget < 0:
             raise ValueError(
@@ -204,7 +170,7 @@ class TypeReader:
             return None
         return self._referenced(node) if "$ref" in node else self._plain(node)
 
-    def _referenced(self, node: Schema) -> FieldType | None:
+    def _referenced(self, node: Schema) -> _Scalar | _SetField | RecordField | None:
         reference = str(node["$ref"])
         if reference in self._inside or not _REF_ANNOTATIONS.issuperset(node):
             return None
@@ -214,16 +180,16 @@ class TypeReader:
         finally:
             self._inside.pop()
 
-    def _plain(self, node: Schema) -> FieldType | None:
+    def _plain(self, node: Schema) -> _Scalar | _SetField | RecordField | None:
         match _kind(node):
             case "string":
-                return _TextField()
+                return _TEXT
             case "boolean":
-                return _BoolField()
+                return _BOOL
             case "integer":
-                return _LongField()
+                return _LONG
             case "number" if _is_decimal(node):
-                return _DecimalField()
+                return _DECIMAL
             case "array" if node.get("uniqueItems") is True and "prefixItems" not in node:
                 element = self._type_of(node.get("items"))
                 return _SetField(element) if isinstance(element, _Scalar) else None
@@ -233,7 +199,7 @@ class TypeReader:
 
 
 def _kind(node: Schema) -> str | None:
-    """The one JSON type every value of this node has, as far as the node says so by itself."""
+    """The single JSON type of all values of this node, as far as the node itself states it."""
     kind = node.get("type")
     if isinstance(kind, list):
         return str(kind[0]) if len(kind) == 1 else None
@@ -248,7 +214,7 @@ _SCALARS: Final = {str: "string", bool: "boolean", int: "integer"}
 
 
 def _is_decimal(node: Schema) -> bool:
-    """A number is a decimal when the manifest says so: by format, or by a step of at most four places."""
+    """A number is a decimal if the manifest says so: by format, or by a step of at most four decimal places."""
     step = node.get("multipleOf")
     if step is None:
         return bool(node.get("format") == "decimal")
@@ -275,18 +241,16 @@ def _refused(path: Path, value: JSON, expected: str) -> InvalidArgsError:
 
 
 MAX_ERRORS: Final = 3
-"""How many of the problems with one call's args are told; the rest follow from these or come next time."""
+"""Problems reported per call; the others often follow from these."""
 
-_MAX_MESSAGE: Final = (
-    200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
-)
+_MAX_MESSAGE: Final = 200  # characters of a jsonschema message; a longer one quotes a long value
 
 
 class InputCodec:
-    """One tool's args, from JSON to `context.input`. Built once per manifest.
+    """Converts one tool's arguments from JSON to `context.input`. Built once per manifest.
 
     Raises:
-        ValueError: the manifest's schema is not one, or holds what no call could pass.
+        ValueError: the manifest's schema is invalid, or no call could satisfy it.
     """
 
     def __init__(self, manifest: ToolManifest) -> None:
@@ -298,7 +262,7 @@ class InputCodec:
         self._tool = manifest.tool
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the validator, which is made anew: another process that has checked a manifest sends its codec."""
+        """All but the validator, which is rebuilt: a loader process sends the codec of a checked manifest."""
         return {name: value for name, value in self.__dict__.items() if name != "_validator"} | {
             "schema": self._validator.schema
         }
@@ -309,7 +273,7 @@ class InputCodec:
 
     @property
     def cedar_type(self) -> Mapping[str, Any]:
-        """The type of `context.input` for the Cedar schema."""
+        """The type of `context.input` in the Cedar schema."""
         return self._record.cedar_type
 
     @property
@@ -318,14 +282,14 @@ class InputCodec:
         return frozenset(self._record.unseen_names(()))
 
     def encode(self, args: JSON) -> EncodedArgs:
-        """The args as policy sees them.
+        """The arguments as policy sees them.
 
         Raises:
-            ArgsRefusedError: they do not fit the manifest; the text says where.
+            InvalidArgsError: they do not match the manifest; the message names the place.
         """
         try:
             problems = [
-                self._told(error) for error, _ in zip(self._errors(args), range(MAX_ERRORS), strict=False)
+                self._describe(error) for error in islice(self._validator.iter_errors(args), MAX_ERRORS)
             ]
         except (RecursionError, referencing.exceptions.Unresolvable) as error:
             raise InvalidArgsError(f"the schema of {self._tool!r} cannot be applied to these args") from error
@@ -335,13 +299,10 @@ class InputCodec:
         value = self._record.encode(args, (), unseen)
         return EncodedArgs(input=value, unseen=tuple(sorted(unseen)))
 
-    def _errors(self, args: JSON) -> Iterator[ValidationError]:
-        return iter(self._validator.iter_errors(args))
-
-    def _told(self, error: ValidationError) -> str:
+    def _describe(self, error: ValidationError) -> str:
         place = "/".join(str(part) for part in error.absolute_path) or "args"
         path = error.absolute_path
-        # at the root a message quotes everything
+        # at the root a message quotes all arguments
         hidden = path[0] in self._secret if path else bool(self._secret)
         if hidden or len(error.message) > _MAX_MESSAGE:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"

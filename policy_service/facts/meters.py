@@ -1,18 +1,14 @@
-"""meters.toml: what is counted, of which tools, for whom, over which time.
+"""meters.toml: what is counted, for which tools, per agent or resource, over which window.
 
-Rules kept here: unknown members are refused; a sum is of an input field that is a whole number, never negative, in
-every tool it counts; a meter names tools or action groups of this bundle. Policy sees a meter as `context.history.NAME`
-in the actions it counts, and nowhere else.
+Unknown members are refused. A sum is over a non-negative integer input field of every tool it counts. A meter names
+tools or action groups of this bundle. Policy sees a meter as `context.history.NAME`, only in the actions it counts.
 
-What is reserved is stored by field and tool, not by meter. So a meter that is renamed, or gets another window, another
-`per` or fewer tools, is computed anew from what is stored; one of a field or a tool that nothing counted before starts
-at zero.
+Reservations are stored by field and tool, not by meter. So a renamed meter, or one with another window, `per` or fewer
+tools, is computed from the stored rows. A meter of a field or tool that was not counted before starts at zero.
 
-The time a meter looks back over: the last so many hours, or the day, week or month of a place.
-
-A rolling window counts what was reserved less than its length ago. A calendar window begins at local midnight (of
-Monday, of the first), wherever the clocks of that place were changed in between. Neither has an end: what bears a later
-time than now, because a clock was put back since, counts too, or putting a clock back would free a budget.
+A rolling window counts reservations younger than its length. A calendar window begins at local midnight (of Monday, of
+the first), across changes of the local time. Neither has an end: later times count too, so that setting a clock back
+frees no budget.
 """
 
 from __future__ import annotations
@@ -31,23 +27,23 @@ from policy_service.domain.values import parse_duration
 
 CALENDAR: Final = ("day", "week", "month")
 MIN_ROLLING: Final = timedelta(minutes=1)
-"""A shorter window holds back nobody: a submission takes about as long."""
+"""A shorter window limits nothing: a submission takes about as long."""
 
-_TICK: Final = timedelta(microseconds=1)  # what times are stored to
+_TICK: Final = timedelta(microseconds=1)  # the precision of stored times
 
 
 class Window(Protocol):
-    """Since when a meter counts."""
+    """The time a meter looks back over."""
 
     def first(self, at: datetime) -> datetime:
-        """The first moment that counts for somebody who looks at the moment ``at``; both aware."""
+        """The first time that counts at the time ``at``; both aware."""
 
     def ends(self, at: datetime) -> datetime | None:
-        """When what counts at the moment ``at`` counts no more, all of it at once; None where it leaves bit by bit."""
+        """When everything that counts at ``at`` stops counting at once; None for a rolling window."""
 
     @property
     def words(self) -> str:
-        """The window as its author wrote it."""
+        """The window as written in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ class Rolling:
     words: str
 
     def first(self, at: datetime) -> datetime:
-        """What is exactly as old as the window is long has left it."""
+        """A reservation exactly as old as the window no longer counts."""
         return at.astimezone(UTC) - self.length + _TICK
 
     def ends(self, at: datetime) -> None:
@@ -67,17 +63,17 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The day, week or month it is in one place."""
+    """The current day, week or month of a time zone."""
 
     unit: str
     zone: ZoneInfo
 
     def first(self, at: datetime) -> datetime:
-        """Local midnight. One that the clocks skip is the moment they skip it; of one that comes twice, the first."""
+        """Local midnight. If the clocks skip it, the time of the change; if it occurs twice, the first."""
         return self._midnight(self._first_day(at))
 
     def ends(self, at: datetime) -> datetime:
-        """The first moment of the next one."""
+        """The start of the next period."""
         first = self._first_day(at)
         if self.unit == "month":
             return self._midnight((first + timedelta(days=31)).replace(day=1))
@@ -94,7 +90,7 @@ class Calendar:
 
     @property
     def words(self) -> str:
-        """The unit and where."""
+        """The unit and the time zone."""
         return f"{self.unit}, {self.zone.key}"
 
 
@@ -102,7 +98,7 @@ def parse_window(text: str, timezone: str | None) -> Window:
     """The window of a meter.
 
     Raises:
-        ValueError: it is none, it is too short or too long, or the time zone is not known or not wanted.
+        ValueError: malformed, too short or too long; or the time zone is unknown or not applicable.
     """
     if text in CALENDAR:
         return Calendar(text, _zone("UTC" if timezone is None else timezone))
@@ -120,7 +116,7 @@ def parse_window(text: str, timezone: str | None) -> Window:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError, and asked for apart
+    except (OSError, ValueError) as error:  # ZoneInfoNotFoundError is a KeyError, handled below
         raise ValueError(f"timezone: {name!r} is no name of a time zone; {_EXAMPLE}") from error
     except KeyError as error:
         raise ValueError(f"timezone: {name!r} is not known to this host; {_EXAMPLE}") from error
@@ -130,20 +126,21 @@ _EXAMPLE: Final = 'write one like "Europe/Berlin"'
 
 
 COUNT: Final = ""
-"""The field of a meter that counts effects: the empty pointer, which is the whole call."""
+"""The field of a meter that counts effects: the empty pointer, the whole call."""
 
 MAX_TOTAL: Final = 2**60
-"""What a meter shows at most. An input is below 2**53, so a rule that adds one to a meter, or adds up several meters,
-stays inside the engine's 64 bits, and no agent can make a cap err by filling a meter."""
+"""The maximum value of a meter. An input is below 2**53, so a rule that adds an input or several meters stays within
+64 bits, and no agent can cause an overflow by filling a meter.
+"""
 
-MAX_METERS: Final = 64  # in a bundle; each one a tool is counted by is a query at its every decision
+MAX_METERS: Final = 64  # per bundle; each meter of a tool is a query at every decision
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 _CEDAR_KEYWORDS: Final = frozenset("else false has if in is like then true".split())
 
 
 class _MeterTable(BaseModel):
-    """One table of the file, as its author wrote it."""
+    """One table of the file, as written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -172,15 +169,15 @@ class Meter:
     per: Literal["principal", "resource"]
     window: Window
     doc: str = ""
-    currency: str | None = None  # where its field is money, always in this one
+    currency: str | None = None  # if its field is money in one fixed currency
 
     @property
     def words(self) -> str:
-        """What it counts, in a few words."""
+        """A short description."""
         return f"{self.name} (per {self.per}, {self.window.words})"
 
     def incompatibility(self, manifest: ToolManifest) -> str | None:
-        """Why it cannot count a tool under this manifest; None when it can."""
+        """Why it cannot count a tool with this manifest; None if it can."""
         try:
             if self.field != COUNT:
                 _require_whole_number(manifest, self.field)
@@ -189,7 +186,7 @@ class Meter:
         return None
 
     def amount(self, args: JSON) -> int:
-        """What one call adds. A field that is left out adds nothing; so does one the manifest refuses anyway."""
+        """What one call adds. A missing field adds nothing; so does one the manifest refuses anyway."""
         if self.field == COUNT:
             return 1
         try:
@@ -203,7 +200,7 @@ Meters = Mapping[str, Meter]
 
 
 def parse_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]) -> tuple[Meters, list[str]]:
-    """The meters of meters.toml, already parsed, by name; and everything wrong in it, in sentences."""
+    """The meters of a parsed meters.toml by name, and the problems of the file."""
     if strange := sorted(table.keys() - {"meters"}):
         return {}, [f"{strange[0]!r} is no member of this file; write [meters.NAME]"]
     tables = table.get("meters", {})
@@ -226,7 +223,7 @@ def parse_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]
 
 
 def by_tool(meters: Iterable[Meter]) -> dict[str, tuple[Meter, ...]]:
-    """The meters that count each tool, in the order of the file; a tool that none counts is not there."""
+    """The meters of each tool, in the order of the file; tools without meters are left out."""
     found: dict[str, tuple[Meter, ...]] = {}
     for meter in meters:
         for tool in meter.tools:
@@ -300,7 +297,7 @@ def _tokens(field: str) -> list[str]:
 
 
 def _currency(field: str, tools: Iterable[str], manifests: Mapping[str, ToolManifest]) -> str | None:
-    """The one currency the field is always in, by the manifests; else None, and people see the bare number."""
+    """The single currency of the field in all manifests; else None, and the number is shown without one."""
     said = {
         next((money.currency for money in manifests[tool].money if money.amount == field), "")
         for tool in tools

@@ -1,14 +1,14 @@
 """Readers of fact sources: SQL databases and HTTP hosts of the operator.
 
-SQL: the connection cannot write (SQLite is opened `mode=ro` with `query_only`, PostgreSQL reads only by default and in
-the transaction); the database stops a statement that takes too long; every value is a bound parameter. Other kinds of
-database are refused, because these guarantees are not known for them.
+SQL: the connection cannot write (SQLite is opened `mode=ro` with `query_only`; PostgreSQL is read-only by default and
+in the transaction). The database stops a slow statement. Every value is a bound parameter. Other databases are
+refused, because these guarantees are not known for them.
 
-HTTP: the request is one JSON object of the canonical args, the resource, the agent and the tool, or of those the source
-asks to send; the answer is one object of attributes, and 404 means that nothing is known. Time and size of the whole
-answer are limited and counted while it arrives. No token, and nothing of an answer, is part of a message. Each
-connection serves one request. Equal requests share the answer that is on its way. An answer is served again for
-`cache`, with the time it was fetched at (or its own), never beyond `max_age`; a 404 or a failure for a second.
+HTTP: the request is a JSON object of the canonical arguments, resource, agent and tool, or of those that the source
+sends. The response is an object of attributes; 404 means that nothing is known. Time and size are limited while the
+response arrives. No message contains a token or part of a response. Each connection serves one request. Concurrent
+equal requests share one response. A response is cached for `cache`, with its own time or the time of its request,
+never beyond `max_age`; a 404 or a failure for a second.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from policy_service.remote_hosts import DirectoryApi, FactsHost
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 MAX_ROWS: Final = 2
-"""How many rows are fetched at most: the second one already makes the answer wrong."""
+"""Rows fetched at most: a second row already makes the answer ambiguous."""
 
 _STEPS_PER_CHECK: Final = (
-    2_000  # SQLite virtual machine steps between two looks at the clock: well under a millisecond
+    2_000  # SQLite virtual machine steps between two checks of the deadline: below a millisecond
 )
-_POOL: Final = 4  # connections a PostgreSQL source keeps; further reads wait for one of them
+_POOL: Final = 4  # pooled connections of a PostgreSQL source
 
 
 class SourceFailedError(Exception):
-    """A source gave no usable answer. The text is for the operator; an agent only learns that it failed."""
+    """A source gave no usable answer. The message is for the operator; an agent learns only that the source failed."""
 
 
 class SqlReader:
-    """Asks one query of one database. Blocking: callers run it in a thread.
+    """Runs one query on one database. Blocking: callers run it in a thread.
 
     Raises:
-        SourceFailedError: the URL is none, or names a kind of database we cannot hold to reading.
+        SourceFailedError: the URL is invalid, or names a database that cannot be restricted to reading.
     """
 
     def __init__(self, url: str, query: str, timeout: timedelta) -> None:
@@ -61,22 +61,22 @@ class SqlReader:
         self._binds = tuple(self._query.compile().params)
 
     def read(self, values: Mapping[str, str]) -> Rows:
-        """The rows of the answer, at most `ENOUGH_ROWS`.
+        """The rows of the answer, at most `MAX_ROWS`.
 
         Raises:
-            SourceFailedError: the database could not be asked, refused, or took too long.
+            SourceFailedError: the database is unreachable, refused the query, or took too long.
         """
         try:
             with self._engine.connect() as connection:
                 answer = connection.execute(self._query, {name: values[name] for name in self._binds})
                 return [dict(row) for row in answer.mappings().fetchmany(MAX_ROWS)]
         except SQLAlchemyError as error:
-            # `orig` is the driver's sentence; SQLAlchemy's own would repeat the statement and its parameters
+            # `orig` is the driver's message; SQLAlchemy's own would repeat the statement and its parameters
             cause = getattr(error, "orig", None) or error
             raise SourceFailedError(f"{type(cause).__name__}: {cause}") from error
 
     def close(self) -> None:
-        """Let go of the connections; one that is in use is closed when it comes back."""
+        """Close the connections; one in use is closed when it is returned."""
         self._engine.dispose()
 
 
@@ -98,9 +98,7 @@ def _engine(url: str, timeout: timedelta) -> Engine:
 
 
 def _sqlite(url: URL, seconds: float) -> Engine:
-    """Opens the file for each question: a kept connection would go on reading a file that was replaced
-    meanwhile.
-    """
+    """Opens the file for each query: a kept connection would continue to read a replaced file."""
     if not url.database or url.database == ":memory:":
         raise SourceFailedError("a SQLite source needs a file; write sqlite:///FILE")
     uri = f"file:{quote(str(Path(url.database).absolute()))}?mode=ro"
@@ -127,7 +125,7 @@ def _postgresql(url: URL, seconds: float) -> Engine:
         pool_timeout=seconds,
         hide_parameters=True,
         connect_args={
-            "connect_timeout": max(2, int(seconds)),  # libpq takes no less than 2 s
+            "connect_timeout": max(2, int(seconds)),  # libpq's minimum is 2 s
             "options": options,
         },
     )
@@ -135,7 +133,7 @@ def _postgresql(url: URL, seconds: float) -> Engine:
 
 @dataclass(frozen=True)
 class AllowedHost:
-    """A host that may be called, with the token it knows us by."""
+    """A host on the allowlist, with our token for it."""
 
     setting: FactsHost | DirectoryApi
     token: str | None = field(default=None, repr=False)
@@ -144,10 +142,10 @@ class AllowedHost:
     async def ask(
         self, method: str, url: str, *, limits: Limits, seconds: float, body: bytes | None = None
     ) -> JSON | None:
-        """The JSON it answers with; None when it answers 404.
+        """The JSON of the response; None for a 404.
 
         Raises:
-            SourceFailedError: it gave no usable answer in that time.
+            SourceFailedError: no usable response in that time.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -178,7 +176,7 @@ async def _read(response: httpx2.Response, limits: Limits) -> JSON | None:
     if response.status_code != 200:
         raise SourceFailedError(f"it answered {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise SourceFailedError("its answer is compressed, which nobody asked for")
+        raise SourceFailedError("its answer is compressed, which was not requested")
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in {"application/json", "application/scim+json"}:
         raise SourceFailedError(f"its answer is {kind!r} and not application/json")
@@ -195,17 +193,17 @@ async def _read(response: httpx2.Response, limits: Limits) -> JSON | None:
         raise SourceFailedError(f"its answer is no JSON we take ({error.code})") from error
 
 
-_THREAD_THRESHOLD: Final = 65_536  # bytes; more would hold up the event loop
+_THREAD_THRESHOLD: Final = 65_536  # bytes; parsing more would block the event loop
 
 
 _LIMITS: Final = Limits(max_bytes=65_536, max_depth=4, max_nodes=2_000)  # attributes of one entity
-_MAX_CACHED: Final = 1_024  # answers of one source, some 64 MB at the very worst
+_MAX_CACHED: Final = 1_024  # responses of one source, at most about 64 MB
 _NEGATIVE_CACHE: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What one question came to: a row, nothing, or why it failed; and when it was asked."""
+    """The result of one request: a row, nothing, or an error; and the time of the request."""
 
     row: Mapping[str, Any] | None
     asked_at: datetime
@@ -213,10 +211,10 @@ class HttpAnswer:
 
 
 class HttpReader:
-    """Asks one address. It holds nothing open."""
+    """Requests one address. It keeps no connection open."""
 
     def __init__(self, spec: SourceSpec, place: AllowedHost, turns: asyncio.Semaphore) -> None:
-        """``turns`` bounds the questions to one host, over all sources there."""
+        """``turns`` limits the concurrent requests to one host, over all its sources."""
         self._spec = spec
         self._place = place
         self._turns = turns
@@ -224,10 +222,10 @@ class HttpReader:
         self._asking: dict[bytes, asyncio.Task[HttpAnswer]] = {}
 
     async def ask(self, values: Mapping[str, str], now: datetime) -> tuple[HttpAnswer, bool]:
-        """The answer, and whether it is one of before.
+        """The answer, and whether it came from the cache.
 
         Raises:
-            SourceFailedError: there is none to be had.
+            SourceFailedError: there is none.
         """
         body = canonicalize(self._question(values))
         kept = self._kept.get(body)
@@ -238,7 +236,7 @@ class HttpReader:
         return answer, again
 
     def close(self) -> None:
-        """Forget every answer; a question that is on its way ends by its own limit of time."""
+        """Clear the cache; a running request ends by its own timeout."""
         self._kept.clear()
 
     def _question(self, values: Mapping[str, str]) -> JSON:
@@ -262,14 +260,16 @@ class HttpReader:
         try:
             return now - parse_timestamp(kept.row.get(self._spec.as_of)) > self._spec.max_age
         except ValueError:
-            return True  # whoever asks is told so by a fresh answer
+            return True  # a fresh answer will report the error
 
     async def _ask_once(self, body: bytes, now: datetime) -> HttpAnswer:
         running = self._asking.get(body)
         if running is None:
             running = self._asking[body] = asyncio.create_task(self._ask(body, now))
             running.add_done_callback(lambda _: self._asking.pop(body, None))
-        return await asyncio.shield(running)  # the first who asks may hang up; the others still wait for it
+        return await asyncio.shield(
+            running
+        )  # the first caller may be cancelled; the others still wait for it
 
     async def _ask(self, body: bytes, now: datetime) -> HttpAnswer:
         seconds = self._spec.timeout.total_seconds()

@@ -1,15 +1,12 @@
-"""The Cedar schema of a bundle, generated: nobody writes it by hand and nobody can leave a check out of it.
+"""The Cedar schema of a bundle, generated from its manifests, facts and meters.
 
-Rules kept here: one action per tool, in the groups of its manifest, from `Agent` to the manifest's resource
-type, with exactly the context of design section 4; attributes only as facts.toml declares them, meters only in the
-actions they count, so that a rule that reads another tool's meter does not load. The group of reads is always there,
-so that a rule may name it before a tool does. Who may approve is a schema of its own, so that a rule about tools may
-leave its action open without meaning people's votes as well.
+There is one action per tool, in its manifest's groups, from `Agent` to the manifest's resource type, with exactly the
+context of design section 4. Attributes are those facts.toml declares. Meters appear only in the actions they count, so
+a rule that reads another tool's meter does not load. The group of reads always exists, so a rule may name it before a
+tool does. Approval has its own schema, so a rule about tools with an open action does not also cover votes.
 
-A generated Cedar schema as people write it (`.cedarschema`), for editors and other Cedar engines.
-
-Rules kept here: it says exactly what the JSON form says, in a fixed order; every name that is no plain identifier is
-quoted. The service itself uses the JSON form alone.
+`schema_text` writes the schema in Cedar's syntax (`.cedarschema`), for editors and other Cedar engines, in a fixed
+order. A name that is no plain identifier is quoted. The service itself uses only the JSON form.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _USER: Final = {"type": "Entity", "name": "User"}
 
 @dataclass(frozen=True, slots=True)
 class ToolShape:
-    """What the schema needs to know of one tool."""
+    """What the schema needs of one tool."""
 
     tool: str
     groups: tuple[str, ...]
@@ -48,7 +45,7 @@ def tools_schema(
 ) -> dict[str, Any]:
     """The schema of effects, in Cedar's JSON format. `attributes` are by entity type."""
     shapes = tuple(tools)
-    # Every bundle knows the group of reads, so a rule may name it before a tool does.
+    # The group of reads always exists, so a rule may name it before a tool does.
     actions: dict[str, Any] = {READ_GROUP: {}} | {group: {} for shape in shapes for group in shape.groups}
     actions |= {shape.tool: _action(shape) for shape in shapes}
     agent = {"proof": _TEXT, **_attributes(attributes.get("Agent", {}))}
@@ -61,7 +58,7 @@ def tools_schema(
 
 
 def approval_schema() -> dict[str, Any]:
-    """The schema of what people do: may this User approve this Review, settle this Task, begin this Stop?"""
+    """The schema of people's actions: may this User approve this Review, settle this Task, begin this Stop?"""
     asked = {
         "agent": {"type": "Entity", "name": "Agent"},
         "tool": _TEXT,
@@ -125,7 +122,7 @@ _BUILT_IN: Final = {"String": "__cedar::String", "Long": "__cedar::Long", "Boole
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """The human syntax of a schema in Cedar's JSON form."""
+    """The text syntax of a schema in Cedar's JSON form."""
     blocks: list[str] = []
     for namespace, home in schema.items():
         lines = list(_declarations(home))
@@ -182,7 +179,7 @@ def _name(name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A text as Cedar writes it: its escapes are Rust's, not JSON's."""
+    """A string literal in Cedar, whose escapes are Rust's, not JSON's."""
     inside = "".join(
         {'"': '\\"', "\\": "\\\\"}.get(char, char if char.isprintable() else f"\\u{{{ord(char):x}}}")
         for char in name

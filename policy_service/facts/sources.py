@@ -1,11 +1,9 @@
-"""Facts: the attributes of the resource and the agent, read from the service's own sources before the
-decision.
+"""Facts: attributes of the resource and the agent, read from the service's own sources before the decision.
 
-Rules kept here (design section 4, "Facts"): a source that fails, is stale, finds nothing or finds more than
-one row ends the question with `failed`, and the decision is then a deny; a value of another type than
-declared is a failure, never a conversion; each answer carries its age. A query or a lookup receives the canonical
-args as one JSON value, so that it can weigh what Cedar cannot and hand Cedar a typed answer. Sources are asked side
-by side, databases in threads, off the event loop.
+A source that fails, is stale, finds no row or more than one ends the evaluation with `failed`, and the decision is a
+deny. A value of another type than declared is a failure; values are never converted. Each answer carries its age. A
+query or a request receives the canonical arguments as one JSON value, so it can check what Cedar cannot and return a
+typed answer. Sources are read concurrently; databases in threads, off the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -29,25 +27,12 @@ from policy_service.health import Health
 
 log = structlog.get_logger(__name__)
 
-_THREADS: Final = 8  # readers wait for databases, not for the processor
-_CLOCK_SKEW: Final = timedelta(seconds=5)  # a fact from further in the future has a wrong clock behind it
-
-
-class RowReader(Protocol):
-    """One source that answers at once or blocks: rows for one question."""
-
-    def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
-        """The rows found; raises SourceFailedError."""
-
-    def close(self) -> None:
-        """Let go of what is held open."""
-
-
-FactReader: TypeAlias = RowReader | HttpReader
+_THREADS: Final = 8  # readers wait for databases, not for the CPU
+_CLOCK_SKEW: Final = timedelta(seconds=5)  # a fact from further in the future was dated by a wrong clock
 
 
 class FileReader:
-    """A bundle file: one object of attributes for each id."""
+    """A bundle file: an object of attributes for each id."""
 
     def __init__(self, rows: Mapping[str, Mapping[str, Any]], by: str) -> None:
         self._rows = rows
@@ -59,26 +44,29 @@ class FileReader:
         return [] if row is None else [row]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
 
 class FailedReader:
-    """A source that could not be opened when the bundle was loaded; it fails every time it is needed."""
+    """A source that could not be opened when the bundle was loaded; every read fails."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
-        """Nothing, ever."""
+        """Raises SourceFailedError."""
         raise SourceFailedError(self._why)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
+
+
+FactReader: TypeAlias = FileReader | FailedReader | SqlReader | HttpReader
 
 
 @dataclass(frozen=True, slots=True)
 class _SourceRows:
-    """Rows of one source, when they were asked for, and how that went."""
+    """The rows of one source, the time of the request, and its result label."""
 
     rows: Sequence[Mapping[str, Any]]
     asked_at: datetime
@@ -93,7 +81,7 @@ class _EntityFacts:
 
 
 class FactSources:
-    """All sources of one bundle, opened once and shared by its questions."""
+    """All sources of one bundle, opened once and shared by its evaluations."""
 
     def __init__(
         self,
@@ -114,7 +102,7 @@ class FactSources:
     async def gather(
         self, tool: str, args_bytes: bytes, resource: Resource, *, agent: str, now: datetime
     ) -> Facts:
-        """Everything the sources know for one effect. Never raises for a source's fault: `failed` says it."""
+        """All facts of one effect. A failing source never raises; `failed` has the reason."""
         values = {
             "args": args_bytes.decode(),
             "resource_id": resource.id,
@@ -128,7 +116,7 @@ class FactSources:
             *((spec, found) for spec in self._config.sources_for(resource.type, tool)),
             *((spec, about_agent) for spec in self._config.sources_for(AGENT, tool)),
         ]
-        # Also where one has failed, the others are waited for: nothing of a question outlives it.
+        # Wait for all of them even if one failed, so that no read outlives its evaluation.
         answers = await asyncio.gather(
             *(self._read(spec, values, now) for spec, _ in asked), return_exceptions=True
         )
@@ -149,12 +137,12 @@ class FactSources:
 
     @property
     def config(self) -> FactsConfig:
-        """What facts.toml declares."""
+        """The parsed facts.toml."""
         return self._config
 
     def restrict_to(self, known: Collection[SourceSpec]) -> None:
-        """Ask nobody but whom these sources ask already, in the same words. A bundle that nobody has reviewed could
-        otherwise send what it likes of a call where it likes.
+        """Only read sources that are also among ``known``. An unreviewed bundle could otherwise send arguments of a
+        call anywhere.
         """
         others = (spec for spec in self._config.source if spec.file is None and spec not in known)
         self._excluded = frozenset(spec.name for spec in others)
@@ -162,7 +150,9 @@ class FactSources:
     def file_attributes(
         self, tool: str, resource: Resource, agent: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the bundle's own files say of the resource and of the agent, as written; nothing else is asked."""
+        """Attributes of the resource and of the agent from the bundle's own files, as written; no other source is
+        read.
+        """
         values = {"resource_id": resource.id, "agent": agent}
         return self._in_files(resource.type, tool, values), self._in_files(AGENT, tool, values)
 
@@ -175,7 +165,7 @@ class FactSources:
         return found
 
     def close(self) -> None:
-        """Let go of databases and answers. The threads end with the last question that still holds these sources."""
+        """Close databases and caches. The threads end with the last evaluation that holds these sources."""
         for name, reader in self._readers.items():
             reader.close()
             if self._health is not None:
@@ -213,21 +203,21 @@ class FactSources:
             read = await self._rows(spec, values, now)
         except SourceFailedError as error:
             metrics.FACT_READS.labels(spec.name, "failed").inc()
-            # What a database says may quote values; what a host's fault is, we have worded ourselves.
+            # A database's message may quote values; the errors of HTTP hosts are our own texts.
             why = str(error) if spec.kind == "http" else "see the database's own log"
             log.warning("fact_source_failed", source=spec.name, why=why)
-            self._tell(spec, "could not be read when it was last asked")
+            self._report(spec, "could not be read at the last attempt")
             raise _FactError(_unusable_source(spec), f"source {spec.name!r}: {error}") from error
         metrics.FACT_READS.labels(spec.name, read.result).inc()
         metrics.FACT_TIME.labels(spec.name).observe(time.monotonic() - began)
-        self._tell(spec, None)
+        self._report(spec, None)
         return read
 
     async def _rows(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _SourceRows:
         reader = self._readers[spec.name]
         if spec.name in self._excluded:
             raise SourceFailedError(
-                "the bundle in force does not ask it so, and a candidate asks nobody else"
+                "the active bundle does not read it this way, and a candidate may read no other source"
             )
         if isinstance(reader, HttpReader):
             answer, again = await reader.ask(values, now)
@@ -240,7 +230,7 @@ class FactSources:
             found = reader.read(values)
         return _SourceRows(found, now, "ok" if found else "nothing")
 
-    def _tell(self, spec: SourceSpec, fault: str | None) -> None:
+    def _report(self, spec: SourceSpec, fault: str | None) -> None:
         if self._health is not None:
             self._health.say("facts", None if fault is None else f"the source {spec.name} {fault}", spec.name)
 
@@ -260,15 +250,15 @@ class FactSources:
 
 
 class _FactError(Exception):
-    """Ends one gathering: a sentence for the agent, and one for the operator when there is more to say."""
+    """Ends one gathering: a message for the agent, and one for the operator if there is more detail."""
 
-    def __init__(self, told: str, detail: str | None = None) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, detail: str | None = None) -> None:
+        super().__init__(message)
         self.detail = detail
 
 
 def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datetime) -> datetime:
-    """Since when the row is true; refuses a stale one. Without `as_of`, an answer is as old as the asking."""
+    """The time from which the row is true; refuses a stale row. Without `as_of`, it is the time of the request."""
     as_of = asked_at
     if spec.as_of is not None:
         try:
@@ -287,4 +277,4 @@ def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datet
 
 
 def _unusable_source(spec: SourceSpec) -> str:
-    return f"source {spec.name!r} could not be used; the operator has been told, try again later"
+    return f"source {spec.name!r} could not be used; the operator is notified, try again later"

@@ -1,10 +1,10 @@
-"""Agents and executors: enrolled by an operator, with several Ed25519 keys each.
+"""Agents and executors, their Ed25519 keys, and API keys.
 
-Rules: a name is enrolled once; a key is enrolled by an operator or brought by a token for a while; it belongs to one
-party for ever, so the key of one can never become another's; a revoked key proves nothing from that moment on; a frozen
-party begins nothing. All of it is logged.
+A name is enrolled once. A key is enrolled by an operator, or vouched for by an issuer's token for a limited time. It
+belongs to one agent for ever, so it can never become another's. A revoked key is invalid at once, and a frozen agent
+starts nothing. All changes are in the audit log.
 
-API keys: a weaker kind of proof for trials on loopback. Stored hashed; a random 256-bit secret needs no salt.
+API keys are a weaker proof for trials on loopback. They are stored hashed; a random 256-bit secret needs no salt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
 from sqlmodel import col
@@ -24,19 +24,19 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.audit_writer import append
-from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.core import find, find_one, insert_or_ignore, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
+from policy_service.storage.unit_of_work import append
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An enrolled agent or executor, and how it proved itself.
+    """An enrolled agent or executor, and how it authenticated.
 
-    ``jkt`` is the thumbprint of the key that signed the proof; None for an API key, whose releases are bound to none.
+    ``jkt`` is the thumbprint of the key of the proof; None for an API key, whose releases are bound to no key.
     """
 
     agent: str
@@ -46,25 +46,25 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """What a token says for an agent: whose key may be brought, who says so, and until when."""
+    """An issuer's token, reduced to what it permits: which agent may add a key, and until when."""
 
     agent: str
-    issuer: str  # its name in the settings
-    trust: str  # those settings as they are, in a digest
+    issuer: str  # the issuer's name in the settings
+    trust: str  # digest of those settings
     issued_at: datetime
     subject: str
     until: datetime
-    jkt: str | None  # the only key it may bring, where the token is bound to one
+    jkt: str | None  # the only permitted key, if the token is bound to one
 
 
-_MAX_VOUCHED_KEYS = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each
-OPERATOR = "operator"  # whoever has the command line of the service's own host
+_MAX_VOUCHED_KEYS = 256  # per agent and issuer at a time: its replicas, and some restarts of each
+OPERATOR = "operator"  # the actor of commands on the service's host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveKey:
-    """A key that proves something now, whose it is, and the issuer settings it was brought under (None: enrolled)."""
+    """A valid key, its agent, and the issuer settings it was vouched under (None: enrolled by an operator)."""
 
     agent: str
     key: PublicKey
@@ -74,10 +74,10 @@ class LiveKey:
 def enroll(
     tx: Tx, name: str, *, owner: str | None = None, roles: Sequence[str] = (), teams: Sequence[str] = ()
 ) -> None:
-    """Enrol a party; ``owner`` is a person's ``iss|sub``.
+    """Enrol an agent; ``owner`` is a person's ``iss|sub``.
 
     Raises:
-        InvalidRequestError: a name or owner that cannot be one.
+        InvalidRequestError: the name or the owner is malformed.
         ConflictError: the name is taken.
     """
     if not _NAME.match(name):
@@ -94,34 +94,35 @@ def enroll(
 
 
 def add_key(tx: Tx, name: str, key: PublicKey) -> None:
-    """Let a party prove itself with one more key.
+    """Add a key to an agent.
 
     Raises:
-        NotFoundError: no such party.
-        ConflictError: the key is known, whoever has it and whether or not it was revoked.
+        NotFoundError: no such agent.
+        ConflictError: the key is known, of any agent and even if revoked.
     """
     _require_agent(tx.conn, name)
     row = {"kid": key.kid, "agent": name, "x": key.jwk()["x"], "added_at": tx.now}
     if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
-        raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
+        raise ConflictError(f"the key {key.kid} belongs to an agent already; make a new one")
     append(tx, "agent_key_added", actor=OPERATOR, agent=name, body={"agent": name, "kid": key.kid})
 
 
 def add_vouched_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
-    """Let an agent prove itself with a key that an issuer's token vouches for; again moves its end.
+    """Add a key that an issuer's token vouches for; repeating it extends the key's expiry.
 
     Raises:
         NotFoundError: no such agent.
-        ForbiddenError: it is frozen, or the token is older than the last revocation of such a key: whoever was to be
-            kept out may hold that token too.
-        ConflictError: the key is another's, was enrolled, was revoked, came by another issuer, or is one too many.
+        ForbiddenError: the agent is frozen, or the token is older than the last revocation of such a key: the revoked
+            party may hold that token too.
+        ConflictError: the key is another agent's, was enrolled, was revoked, came by another issuer, or is one too
+            many.
     """
     agent, issuer = voucher.agent, voucher.issuer
     lock_shared(tx, agent)
     if _require_agent(tx.conn, agent).frozen_at is not None:
         raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
     _require_newer_than_revocations(tx, voucher)
-    _require_room(tx, voucher)
+    _require_key_capacity(tx, voucher)
     row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
     row |= {"issuer": issuer, "trust": voucher.trust, "expires_at": voucher.until}
     if tx.conn.execute(insert_or_ignore(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
@@ -131,52 +132,43 @@ def add_vouched_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
             col(AgentKeyRow.issuer) == issuer,
             col(AgentKeyRow.revoked_at).is_(None),
         )
-        if (
-            tx.conn.execute(
-                update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
-            ).rowcount
-            == 0
-        ):
-            raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
+        renewed = update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
+        if tx.conn.execute(renewed).rowcount == 0:
+            raise ConflictError(f"the key {key.kid} belongs to an agent already; make a new one")
     body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": voucher.subject}
-    append(
-        tx,
-        "agent_key_brought",
-        actor=f"agent:{agent}",
-        agent=agent,
-        body={**body, "until": time_text(voucher.until)},
-    )
+    body["until"] = time_text(voucher.until)
+    append(tx, "agent_key_brought", actor=f"agent:{agent}", agent=agent, body=body)
 
 
-def _brought(voucher: Voucher) -> tuple[ColumnElement[bool], ...]:
+def _vouched(voucher: Voucher) -> tuple[ColumnElement[bool], ...]:
     return col(AgentKeyRow.agent) == voucher.agent, col(AgentKeyRow.issuer) == voucher.issuer
 
 
 def _require_newer_than_revocations(tx: Tx, voucher: Voucher) -> None:
-    last = tx.conn.execute(select(func.max(col(AgentKeyRow.revoked_at))).where(*_brought(voucher))).scalar()
+    last = tx.conn.execute(select(func.max(col(AgentKeyRow.revoked_at))).where(*_vouched(voucher))).scalar()
     if last is not None and voucher.issued_at <= last:
         raise ForbiddenError(
-            "a key of this agent's was revoked after that token was issued; show a newer token"
+            "a key of this agent was revoked after that token was issued; send a newer token"
         )
 
 
-def _require_room(tx: Tx, voucher: Voucher) -> None:
+def _require_key_capacity(tx: Tx, voucher: Voucher) -> None:
     live = (col(AgentKeyRow.revoked_at).is_(None), col(AgentKeyRow.expires_at) > tx.now)
-    counted = select(func.count()).select_from(table(AgentKeyRow)).where(*_brought(voucher), *live)
+    counted = select(func.count()).select_from(table(AgentKeyRow)).where(*_vouched(voucher), *live)
     if tx.conn.execute(counted).scalar_one() >= _MAX_VOUCHED_KEYS:
         raise ConflictError(
-            f"{voucher.agent!r} has {_MAX_VOUCHED_KEYS} brought keys already; wait until some end"
+            f"{voucher.agent!r} has {_MAX_VOUCHED_KEYS} vouched keys already; wait until some expire"
         )
 
 
 def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> list[str]:
-    """End a key, and with one that a token brought every other that the same issuer's tokens brought for that agent:
-    whoever held the token may have brought several. The keys that ended; ending a key again changes nothing.
+    """Revoke a key. Revoking a vouched key revokes all keys of that issuer for that agent, because a stolen token may
+    have added several. Returns the revoked ids; a repetition changes nothing.
 
     Raises:
         NotFoundError: no such key.
     """
-    known = _key_row(tx.conn, kid)
+    known = find_one(tx.conn, AgentKeyRow, kid=kid)
     if known is None:
         raise NotFoundError(f"there is no key {kid!r}")
     lock_exclusive(tx, known.agent)
@@ -185,7 +177,7 @@ def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> list[str]:
 
 
 def revoke_keys_of(tx: Tx, name: str) -> int:
-    """End every key of a party; how many were live."""
+    """Revoke every key of an agent. Returns the number of live ones."""
     lock_exclusive(tx, name)
     return len(_revoke_keys(tx, name, true()))
 
@@ -195,22 +187,17 @@ def _revoke_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | No
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
     for kid in kids:
-        append(
-            tx,
-            "agent_key_revoked",
-            actor=OPERATOR,
-            agent=name,
-            body={"agent": name, "kid": kid, **_reason_body(reason)},
-        )
+        body = {"agent": name, "kid": kid, **_reason_body(reason)}
+        append(tx, "agent_key_revoked", actor=OPERATOR, agent=name, body=body)
     return kids
 
 
 def freeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATOR) -> None:
-    """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
-    Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.
+    """Freeze an agent: it submits, redeems and renews nothing until it is unfrozen. Compensation continues. A
+    repetition changes nothing. Nothing the agent had started commits after this.
 
     Raises:
-        NotFoundError: no such party.
+        NotFoundError: no such agent.
     """
     _require_agent(tx.conn, name)
     lock_exclusive(tx, name)
@@ -221,10 +208,10 @@ def freeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATO
 
 
 def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATOR) -> None:
-    """Let a frozen party act again. What lapsed meanwhile stays lapsed; unfreezing it again changes nothing.
+    """Unfreeze an agent. What lapsed meanwhile stays lapsed; a repetition changes nothing.
 
     Raises:
-        NotFoundError: no such party.
+        NotFoundError: no such agent.
     """
     _require_agent(tx.conn, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
@@ -234,11 +221,9 @@ def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERA
 
 
 def frozen_agents(conn: Connection) -> list[AgentRow]:
-    """The parties that are frozen now, by name."""
-    query = (
-        select(*_columns(AgentRow)).where(col(AgentRow.frozen_at).is_not(None)).order_by(col(AgentRow.name))
-    )
-    return [AgentRow(**row._mapping) for row in conn.execute(query)]
+    """The frozen agents, by name."""
+    frozen = select(*table(AgentRow).columns).where(col(AgentRow.frozen_at).is_not(None))
+    return rows_of(AgentRow, conn.execute(frozen.order_by(col(AgentRow.name))))
 
 
 def _reason_body(reason: str | None) -> dict[str, str]:
@@ -246,38 +231,31 @@ def _reason_body(reason: str | None) -> dict[str, str]:
 
 
 def agent_names(conn: Connection, most: int) -> list[str]:
-    """The first names of those enrolled."""
+    """The first names of the enrolled agents."""
     return list(conn.execute(select(col(AgentRow.name)).order_by(col(AgentRow.name)).limit(most)).scalars())
 
 
 def find_agent(conn: Connection, name: str) -> AgentRow | None:
-    """An enrolled party by name."""
-    row = conn.execute(select(*_columns(AgentRow)).where(col(AgentRow.name) == name)).first()
-    return None if row is None else AgentRow(**row._mapping)
+    """An enrolled agent by name."""
+    return find_one(conn, AgentRow, name=name)
 
 
 def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
-    """The key of an id, unless it was revoked or its time is over."""
-    row = conn.execute(_LIVE_KEY, {"asked": kid}).first()
+    """The key with this id, unless it is revoked or expired."""
+    row = conn.execute(_LIVE_KEY, {"kid": kid}).first()
     if row is None or (row.expires_at is not None and now >= row.expires_at):
         return None
     return LiveKey(row.agent, _public_key(row.x), row.trust)
 
 
 def list_agents(conn: Connection) -> list[AgentRow]:
-    """Every enrolled party, by name."""
-    query = select(*_columns(AgentRow)).order_by(col(AgentRow.name))
-    return [AgentRow(**row._mapping) for row in conn.execute(query)]
+    """Every enrolled agent, by name."""
+    return rows_of(AgentRow, conn.execute(select(*table(AgentRow).columns).order_by(col(AgentRow.name))))
 
 
 def list_keys(conn: Connection, name: str) -> list[AgentKeyRow]:
-    """The keys of a party, oldest first, revoked ones too."""
-    query = (
-        select(*_columns(AgentKeyRow))
-        .where(col(AgentKeyRow.agent) == name)
-        .order_by(col(AgentKeyRow.added_at))
-    )
-    return [AgentKeyRow(**row._mapping) for row in conn.execute(query)]
+    """The keys of an agent, oldest first, revoked ones too."""
+    return sorted(find(conn, AgentKeyRow, agent=name), key=lambda row: row.added_at)
 
 
 def _require_agent(conn: Connection, name: str) -> AgentRow:
@@ -287,15 +265,10 @@ def _require_agent(conn: Connection, name: str) -> AgentRow:
     return agent
 
 
-def _key_row(conn: Connection, kid: str) -> AgentKeyRow | None:
-    row = conn.execute(select(*_columns(AgentKeyRow)).where(col(AgentKeyRow.kid) == kid)).first()
-    return None if row is None else AgentKeyRow(**row._mapping)
-
-
-# Asked for with every request: the statement is built once, and so is each key.
+# Used by every request: the statement and each key are built once.
 _LIVE_KEY = select(
     col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.trust), col(AgentKeyRow.expires_at)
-).where(col(AgentKeyRow.kid) == bindparam("asked"), col(AgentKeyRow.revoked_at).is_(None))
+).where(col(AgentKeyRow.kid) == bindparam("kid"), col(AgentKeyRow.revoked_at).is_(None))
 
 
 @lru_cache(maxsize=4096)
@@ -303,21 +276,17 @@ def _public_key(x: str) -> PublicKey:
     return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
 
 
-def _columns(model: type[AgentRow] | type[AgentKeyRow]) -> list[Any]:
-    return list(table(model).columns)
-
-
 _PREFIX = "csk_"
 _BYTES = 32
 
 
 def make_api_key(tx: Tx, agent: str) -> str:
-    """A new key for an enrolled agent; this is the only time it is seen.
+    """Create an API key. It is returned once and stored only as a hash.
 
     Raises:
         NotFoundError: no such agent.
     """
-    _require_enrolled(tx, agent)
+    _require_agent(tx.conn, agent)
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
     tx.conn.execute(table(ApiKeyRow).insert().values(row))
@@ -336,12 +305,12 @@ def find_api_key(conn: Connection, secret: str) -> str | None:
 
 
 def revoke_api_keys(tx: Tx, agent: str) -> int:
-    """End every key of an agent; how many were live.
+    """Revoke every API key of an agent. Returns the number of live ones.
 
     Raises:
         NotFoundError: no such agent.
     """
-    _require_enrolled(tx, agent)
+    _require_agent(tx.conn, agent)
     lock_exclusive(tx, agent)
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
@@ -351,16 +320,11 @@ def revoke_api_keys(tx: Tx, agent: str) -> int:
 
 
 def has_live_api_key(conn: Connection, agent: str) -> bool:
-    """Whether an agent has any key that was not revoked."""
+    """Whether an agent has an API key that is not revoked."""
     query = select(col(ApiKeyRow.agent)).where(
         col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None)
     )
     return conn.execute(query).first() is not None
-
-
-def _require_enrolled(tx: Tx, agent: str) -> None:
-    if find_agent(tx.conn, agent) is None:
-        raise NotFoundError(f"the agent {agent!r} is not enrolled; policy-service agent enroll {agent}")
 
 
 def _hash(secret: str) -> str:

@@ -1,4 +1,4 @@
-"""What the claims of a verified ID token say of a person, as far as we take their word for it."""
+"""The claims of a verified ID token that are used: name, email address and groups."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ log = structlog.get_logger(__name__)
 
 MAX_LENGTHS = {"sub": 255, "name": 100, "email": 320, "group": 200}  # characters
 _MAX_GROUPS = 500
-_MAX_LISTED = 3  # refused entries, or groups, in one sentence
+_MAX_LISTED = 3  # refused entries, or groups, in one message
 _MAX_LISTED_LENGTH = 60  # characters of a group in it
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGroups:
-    """The groups a provider lists for a person, in its own words, and why some or all are missing."""
+    """The groups in a person's claims, in the provider's names, and why some or all are missing."""
 
     names: tuple[str, ...] = ()
     problem: str | None = None
 
 
 def is_readable(text: str, what: str) -> bool:
-    """Whether people can read it: not too long, nothing hidden, and something that can be seen."""
+    """Whether people can read it: within the length, printable, with at least one visible letter or digit."""
     fits = 0 < len(text) <= MAX_LENGTHS[what] and text.isprintable()
     return fits and any(character.isalnum() and not _is_blank(character) for character in text)
 
 
 def _is_blank(character: str) -> bool:
-    """A letter that draws nothing: the fillers of Hangul are letters to Unicode and nothing to the eye."""
+    """An invisible letter: Unicode counts the Hangul fillers as letters."""
     return "FILLER" in unicodedata.name(character, "")
 
 
 def verified_email(claims: Mapping[str, Any]) -> str | None:
-    """An address that the provider says it has checked; another is anybody's wish."""
+    """The email address, if the provider has verified it; an unverified one is only a claim of the user."""
     email = claims.get("email")
     checked = claims.get("email_verified") is True
     return email if checked and isinstance(email, str) and is_readable(email, "email") else None
 
 
 def display_name(claims: Mapping[str, Any], sub: str) -> str:
-    """What people call them: the first usable of these, else the subject, which is always there."""
+    """The first usable of these claims, else the subject."""
     for value in (claims.get("name"), claims.get("preferred_username"), verified_email(claims)):
         if isinstance(value, str) and is_readable(value, "name"):
             return value.strip()
@@ -55,10 +55,10 @@ def display_name(claims: Mapping[str, Any], sub: str) -> str:
 
 
 def require_member(provider: SignInProvider, listed: ListedGroups) -> None:
-    """Refuse a person who is in none of the groups that may sign in at all: they see nothing, not even the queue.
+    """Refuse a person in none of the groups that may sign in.
 
     Raises:
-        ForbiddenError: they are not, or their groups are unknown.
+        ForbiddenError: they are in none, or their groups are unknown.
     """
     if not provider.members_of or set(listed.names) & set(provider.members_of):
         return
@@ -72,11 +72,11 @@ def require_member(provider: SignInProvider, listed: ListedGroups) -> None:
 def listed_groups(
     provider: SignInProvider, sources: Sequence[Mapping[str, Any]], why_missing: str = ""
 ) -> ListedGroups:
-    """The groups in the claim that the settings name. Each entry is used or left out by itself.
+    """The groups in the claim named by the settings. Each entry is accepted or refused on its own.
 
     Args:
-        sources: claims, the most trusted first; the first that holds the claim counts.
-        why_missing: what is known of the reason, where none holds it.
+        sources: claims, the most trusted first; the first that has the claim counts.
+        why_missing: the known reason if none has it.
     """
     if (claim := provider.groups_claim) is None:
         return ListedGroups()
@@ -90,7 +90,7 @@ def listed_groups(
             )
         return ListedGroups((), problem)
     if isinstance(found, str):
-        found = [found]  # several providers send a single group so; a separator would be a guess
+        found = [found]  # several providers send a single group as text; never split it
     if not isinstance(found, list):
         return ListedGroups(
             (), f"the claim {claim!r} of {provider.title} is {_kind(found)}, not a list of texts"
@@ -105,9 +105,9 @@ def listed_groups(
 def effective_groups(
     provider: SignInProvider, listed: ListedGroups
 ) -> tuple[frozenset[str] | None, str | None]:
-    """The listed groups in the bundle's words, and why some or all do not count, which the log says too.
+    """The listed groups in the bundle's names, and why some or all do not count, which is logged too.
 
-    They are None where the settings take no groups from this provider.
+    They are None if the settings take no groups from this provider.
     """
     if provider.groups_claim is None:
         return None, None
@@ -130,7 +130,7 @@ def effective_groups(
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> Any:
-    """The claim of this name, or the one that this dotted path leads to; a name that holds dots comes first."""
+    """The claim of this name, or at this dotted path; a name that contains dots comes first."""
     if claims.get(path) is not None:
         return claims[path]
     dots = [at for at, character in enumerate(path) if character == "."]
@@ -143,13 +143,13 @@ def claim_at(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _is_overage(claims: Mapping[str, Any], claim: str) -> bool:
-    """Whether Entra says that it left a claim out for its size; where it can be fetched is not followed."""
+    """Whether Entra left a claim out because of its size; its address is not fetched."""
     elsewhere = claims.get("_claim_names")
     return (isinstance(elsewhere, dict) and claim in elsewhere) or claims.get("hasgroups") in (True, "true")
 
 
 def _unusable(one: object) -> str | None:
-    """Why an entry names no group, or None when it does."""
+    """Why an entry is not a group name, or None."""
     if not isinstance(one, str):
         return f"is {_kind(one)}"
     if len(one) > MAX_LENGTHS["group"]:

@@ -1,7 +1,7 @@
 """The development sign-in: a one-time link that the service prints on its own terminal, on loopback only.
 
-Whoever can read that terminal could read the database too, so the link is as good as the host. It is spent by one
-conditional UPDATE; votes of such a session carry ``assurance: dev`` into every token they release.
+A reader of that terminal could also read the database, so the link is as secure as the host. It is used by one
+conditional UPDATE. Votes of such a session carry ``assurance: dev`` into every token they release.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, update
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
@@ -17,22 +17,22 @@ from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import hash_secret, open_session
 from policy_service.settings import Settings
-from policy_service.storage.audit_writer import append
-from policy_service.storage.core import table
+from policy_service.storage.core import find_one, table
 from policy_service.storage.credential_tables import SignInLinkRow
 from policy_service.storage.database import Tx
+from policy_service.storage.unit_of_work import append
 
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32
-_MAX_NAME = 100  # characters: it is shown beside every vote
+_MAX_NAME = 100  # characters; it is shown with every vote
 
 
 def create_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
-    """The address of a one-time link that signs ``sub`` in.
+    """The address of a one-time link that signs in ``sub``.
 
     Raises:
         ForbiddenError: the development sign-in is off.
-        InvalidRequestError: a subject or a name that nobody could read.
+        InvalidRequestError: the subject or the name is not readable.
     """
     _require_on(settings)
     for what, text in (("subject", sub), ("name", name)):
@@ -55,17 +55,14 @@ def create_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
 
 
 def spend_link(tx: Tx, settings: Settings, token: str) -> str:
-    """Sign the person of a link in, once; the cookie's value, once.
+    """Sign in the person of a link, once. Returns the cookie, which is not stored.
 
     Raises:
         ForbiddenError: the development sign-in is off.
-        InvalidRequestError: bad_token (unknown or spent), expired_token.
+        InvalidRequestError: bad_token (unknown or used), expired_token.
     """
     _require_on(settings)
-    columns = table(SignInLinkRow).columns
-    link = tx.conn.execute(
-        select(*columns).where(col(SignInLinkRow.token_hash) == hash_secret(token))
-    ).first()
+    link = find_one(tx.conn, SignInLinkRow, token_hash=hash_secret(token))
     if link is None or link.used_at is not None:
         raise InvalidRequestError(
             "this sign-in link is unknown or was used; ask the terminal for another: policy-service signin NAME",
@@ -85,7 +82,7 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> str:
 
 
 def revoke_all_links(tx: Tx) -> None:
-    """No link that is out there signs anybody in any more."""
+    """Make all unused links invalid."""
     tx.conn.execute(update(SignInLinkRow).where(col(SignInLinkRow.used_at).is_(None)).values(used_at=tx.now))
 
 
@@ -97,5 +94,5 @@ def _require_on(settings: Settings) -> None:
 
 
 def delete_expired_links(tx: Tx, before: datetime) -> int:
-    """Delete links that were over before that moment; how many."""
+    """Delete links that expired before that time. Returns their number."""
     return tx.conn.execute(delete(SignInLinkRow).where(col(SignInLinkRow.expires_at) < before)).rowcount

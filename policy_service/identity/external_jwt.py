@@ -1,27 +1,24 @@
-"""JWTs of other issuers: verification, and the agents whose keys such a token vouches for.
+"""JWTs of external issuers: verification, and the agents whose keys such a token vouches for.
 
-One way to verify a JWT that another issuer signed: people's ID tokens and agents' tokens alike.
+`verify_jwt` verifies people's ID tokens and agents' tokens alike. Nothing of a token is used before its signature is
+valid, under a key of the expected issuer and with an algorithm of that issuer's list. Then its times are checked; the
+caller checks the other claims. Unknown header members are ignored (RFC 7515 section 4). No extension is supported, so
+every ``crit`` is refused (section 4.1.11). Each refusal has its own reason: malformed, critical extension, type,
+algorithm, unknown key id, unsuitable key, signature, times.
 
-Nothing of a token is believed before its signature holds, under a key of the one issuer it was expected from and with
-an algorithm of that issuer's list. Then come its times; what the other claims must say is the caller's business.
-
-Header members that the standard does not know are ignored (RFC 7515 section 4), and no extension is understood, so
-every ``crit`` is refused (section 4.1.11). Each refusal names its own cause: malformed, critical extension, type,
-algorithm, unknown key id, a key that does not fit, signature, times.
-
-Agents without an enrolled key: a token of an issuer the operator trusts lets them bring a key for a while.
-
-OpenID client credentials, Kubernetes service accounts, GitHub Actions and SPIFFE are one path. Numbered as they run:
+A token of a trusted issuer lets an agent without an enrolled key add one for a limited time. OpenID client
+credentials, Kubernetes service accounts, GitHub Actions and SPIFFE use one path:
 
 1. the token names one issuer of the settings: by ``iss``, or for SPIFFE by the trust domain of ``sub``;
-2. it is signed by that issuer and its times hold (`verify`);
-3. it does not live longer than the settings allow that issuer's tokens;
-4. it was made for this deployment: one of ``aud`` is ours. Without this, a token the agent shows to any other
-   service would let that service act as the agent here;
-5. its claims are those of exactly one rule, which names the agent; the agent must be enrolled;
-6. where it is bound to a key (``cnf.jkt``, RFC 7800), that key is the one brought.
+2. that issuer signed it and its times are valid (`verify_jwt`);
+3. its lifetime is within the issuer's limit in the settings;
+4. it was made for this deployment: one of ``aud`` is ours. Without this check, any other service that receives the
+   agent's token could act as the agent here;
+5. its claims match exactly one rule, which names the agent; the agent must be enrolled;
+6. if it is bound to a key (``cnf.jkt``, RFC 7800), that is the key to add.
 
-The key then proves each call as an enrolled one does, until the token's end or `agent_key_max_s`, whichever is first.
+The key then proves each request like an enrolled one, until the token expires or for `agent_key_max_s`, if that is
+shorter.
 """
 
 from __future__ import annotations
@@ -49,25 +46,25 @@ from policy_service.identity.issuer_keys import IssuerKeys, PublishedKeys, bound
 from policy_service.issuers import TrustedIssuer
 from policy_service.settings import Settings
 
-MAX_CHARS = 16_384  # the longest token looked at; one with two hundred groups is about half of it
-_FORBIDDEN_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # nothing a signer of ours needs
-_LEEWAY_S = 60  # clocks of other organisations
+MAX_CHARS = 16_384  # the longest accepted token; one with two hundred groups is about half of it
+_FORBIDDEN_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # not needed by a supported issuer
+_LEEWAY_S = 60  # clock skew of other organisations
 
 
 class UntrustedTokenError(Exception):
-    """The token proves nothing. The sentence is for the log; a caller learns only that it failed."""
+    """The token is invalid. The message is for the log; a caller learns only that it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedJwt:
-    """What a token says."""
+    """A decoded token."""
 
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
 
 
 def decode_unverified(unverified_token: str) -> DecodedJwt:
-    """What a token says of itself, to find whom to ask for keys; it proves nothing.
+    """Decode a token without verifying it, to find its issuer. Nothing in it is proved.
 
     Raises:
         UntrustedTokenError: it is no signed token.
@@ -86,7 +83,7 @@ def decode_unverified(unverified_token: str) -> DecodedJwt:
 
 
 def _require_plain_header(header: Mapping[str, Any]) -> None:
-    """A header that can be read in one way, and asks for nothing but a signature by a published key."""
+    """Require an unambiguous header that asks only for a signature by a published key."""
     if "crit" in header:
         raise UntrustedTokenError(
             f"its crit {header['crit']!r:.100} is malformed, or names what is not understood"
@@ -103,7 +100,7 @@ def _require_plain_header(header: Mapping[str, Any]) -> None:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """A JSON object in UTF-8 that says each thing once: said twice, two readers may read two things."""
+    """A UTF-8 JSON object without duplicate members, because parsers differ on duplicates."""
     found = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_members)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
@@ -113,7 +110,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("it says something twice")
+        raise ValueError("it has a duplicate member")
     return found
 
 
@@ -126,15 +123,15 @@ async def verify_jwt(
     now: datetime,
     must_expire: bool = True,
 ) -> DecodedJwt:
-    """A token whose signature and times hold.
+    """A token with a valid signature and valid times.
 
     Args:
-        algorithms: the issuer's list; the header chooses from it and from nothing else.
-        types: what header ``typ`` may be, letter case ignored; a token without one counts as ``JWT``.
-        must_expire: whether ``exp`` and ``iat`` must be there; where they are, they must hold.
+        algorithms: the issuer's list; the header may only choose from it.
+        types: accepted values of header ``typ``, case-insensitive; a token without one counts as ``JWT``.
+        must_expire: whether ``exp`` and ``iat`` are required; if present, they must be valid.
 
     Raises:
-        UntrustedTokenError: it proves nothing.
+        UntrustedTokenError: it is invalid.
         WorldError: issuer_unavailable; its keys cannot be read.
     """
     seen = decode_unverified(token)
@@ -180,7 +177,7 @@ def _require_times(claims: Mapping[str, Any], now: datetime, *, must_expire: boo
     there: jwt.ClaimsOption = {"essential": must_expire}
     registry = jwt.JWTClaimsRegistry(now=int(now.timestamp()), leeway=_LEEWAY_S, exp=there, iat=there)
     if any(isinstance(value, float) and not math.isfinite(value) for value in claims.values()):
-        raise UntrustedTokenError("it holds a number that is none")  # which every comparison would let pass
+        raise UntrustedTokenError("it holds a number that is none")  # every comparison with NaN would pass
     try:
         registry.validate(dict(claims))
     except (JoseError, TypeError, ValueError) as error:
@@ -188,10 +185,10 @@ def _require_times(claims: Mapping[str, Any], now: datetime, *, must_expire: boo
 
 
 def text_claim(claims: Mapping[str, Any], name: str, longest: int) -> str:
-    """A claim that must be a text somebody can be known by.
+    """A required claim that is readable text.
 
     Raises:
-        UntrustedTokenError: it is missing, no text, empty, too long, or holds what cannot be read.
+        UntrustedTokenError: it is missing, no text, empty, too long, or not printable.
     """
     value = claims.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= longest or not value.isprintable():
@@ -200,7 +197,7 @@ def text_claim(claims: Mapping[str, Any], name: str, longest: int) -> str:
 
 
 def audiences(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Everybody the token is for (RFC 7519 section 4.1.3: a text or a list of texts)."""
+    """Every audience of the token (RFC 7519 section 4.1.3: a text or a list of texts)."""
     value = claims.get("aud")
     listed = value if isinstance(value, list) else [value]
     return frozenset(one for one in listed if isinstance(one, str))
@@ -213,7 +210,7 @@ _SPIFFE = "spiffe"
 
 
 class TrustedIssuers:
-    """The issuers of the settings."""
+    """The trusted issuers of the settings."""
 
     def __init__(
         self,
@@ -246,7 +243,7 @@ class TrustedIssuers:
         await self._client.aclose()
 
     def require_any(self) -> None:
-        """Refuse where no issuer is trusted: no token can vouch for anybody here.
+        """Refuse if no issuer is trusted: no token can vouch for a key here.
 
         Raises:
             UnauthenticatedError: unauthenticated.
@@ -257,10 +254,10 @@ class TrustedIssuers:
             )
 
     async def vouch(self, token: str, jkt: str) -> Voucher:
-        """Whose key this token lets somebody bring.
+        """The voucher of a token for the key ``jkt``.
 
         Raises:
-            UnauthenticatedError: bad_token; the log says which step failed, the caller learns the issuer at most.
+            UnauthenticatedError: bad_token; the log has the failing step, the caller learns at most the issuer.
             WorldError: issuer_unavailable.
         """
         issuer = None
@@ -273,7 +270,7 @@ class TrustedIssuers:
             name = None if issuer is None else issuer.name
             log.warning("agent_token_refused", issuer=name, why=str(error))
             raise UnauthenticatedError(
-                "the token does not let you bring a key here; ask an operator, the service's log says why",
+                "the token does not permit adding a key here; ask an operator, the service's log has the reason",
                 code=ErrorCode.BAD_PROOF,
             ) from error
         return voucher
@@ -286,8 +283,8 @@ class TrustedIssuers:
         claims = verified.claims
         until = _expiry(claims, issuer.max_age_s)
         if until <= now:
-            # the leeway of `verify` is for clocks, not for keys
-            raise UntrustedTokenError("its time is over")
+            # the leeway of `verify_jwt` is for clocks, not for keys
+            raise UntrustedTokenError("it has expired")
         wanted = issuer.audiences or (self._settings.public_url,)
         if not audiences(claims) & set(wanted):
             raise UntrustedTokenError(f"it is for {sorted(audiences(claims))[:5]}, not for {list(wanted)}")
@@ -319,7 +316,7 @@ def _expiry(claims: Mapping[str, Any], max_age_s: int) -> datetime:
 
 
 def _matching_agent(claims: Mapping[str, Any], issuer: TrustedIssuer) -> str:
-    """The agent of the one rule whose every claim is there; two agents for one token is an operator's mistake."""
+    """The agent of the one matching rule; a token for two agents is an error in the settings."""
     agents = {
         rule.agent
         for rule in issuer.agents

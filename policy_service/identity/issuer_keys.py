@@ -1,17 +1,14 @@
-"""What another issuer publishes about itself: its metadata and its keys, fetched lately or not at all.
+"""Metadata and keys of external issuers, cached for a limited time.
 
-Rules: only https (or this machine), no redirect is followed, an answer is bounded in size and time, and metadata must
-name exactly the issuer it was asked of (OpenID Connect Discovery 1.0, section 4.3) and leads to no bare address. Each
-document is fetched again after an hour, and the keys also for an unknown key id; in both cases at most twice a minute,
-whether or not the issuer answers, so that a stranger's tokens cannot flood an issuer. While an issuer does not answer,
-its last answer counts until it is twelve hours old; after that, nothing it signed is believed. A key that cannot be
-used is left out by itself, with a line in the log, and the others of its set count.
+Only https (or this machine) is used, no redirect is followed, and a response is limited in size and time. Metadata
+must name exactly the requested issuer (OpenID Connect Discovery 1.0, section 4.3) and leads to no bare address. A
+document is fetched again after an hour, and keys also for an unknown key id. Either happens at most twice a minute,
+whether or not the issuer answers, so a stranger's tokens cannot flood an issuer. While an issuer does not answer, its
+last answer counts for up to twelve hours; after that, nothing it signed is accepted.
 
-Keys that another issuer publishes (RFC 7517): each is used or refused by itself.
-
-A set lists keys for every use and of kinds that are newer than this code, so one that cannot be used says nothing of
-the others (RFC 7517 section 5). Two keys may share an id (section 4.5): both stay, and a signature is tried under each
-that fits its algorithm. Of a key only what names it and the public key itself is read; certificates are not.
+Each key of a set (RFC 7517) is accepted or refused on its own. A set may list keys of other uses and newer kinds, so
+an unusable one does not affect the others (section 5); it is logged. Two keys may share an id (section 4.5): a
+signature is tried with each that fits its algorithm. Only the id and the public key are read, never certificates.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _SIGNING_USES = frozenset({"sig", "jwt-svid"})  # the second in SPIFFE trust bun
 
 @dataclass(frozen=True, slots=True)
 class RefusedKey:
-    """An entry that is not used: where it is in the set, the id it gives, and why it is refused."""
+    """An unused entry: its position in the set, its id, and the reason."""
 
     pointer: str
     kid: object
@@ -57,13 +54,13 @@ class RefusedKey:
 
 @dataclass(frozen=True, slots=True)
 class PublishedKeys:
-    """What an issuer's key set holds."""
+    """The keys of an issuer."""
 
     usable: tuple[Key, ...]
     refused: tuple[RefusedKey, ...] = ()
 
     def named(self, kid: str | None) -> list[Key]:
-        """The keys a token may be signed with that names this id, or none."""
+        """The keys that may have signed a token with this id, or without one."""
         return [key for key in self.usable if kid is None or key.kid == kid]
 
 
@@ -100,14 +97,14 @@ def _parse_key(entry: Any) -> Key:
         raise ValueError(f"it is an RSA key of {bits} bits; {_MIN_RSA_BITS} is the least")
     named = {name: given[name] for name in ("kty", "kid", "alg", *members) if name in given}
     key = JWKRegistry.import_key(named)
-    key.ensure_kid()  # one without an id goes by its thumbprint (RFC 7638)
+    key.ensure_kid()  # a key without an id gets its thumbprint (RFC 7638)
     if not JWSRegistry.filter_algorithms(key, list(ALGORITHMS)):
         raise ValueError(f"its alg {given.get('alg')!r} does not fit its kty and crv")
     return key
 
 
 def _require_signing(given: dict[str, Any]) -> None:
-    """A public key for signatures, as far as its members say; joserfc reads the key itself."""
+    """Require a public key for signatures, as far as its members say; joserfc parses the key itself."""
     if private := sorted(_PRIVATE_MEMBERS & given.keys()):
         raise ValueError(f"it publishes the private {', '.join(private)}")
     if not isinstance(given.get("kid", ""), str):
@@ -128,23 +125,24 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _REFRESH_S = 3_600
-_MAX_STALE_S = 43_200  # without a newer answer; a session that began in time lasts as long
+_MAX_STALE_S = 43_200  # without a newer answer
 _RETRY_S = 30
 TIMEOUT_S = 5.0
-TOTAL_TIMEOUT_S = 10.0  # for one whole answer, however slowly it drips
+TOTAL_TIMEOUT_S = 10.0  # for a whole response, even a slow one
 _MAX_BYTES = 1_048_576
 _MAX_REFUSED_LOGGED = 20
 _DISCOVERY = "/.well-known/openid-configuration"
 
 
 def issuer_client(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncClient:
-    """The client every question to an issuer goes through. ``transport`` is a :func:`bounded` one."""
+    """The HTTP client of all requests to issuers. ``transport`` is a :func:`bounded_transport`."""
     return http_client(transport, timeout=TIMEOUT_S, accept="application/json")
 
 
 class _BoundedTransport(httpx2.AsyncBaseTransport):
-    """Ends an answer that is too long, whoever reads it. What is counted is what arrives, so a bomb counts small:
-    nobody asks for compression."""
+    """Ends a response that is too long. The bytes on the wire are counted and compression is refused, so a zip bomb
+    stays small.
+    """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, health: Health | None) -> None:
         self._inner = inner
@@ -154,15 +152,15 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
         request.headers["Accept-Encoding"] = "identity"
         try:
             response = await self._inner.handle_async_request(request)
-        except (httpx2.HTTPError, asyncio.CancelledError):  # cancelled: nobody's patience was long enough
-            self._tell(request.url.host, "does not answer")
+        except (httpx2.HTTPError, asyncio.CancelledError):  # cancelled: the timeout of the caller
+            self._report(request.url.host, "does not answer")
             raise
-        self._tell(
+        self._report(
             request.url.host, None if response.status_code < 500 else "answers with a fault of its own"
         )
         if response.headers.get("Content-Encoding", "identity") != "identity":
             await response.aclose()
-            raise httpx2.ReadError("it is compressed, which nobody asked for")
+            raise httpx2.ReadError("it is compressed, which was not requested")
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _BoundedStream(response.stream)
         return response
@@ -170,7 +168,7 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    def _tell(self, host: str, fault: str | None) -> None:
+    def _report(self, host: str, fault: str | None) -> None:
         if fault is not None:
             metrics.ISSUER_FAILURES.labels(host).inc()
         if self._health is not None:
@@ -196,7 +194,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 def bounded_transport(
     transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None, route: Route = DIRECT
 ) -> httpx2.AsyncBaseTransport:
-    """A transport whose answers are bounded, and which notes who gives none; by default the network's."""
+    """A transport with bounded responses that reports failing hosts; by default over the network."""
     return _BoundedTransport(transport or http_transport(route), health)
 
 
@@ -214,7 +212,7 @@ async def get_json_document(client: httpx2.AsyncClient, url: str, what: str, **h
 
 
 async def get_response(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> httpx2.Response:
-    """The answer 200 of one bounded GET.
+    """The response, status 200, of one bounded GET.
 
     Raises:
         WorldError: issuer_unavailable.
@@ -231,13 +229,13 @@ async def get_response(client: httpx2.AsyncClient, url: str, what: str, **header
 
 
 def issuer_unavailable(detail: str) -> ServerError:
-    """What a caller hears when the other side is at fault; the log says the same."""
+    """The error for the caller; it is logged too."""
     log.warning("issuer_unavailable", why=detail)
     return ServerError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
 
 
 class _CachedDocument(Generic[T]):
-    """One document of an issuer, and when it was fetched."""
+    """One document of an issuer, and the time it was fetched."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], monotonic: Callable[[], float]) -> None:
         self._fetch = fetch
@@ -247,23 +245,23 @@ class _CachedDocument(Generic[T]):
         self._one_at_a_time = asyncio.Lock()
 
     async def get(self, suffices: Callable[[T], bool]) -> T:
-        """The document, fetched again when it is old or does not suffice.
+        """The document, fetched again if it is old or does not suffice.
 
         Raises:
-            WorldError: issuer_unavailable; there is none that may still be used.
+            WorldError: issuer_unavailable; there is no usable one.
         """
         if (value := self._current(suffices)) is not None:
             return value
         last = self._usable()
         if last is not None and suffices(last) and self._one_at_a_time.locked():
-            return last  # another task is fetching it, perhaps from an issuer that hangs
+            return last  # another task is fetching it, perhaps from a hanging issuer
         async with self._one_at_a_time:
-            if (value := self._current(suffices)) is not None:  # another task has fetched it meanwhile
+            if (value := self._current(suffices)) is not None:  # another task fetched it meanwhile
                 return value
             return await self._fetch_unless_tried()
 
     def forget(self) -> None:
-        """Use the last answer no more."""
+        """Drop the last document."""
         self._value = None
 
     async def _fetch_unless_tried(self) -> T:
@@ -295,7 +293,7 @@ class _CachedDocument(Generic[T]):
 
 
 class IssuerKeys:
-    """The metadata and the keys of one issuer."""
+    """The metadata and keys of one issuer."""
 
     def __init__(
         self,
@@ -317,15 +315,15 @@ class IssuerKeys:
         self._keys = _CachedDocument(self._fetch_keys, self._now)
 
     async def metadata(self) -> Mapping[str, Any]:
-        """The issuer's own description of itself.
+        """The issuer's metadata.
 
         Raises:
-            WorldError: issuer_unavailable; also where it describes another issuer.
+            WorldError: issuer_unavailable; also if it describes another issuer.
         """
         return await self._metadata.get(lambda _: True)
 
     async def keys(self, kid: str | None) -> PublishedKeys:
-        """Its keys, fetched again when none has this id.
+        """The issuer's keys, fetched again if none has this id.
 
         Raises:
             WorldError: issuer_unavailable.
@@ -354,15 +352,15 @@ class IssuerKeys:
             raise issuer_unavailable(f"the keys of {self.name!r} are no JWK set") from error
         _log_refused(self.name, published)
         if not published.usable:
-            self._keys.forget()  # the issuer has answered: none of its earlier keys counts any more
+            self._keys.forget()  # the issuer has answered: its earlier keys are void
             raise issuer_unavailable(f"the keys of {self.name!r} hold none that verifies a signature")
         return published
 
     def published(self, metadata: Mapping[str, Any], which: str) -> str:
-        """An address the issuer's metadata names.
+        """An address from the issuer's metadata.
 
         Raises:
-            WorldError: issuer_unavailable; it names none, or one that leads elsewhere.
+            WorldError: issuer_unavailable; the address is missing or not permitted.
         """
         try:
             return require_published_url(str(metadata.get(which)), str(self.issuer))

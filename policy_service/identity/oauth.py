@@ -38,7 +38,7 @@ from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
 
-_MAX_QUOTED = 300  # characters of a provider's own words
+_MAX_QUOTED = 300  # characters of a provider's text
 _ADVICE = {  # RFC 6749 section 5.2
     "invalid_client": "an operator has to look at client_id, the client secret and token_auth in the settings",
     "unauthorized_client": "an operator has to let this client use the authorization code grant there",
@@ -56,14 +56,14 @@ async def exchange_code(
     code_verifier: str,
     redirect_uri: str,
 ) -> Mapping[str, Any]:
-    """The provider's tokens for a code; there is an access token among them.
+    """The provider's tokens for a code, with an access token among them.
 
     Raises:
-        ForbiddenError: the provider refuses. Its own words are in the log, for they are for the operator.
-        UntrustedTokenError: its answer holds no access token.
+        ForbiddenError: the provider refuses. Its own text is in the log, for the operator.
+        UntrustedTokenError: the response has no access token.
         WorldError: issuer_unavailable.
     """
-    client = oauth_client(  # it shares the transport of all, so it is never closed by itself
+    client = oauth_client(  # it shares a transport, so it is never closed
         transport,
         timeout=TIMEOUT_S,
         client_id=provider.client_id,
@@ -89,13 +89,13 @@ async def exchange_code(
 
 
 def printable_line(words: object) -> str:
-    """A provider's own words, for a log or a page: one line of printable characters, not too long."""
+    """A provider's text for a log or a page: one line of printable characters, limited in length."""
     line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * _MAX_QUOTED]).split())
     return line if len(line) <= _MAX_QUOTED else f"{line[:_MAX_QUOTED]}…"
 
 
 def _basic(provider: SignInProvider, secret: str) -> httpx2.BasicAuth | None:
-    """Id and secret, each form-encoded first (RFC 6749 section 2.3.1), which Authlib leaves out."""
+    """Id and secret, each form-encoded (RFC 6749 section 2.3.1), which Authlib omits."""
     if provider.token_auth != "client_secret_basic":  # noqa: S105
         return None
     return httpx2.BasicAuth(quote_plus(provider.client_id), quote_plus(secret))
@@ -103,7 +103,7 @@ def _basic(provider: SignInProvider, secret: str) -> httpx2.BasicAuth | None:
 
 def _exchange_refused(provider: SignInProvider, error: AuthlibBaseError) -> ForbiddenError:
     code, description = printable_line(error.error), printable_line(error.description or "")
-    why = "the code bought nothing"
+    why = "the provider refused the code"
     log.warning("sign_in_refused", provider=provider.name, why=why, error=code, description=description)
     advice = _ADVICE.get(code, "the service's log has its words")
     return ForbiddenError(f"{provider.title} did not finish the sign-in ({code}); {advice}")
@@ -111,7 +111,7 @@ def _exchange_refused(provider: SignInProvider, error: AuthlibBaseError) -> Forb
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """The claims of userinfo, and the reason where it could not be used."""
+    """The claims of userinfo, or the reason it could not be used."""
 
     claims: Mapping[str, Any] = field(default_factory=dict)
     fault: str | None = None
@@ -125,11 +125,11 @@ async def read_userinfo(
     signed: Mapping[str, Any],
     now: datetime,
 ) -> UserInfo:
-    """What userinfo adds to the ID token's claims; nothing where those say all, or there is no userinfo.
+    """The claims userinfo adds to the ID token; none if that has them all, or there is no userinfo.
 
     Raises:
-        UntrustedTokenError: it speaks of another subject than the ID token.
-        WorldError: issuer_unavailable; the provider's discovery names an address that is not used.
+        UntrustedTokenError: userinfo names another subject than the ID token.
+        WorldError: issuer_unavailable; the provider's discovery names an address that is not permitted.
     """
     wanted = ["name", "email", *([provider.groups_claim] if provider.groups_claim else [])]
     metadata = await keys.metadata()
@@ -147,12 +147,12 @@ async def read_userinfo(
         log.warning("userinfo_not_used", provider=provider.name, why=why)
         return UserInfo(fault=why)
     if found["sub"] != signed.get("sub"):
-        raise UntrustedTokenError("userinfo speaks of somebody else")
+        raise UntrustedTokenError("userinfo is about another subject")
     return UserInfo(found)
 
 
 async def _claims(answer: httpx2.Response, keys: IssuerKeys, provider: SignInProvider, now: datetime) -> Any:
-    """What it holds: JSON, or a JWT that the provider signed (section 5.3.2), which need not expire."""
+    """The claims: JSON, or a JWT signed by the provider (section 5.3.2), which need not expire."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/jwt":
         try:
             return json.loads(answer.content)
@@ -172,11 +172,9 @@ _PATHS = {
     "authorization_endpoint": "/login/oauth/authorize",
     "token_endpoint": "/login/oauth/access_token",
 }
-ISS_PATH = (
-    "/login/oauth"  # what it calls itself in an authorization response (RFC 9207) is this below its address
-)
+ISS_PATH = "/login/oauth"  # iss of an authorization response (RFC 9207), below its address
 _PER_PAGE = 100
-_MOST_PAGES = 6  # one more than can count, so that somebody with more teams reads so
+_MOST_PAGES = 6  # one more than can count, so that a person with more teams gets a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +186,14 @@ class GithubAccount:
 
 
 def github_endpoint(provider: SignInProvider, which: str) -> str:
-    """GitHub publishes no discovery; its addresses have been these since it has OAuth."""
+    """GitHub has no discovery document; its addresses are fixed."""
     return provider.issuer + _PATHS[which]
 
 
 async def fetch_account(
     client: httpx2.AsyncClient, provider: SignInProvider, access_token: str
 ) -> GithubAccount:
-    """The account behind an access token.
+    """The account of an access token.
 
     Raises:
         UntrustedTokenError: the API names no account.

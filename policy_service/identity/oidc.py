@@ -1,21 +1,21 @@
-"""People sign in at their own provider: the authorization code flow with PKCE, state, nonce and the issuer's name.
+"""Sign-in of people at their provider: authorization code flow with PKCE, state, nonce and issuer identification.
 
-Numbered as they run when a browser comes back:
+In the order of the checks when a browser returns:
 
-1. the browser holds the sealed note it was given when it left, for this provider and not older than ten minutes;
-2. ``state`` is the note's (RFC 6749 section 10.12);
-3. ``iss`` is the provider's, wherever it is sent, and it must be where the provider says that it sends it (RFC 9207):
-   with one redirect address per provider this is what keeps one from answering in another's name;
+1. the browser has the sealed sign-in state it was given, for this provider and not older than ten minutes;
+2. ``state`` matches it (RFC 6749 section 10.12);
+3. ``iss`` is the provider's if present, and it is required if the provider announces it (RFC 9207). With one redirect
+   address per provider this prevents one provider from answering in another's name;
 4. the provider did not refuse;
-5. the code buys tokens, with the verifier of the note (RFC 7636);
-6. the ID token holds (OpenID Connect Core section 3.1.3.7): signature, ``iss``, ``aud``, ``azp``, times, the note's
-   ``nonce``, ``at_hash`` where it is there;
-7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2); where it
-   answers nothing that can be used, the ID token alone counts, and the log says what is missing;
-8. the claims that the settings require are there.
+5. the code is exchanged for tokens, with the stored verifier (RFC 7636);
+6. the ID token is valid (OpenID Connect Core section 3.1.3.7): signature, ``iss``, ``aud``, ``azp``, times, the stored
+   ``nonce``, and ``at_hash`` if present;
+7. claims missing from the ID token are read from userinfo, which must be about the same ``sub`` (section 5.3.2). If
+   userinfo is unusable, the ID token alone counts, and the log says what is missing;
+8. the claims that the settings require are present.
 
-A person is ``(iss, sub)``; names and addresses are for reading. The note is an encrypted cookie, so that nobody who is
-not signed in can make the service write anything.
+A person is ``(iss, sub)``; names and addresses are for display. The sign-in state is an encrypted cookie, so a visitor
+who is not signed in cannot make the service store anything.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from policy_service.http_clients import DIRECT, Route
 from policy_service.identity import oauth
 from policy_service.identity.claims import (
     MAX_LENGTHS,
+    ListedGroups,
     display_name,
     effective_groups,
     listed_groups,
@@ -60,30 +61,30 @@ from policy_service.issuers import SignInProvider
 log = structlog.get_logger(__name__)
 
 _LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
-SIGN_IN_LIFETIME_S = 600  # seconds between leaving for the provider and coming back
+SIGN_IN_LIFETIME_S = 600  # seconds from redirect to return
 _LABEL = b"countersign/sign-in/v1\n"
-# Nothing is decided by the first, and `_auth_at` reads the second: their form must not refuse a token.
+# The first is not used and `_auth_at` reads the second: their form must not invalidate a token.
 _NOT_VALIDATED = frozenset({"amr", "auth_time"})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who came back. ``groups`` is None where this provider's tokens carry none."""
+    """The person who signed in. ``groups`` is None if this provider's tokens carry none."""
 
     iss: str
     sub: str
     name: str
     email: str | None
     groups: frozenset[str] | None
-    trust: str  # the provider's settings as they are, in a digest
-    sid: str | None = None  # the provider's own session
-    auth_at: datetime | None = None  # when they proved who they are, where the provider says (`auth_time`)
-    groups_problem: str | None = None  # why groups are missing, for this person to read
+    trust: str  # digest of the provider's settings
+    sid: str | None = None  # the provider's id of its own session
+    auth_at: datetime | None = None  # time of the authentication, if the provider sends `auth_time`
+    groups_problem: str | None = None  # why groups are missing, shown to this person
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRedirect:
-    """Where the browser goes, and the cookie it takes along."""
+    """The redirect to the provider, and the cookie with the sealed state."""
 
     url: str
     note: str
@@ -100,7 +101,7 @@ class _PendingSignIn:
 
 
 class SignIn:
-    """Every provider people may sign in with."""
+    """Sign-in with every configured provider."""
 
     def __init__(
         self,
@@ -112,7 +113,9 @@ class SignIn:
         health: Health | None = None,
         route: Route = DIRECT,
     ) -> None:
-        """``providers``: by name, each with its client secret; ``secret`` seals the notes; ``transport`` for tests."""
+        """``providers``: by name, each with its client secret; ``secret`` encrypts the state; ``transport`` is for
+        tests.
+        """
         self._providers = providers
         self._public_url = public_url
         self._clock = clock
@@ -126,7 +129,7 @@ class SignIn:
 
     @property
     def choices(self) -> list[tuple[str, str]]:
-        """Name and title of each, in the order of the settings."""
+        """Name and title of each provider, in the order of the settings."""
         return [(name, provider.title) for name, (provider, _) in self._providers.items()]
 
     async def close(self) -> None:
@@ -134,14 +137,14 @@ class SignIn:
         await self._client.aclose()
 
     async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> AuthorizationRedirect:
-        """Send somebody to their provider; ``fresh`` asks it to make sure of them anew, and to say when it did.
+        """Start a sign-in; ``fresh`` asks the provider to authenticate the person again and to send the time.
 
         Raises:
             NotFoundError: no such provider.
             WorldError: issuer_unavailable.
         """
         provider, _ = self._find(name)
-        note = _PendingSignIn(
+        pending = _PendingSignIn(
             provider=name,
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
@@ -150,7 +153,7 @@ class SignIn:
             at=int(self._clock().timestamp()),
         )
         endpoint = await self._endpoint(provider, "authorization_endpoint")
-        asked = {} if provider.kind == "github" else {"nonce": note.nonce}
+        asked = {} if provider.kind == "github" else {"nonce": pending.nonce}
         if fresh and asked:
             asked |= {"prompt": "login", "max_age": "0"}
         url = prepare_grant_uri(
@@ -159,29 +162,33 @@ class SignIn:
             "code",
             redirect_uri=self._redirect_uri(name),
             scope=" ".join(provider.scopes),
-            state=note.state,
-            code_challenge=create_s256_code_challenge(note.verifier),
+            state=pending.state,
+            code_challenge=create_s256_code_challenge(pending.verifier),
             code_challenge_method="S256",
             **asked,
         )
-        return AuthorizationRedirect(url, self._seal(note))
+        return AuthorizationRedirect(url, self._seal(pending))
 
     async def finish(self, name: str, query: Mapping[str, str], sealed: str | None) -> tuple[Identity, str]:
-        """Who came back, and the page they wanted.
+        """The person who returned, and the page to show.
 
         Raises:
             NotFoundError: no such provider.
-            InvalidRequestError: bad_token; not the browser that left, too late, or an answer that is not for it.
-            ForbiddenError: the provider refused, or vouches for nobody we accept.
+            InvalidRequestError: bad_token; another browser, too late, or a response to another sign-in.
+            ForbiddenError: the provider refused, or the person may not sign in.
             WorldError: issuer_unavailable.
         """
         provider, _ = self._find(name)
-        note = self._unseal(sealed)
-        if note is None or note.provider != name or self._clock().timestamp() - note.at > SIGN_IN_LIFETIME_S:
+        pending = self._unseal(sealed)
+        if (
+            pending is None
+            or pending.provider != name
+            or self._clock().timestamp() - pending.at > SIGN_IN_LIFETIME_S
+        ):
             raise _restart_error(
                 "this browser did not begin that sign-in, or it took longer than ten minutes"
             )
-        if not hmac.compare_digest(query.get("state", "").encode(), note.state.encode()):
+        if not hmac.compare_digest(query.get("state", "").encode(), pending.state.encode()):
             raise _restart_error("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
@@ -190,71 +197,60 @@ class SignIn:
                 printable_line(query.get("error_description", "")),
             )
             log.warning("sign_in_refused", provider=name, error=error, description=description)
-            words = f": {description}" if description else ""
-            raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
+            detail = f": {description}" if description else ""
+            raise ForbiddenError(f"{provider.title} did not sign you in ({error}){detail}")
         if not query.get("code"):
             raise _restart_error("the provider's answer holds no code")
         try:
-            identity = await self._identify(provider, query["code"], note)
+            identity = await self._identify(provider, query["code"], pending)
         except UntrustedTokenError as error:
             log.warning("sign_in_refused", provider=name, why=str(error))
             raise ForbiddenError(
                 f"what {provider.title} answered could not be verified; the service's log says why"
             ) from error
-        return identity, note.next
+        return identity, pending.next
 
-    async def _identify(self, provider: SignInProvider, code: str, note: _PendingSignIn) -> Identity:
-        tokens = await self._exchange(provider, code, note)
+    async def _identify(self, provider: SignInProvider, code: str, pending: _PendingSignIn) -> Identity:
+        tokens = await self._exchange(provider, code, pending)
+        claims: Mapping[str, Any]
+        auth_at = None
         if provider.kind == "github":
-            who = await oauth.fetch_account(self._client, provider, tokens["access_token"])
-            listed = listed_groups(provider, [who.claims])
-            require_member(provider, listed)
-            groups, problem = effective_groups(provider, listed)
-            return Identity(
-                provider.issuer,
-                who.sub,
-                display_name(who.claims, who.sub),
-                None,
-                groups,
-                provider.trust,
-                groups_problem=problem,
-            )
-        signed = await self._id_claims(provider, tokens, note)
+            account = await oauth.fetch_account(self._client, provider, tokens["access_token"])
+            claims = {"sub": account.sub, **account.claims}
+            listed = listed_groups(provider, [account.claims])
+        else:
+            claims, listed, auth_at = await self._oidc_claims(provider, tokens, pending)
+        require_member(provider, listed)
+        sub = text_claim(claims, "sub", MAX_LENGTHS["sub"])
+        sid = text_claim(claims, "sid", MAX_LENGTHS["sub"]) if "sid" in claims else None
+        name, email = display_name(claims, sub), verified_email(claims)
+        groups, problem = effective_groups(provider, listed)
+        return Identity(provider.issuer, sub, name, email, groups, provider.trust, sid, auth_at, problem)
+
+    async def _oidc_claims(
+        self, provider: SignInProvider, tokens: Mapping[str, Any], pending: _PendingSignIn
+    ) -> tuple[Mapping[str, Any], ListedGroups, datetime | None]:
+        signed = await self._id_claims(provider, tokens, pending)
         keys, now = self._keys[provider.name], self._clock()
         userinfo = await read_userinfo(self._client, keys, provider, tokens["access_token"], signed, now)
-        claims = {**userinfo.claims, **signed}  # what was signed wins
+        claims = {**userinfo.claims, **signed}  # signed claims take precedence
         for claim, wanted in provider.required.items():
             if claims.get(claim) != wanted or type(claims.get(claim)) is not type(wanted):
-                log.warning(
-                    "sign_in_refused", provider=provider.name, why=f"required claim {claim!r} differs"
-                )
+                why = f"required claim {claim!r} differs"
+                log.warning("sign_in_refused", provider=provider.name, why=why)
                 raise ForbiddenError(
                     f"{provider.title} knows you, but this deployment asks for {claim} = {wanted!r}"
                 )
         missing = _why_no_groups(provider, userinfo, await keys.metadata())
         listed = listed_groups(provider, [signed, userinfo.claims], missing)
-        require_member(provider, listed)
-        sub = text_claim(claims, "sub", MAX_LENGTHS["sub"])
-        email = verified_email(claims)
-        groups, problem = effective_groups(provider, listed)
-        return Identity(
-            provider.issuer,
-            sub,
-            display_name(claims, sub),
-            email,
-            groups,
-            provider.trust,
-            text_claim(claims, "sid", MAX_LENGTHS["sub"]) if "sid" in claims else None,
-            _auth_at(provider, signed, now),
-            problem,
-        )
+        return claims, listed, _auth_at(provider, signed, now)
 
     async def back_channel(self, name: str, token: str) -> Logout:
-        """What a provider's logout token says.
+        """The content of a provider's logout token.
 
         Raises:
             NotFoundError: no such provider, or one that signs no tokens.
-            UntrustedTokenError: it proves nothing.
+            UntrustedTokenError: the token is invalid.
             WorldError: issuer_unavailable.
         """
         provider, _ = self._find(name)
@@ -266,19 +262,21 @@ class SignIn:
         )
         return read_logout(provider, seen.claims, now)
 
-    async def _exchange(self, provider: SignInProvider, code: str, note: _PendingSignIn) -> Mapping[str, Any]:
+    async def _exchange(
+        self, provider: SignInProvider, code: str, pending: _PendingSignIn
+    ) -> Mapping[str, Any]:
         return await exchange_code(
             self._transport,
             provider,
             self._find(provider.name)[1],
             await self._endpoint(provider, "token_endpoint"),
             code=code,
-            code_verifier=note.verifier,
+            code_verifier=pending.verifier,
             redirect_uri=self._redirect_uri(provider.name),
         )
 
     async def _id_claims(
-        self, provider: SignInProvider, tokens: Mapping[str, Any], note: _PendingSignIn
+        self, provider: SignInProvider, tokens: Mapping[str, Any], pending: _PendingSignIn
     ) -> Mapping[str, Any]:
         id_token = tokens.get("id_token")
         if not isinstance(id_token, str):
@@ -287,7 +285,7 @@ class SignIn:
         token = await verify_jwt(
             id_token, self._keys[provider.name], algorithms=provider.algorithms, types=("JWT",), now=now
         )
-        # Authlib knows the hash of at_hash by the older of the two names for one algorithm (RFC 9864).
+        # Authlib knows the hash of at_hash only by the older of two algorithm names (RFC 9864).
         algorithm = "EdDSA" if token.header["alg"] == "Ed25519" else token.header["alg"]
         claims = CodeIDToken(
             {name: value for name, value in token.claims.items() if name not in _NOT_VALIDATED},
@@ -296,7 +294,7 @@ class SignIn:
                 "iss": {"essential": True, "value": provider.issuer},
                 "aud": {"essential": True, "value": provider.client_id},
             },
-            {"client_id": provider.client_id, "nonce": note.nonce, "access_token": tokens["access_token"]},
+            {"client_id": provider.client_id, "nonce": pending.nonce, "access_token": tokens["access_token"]},
         )
         try:
             claims.validate(now=int(now.timestamp()), leeway=60)
@@ -307,7 +305,7 @@ class SignIn:
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
         named = query.get("iss")
         if provider.kind == "github":
-            own, always = provider.issuer + oauth.ISS_PATH, False  # older servers send none
+            own, always = provider.issuer + oauth.ISS_PATH, False  # older servers send no iss
         else:
             metadata = await self._keys[provider.name].metadata()
             own = provider.issuer
@@ -332,8 +330,8 @@ class SignIn:
             raise NotFoundError(f"there is no way to sign in called {name!r}")
         return self._providers[name]
 
-    def _seal(self, note: _PendingSignIn) -> str:
-        text = json.dumps({field: getattr(note, field) for field in _PendingSignIn.__slots__})
+    def _seal(self, pending: _PendingSignIn) -> str:
+        text = json.dumps({field: getattr(pending, field) for field in _PendingSignIn.__slots__})
         return jwe.encrypt_compact({"alg": "dir", "enc": "A256GCM"}, text, self._key)
 
     def _unseal(self, sealed: str | None) -> _PendingSignIn | None:
@@ -347,9 +345,9 @@ class SignIn:
 
 
 def _auth_at(provider: SignInProvider, claims: Mapping[str, Any], now: datetime) -> datetime | None:
-    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may.
+    """``auth_time``, capped at now: a later time would count as fresh for too long.
 
-    It is a number, which may have a fraction (RFC 7519 section 2, NumericDate); a text is none.
+    It is a number, possibly with a fraction (RFC 7519 section 2, NumericDate); text is ignored.
     """
     said = claims.get("auth_time")
     if said is None:
@@ -361,7 +359,7 @@ def _auth_at(provider: SignInProvider, claims: Mapping[str, Any], now: datetime)
 
 
 def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mapping[str, Any]) -> str:
-    """What is known of the reason, where neither the ID token nor userinfo holds the groups claim."""
+    """The known reason, if neither the ID token nor userinfo has the groups claim."""
     if userinfo.fault is not None:
         return f" in the ID token, and {userinfo.fault}"
     requested = f"requested scopes: {' '.join(provider.scopes)}"

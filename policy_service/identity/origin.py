@@ -1,10 +1,10 @@
-"""Whether a request is for us, comes from our own page, and which cookie it may carry.
+"""Host, origin and cookie checks of browser requests.
 
-Pure. The public URL is configuration; nothing a request says (Forwarded headers least of all) changes it.
-Rules kept here:
-- another Host is refused, whatever the method: a rebound name must not reach a session or a development link;
-- a POST must prove that our own page sent it: by Origin, and where there is none by Sec-Fetch-Site;
-- a POST that decides must be a navigation: no script, not even one of ours, can send a vote.
+Pure functions. The public URL is configuration; no request header changes it, in particular no Forwarded header.
+
+- Another Host is refused for every method: a rebound DNS name must not reach a session or a development link.
+- A POST must prove that our own page sent it: by Origin, or without one by Sec-Fetch-Site.
+- A POST that decides must be a navigation: no script, not even our own, can send a vote.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Headers(Protocol):
-    """Headers of a request, each as often as it came."""
+    """Request headers, with repeated ones."""
 
     def getlist(self, key: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The public URL, taken apart once."""
+    """The parsed public URL."""
 
     origin: str
     hosts: frozenset[str]
@@ -33,17 +33,17 @@ class Site:
 
     @property
     def session_cookie(self) -> str:
-        """`__Host-` makes a browser refuse the cookie unless it is Secure, host-only and for every path."""
+        """With `__Host-` a browser requires that the cookie is Secure, host-only and valid for every path."""
         return "__Host-countersign" if self.secure else "countersign_dev"
 
     @property
     def sign_in_cookie(self) -> str:
-        """What a browser takes along to its identity provider and brings back."""
+        """The sealed state of a sign-in, which the browser returns from its identity provider."""
         return "__Host-countersign-sign-in" if self.secure else "countersign_dev_sign_in"
 
     @property
     def invitation_cookie(self) -> str:
-        """The secret of an invitation to link a Slack account, so that no address and no page holds it meanwhile."""
+        """The secret of an invitation to link a Slack account, so that no address and no page contains it."""
         return "__Host-countersign-invitation" if self.secure else "countersign_dev_invitation"
 
     @property
@@ -56,11 +56,10 @@ class Site:
 
 
 def read_cookie(headers: Headers, name: str) -> str | None:
-    """The one cookie of exactly this name.
+    """The single cookie of exactly this name.
 
-    Read from the header itself: a lenient parser strips more than spaces, so that a neighbour's cookie called
-    "\xa0__Host-..." would pass for ours, and the browser's promise about ``__Host-`` would be worth nothing. A name
-    that is there twice is nobody's.
+    The header is parsed here, because a lenient parser strips more than spaces. A cookie of another site named
+    "\xa0__Host-..." would then pass as ours and defeat ``__Host-``. A name that occurs twice is ignored.
     """
     pairs = [pair.strip(" \t") for header in headers.getlist("cookie") for pair in header.split(";")]
     found = [value for one in pairs for key, equals, value in [one.partition("=")] if equals and key == name]
@@ -68,7 +67,7 @@ def read_cookie(headers: Headers, name: str) -> str | None:
 
 
 def parse_site(public_url: str) -> Site:
-    """Raises ValueError when the URL names no http or https host."""
+    """Raises ValueError if the URL has no http or https host."""
     parts = urlsplit(public_url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         raise ValueError(f"public_url {public_url!r} must be an http or https URL with a host")
@@ -81,7 +80,7 @@ def parse_site(public_url: str) -> Site:
 
 
 def require_host(site: Site, host: str | None) -> None:
-    """Raises InvalidRequestError (`misdirected_host`) unless the Host header is the public URL's."""
+    """Raises InvalidRequestError (`misdirected_host`) unless the Host header matches the public URL."""
     if (host or "").lower() not in site.hosts:
         raise InvalidRequestError(
             f"this service answers at {site.origin} only, not at {host!r}: open it there",
@@ -90,12 +89,10 @@ def require_host(site: Site, host: str | None) -> None:
 
 
 def require_own_page(site: Site, headers: Mapping[str, str]) -> None:
-    """Raises ForbiddenError (`csrf`) unless a POST came from a page of this site, by a navigation."""
+    """Raises ForbiddenError (`csrf`) unless a page of this site sent the POST by navigation."""
     origin, fetch_site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is None and fetch_site is None:
-        raise ForbiddenError(
-            "this form was sent without saying from where: send it from our own page", code="csrf"
-        )
+        raise ForbiddenError("this form came without an origin: send it from our own page", code="csrf")
     if origin is not None and origin != site.origin:
         raise ForbiddenError(f"this form was sent from {origin!r}, not from {site.origin}", code="csrf")
     if fetch_site not in (None, "same-origin"):
@@ -107,6 +104,6 @@ def require_own_page(site: Site, headers: Mapping[str, str]) -> None:
 
 
 def local_path(value: str) -> str:
-    """A path on this site to go back to; anything that a browser could read as another place becomes `/`."""
+    """A path on this site to return to. Anything a browser could read as another site becomes `/`."""
     plain = value.startswith("/") and not value.startswith("//") and value.isascii() and value.isprintable()
     return value if plain and "\\" not in value and " " not in value else "/"

@@ -1,9 +1,9 @@
-"""Passkeys of people, and the challenges they answer.
+"""Passkeys of people, and their WebAuthn challenges.
 
-Rules kept here: a challenge is 256 random bits, stored hashed, for one person in one session, spent by one UPDATE and
-over after minutes; a credential or key that anybody ever enrolled is never enrolled again, by them or by anybody else
-(two people with one device would be one person with two votes); a passkey counts from the moment its row says, until it
-is removed; a counter that does not rise is a copy of the key at work: refused, and told to the operator.
+A challenge is 256 random bits, stored hashed, for one person in one session. One UPDATE spends it, and it expires
+after minutes. A credential or key that was ever enrolled is never enrolled again, by anyone: two people with one
+device would be one person with two votes. A passkey is active from the time in its row until it is removed. A counter
+that does not rise means a copy of the key: the answer is refused and the operator alerted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.sessions import Session
+from policy_service.identity.sessions import Session, hash_secret
 from policy_service.identity.webauthn import RegisteredCredential, key_digest
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, table, update_rows
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ChallengeRow, PasskeyRow
 from policy_service.storage.types import new_id
+from policy_service.storage.unit_of_work import append
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ _HANDLE_LABEL = b"countersign/passkey-handle/v1\n"
 
 @dataclass(frozen=True, slots=True)
 class SpentChallenge:
-    """A challenge that was open a moment ago and is not any more."""
+    """A challenge that was just spent."""
 
     purpose: str
     person: str
@@ -51,22 +51,22 @@ class SpentChallenge:
 
 
 def user_handle(iss: str, sub: str) -> bytes:
-    """What an authenticator keeps of a person: it finds them again and says nothing of them."""
+    """The user handle an authenticator stores: it identifies a person and reveals nothing about them."""
     return hashlib.sha256(_HANDLE_LABEL + f"{iss}|{sub}".encode()).digest()
 
 
 def passkeys_of(conn: Connection, iss: str, sub: str) -> list[PasskeyRow]:
-    """Every passkey a person has or had, oldest first."""
+    """Every passkey of a person, removed ones too, oldest first."""
     return sorted(find(conn, PasskeyRow, iss=iss, sub=sub), key=lambda row: (row.created_at, row.passkey_id))
 
 
 def active_passkeys(conn: Connection, iss: str, sub: str, now: datetime) -> list[PasskeyRow]:
-    """Those whose word counts now."""
+    """The active passkeys of a person."""
     return [row for row in passkeys_of(conn, iss, sub) if is_active(row, now)]
 
 
 def is_active(row: PasskeyRow, now: datetime) -> bool:
-    """Whether a passkey's word counts: enrolled for long enough, and not removed."""
+    """Whether a passkey counts: past its waiting time, and not removed."""
     return row.removed_at is None and now >= row.counts_from
 
 
@@ -76,10 +76,10 @@ def find_passkey(conn: Connection, credential_id: str) -> PasskeyRow | None:
 
 
 def issue_challenge(tx: Tx, session: Session, purpose: str, about: Mapping[str, Any], *, life_s: int) -> str:
-    """A fresh challenge for this person in this session; its nonce, once."""
+    """Create a challenge for this person in this session. Returns its nonce, which is not stored."""
     nonce = secrets.token_urlsafe(_BYTES)
     row = ChallengeRow(
-        nonce_hash=_hashed(nonce),
+        nonce_hash=hash_secret(nonce),
         purpose=purpose,
         iss=session.person.iss,
         sub=session.person.sub,
@@ -93,13 +93,13 @@ def issue_challenge(tx: Tx, session: Session, purpose: str, about: Mapping[str, 
 
 
 def challenge_bytes(nonce: str) -> bytes:
-    """What is signed where nothing but the nonce is at stake: an enrolment, and a word for one."""
+    """The challenge of an enrolment or its confirmation, where only the nonce is signed."""
     return hashlib.sha256(nonce.encode()).digest()
 
 
 def spend_challenge(tx: Tx, nonce: str) -> SpentChallenge | None:
-    """Spend a challenge, whatever comes of it; None for one that is unknown or was spent before."""
-    row = find_one(tx.conn, ChallengeRow, nonce_hash=_hashed(nonce))
+    """Spend a challenge, whether or not its answer is valid; None if it is unknown or spent."""
+    row = find_one(tx.conn, ChallengeRow, nonce_hash=hash_secret(nonce))
     if row is None:
         return None
     claim = update(table(ChallengeRow)).where(
@@ -113,7 +113,7 @@ def spend_challenge(tx: Tx, nonce: str) -> SpentChallenge | None:
 def require_matching_challenge(
     spent: SpentChallenge | None, purpose: str, person: str, session: str, now: datetime
 ) -> SpentChallenge:
-    """That a spent challenge was for this.
+    """Require that a spent challenge was issued for this purpose, person and session.
 
     Raises:
         ForbiddenError: step_up_required; it was not.
@@ -130,17 +130,17 @@ def require_matching_challenge(
 
 
 def step_up_error(why: str) -> ForbiddenError:
-    """Nothing was proved; the way on is to begin again."""
+    """The error of a failed confirmation; the person starts again."""
     return ForbiddenError(f"{why}; open the page again and confirm anew", code=ErrorCode.STEP_UP_REQUIRED)
 
 
 def enrol_passkey(
     tx: Tx, session: Session, made: RegisteredCredential, name: str, *, vouched_by: str | None, wait_s: int
 ) -> PasskeyRow:
-    """Keep a fresh passkey. One in place of lost ones that no older one vouches for counts only after ``wait_s``.
+    """Store a new passkey. If it replaces lost ones and no older one confirms it, it is active only after ``wait_s``.
 
     Raises:
-        ConflictError: somebody has enrolled this device already.
+        ConflictError: this device is enrolled already.
     """
     person, digest = session.person, key_digest(made.public_key)
     replaces = vouched_by is None and bool(passkeys_of(tx.conn, person.iss, person.sub))
@@ -159,19 +159,17 @@ def enrol_passkey(
         counts_from=tx.now + timedelta(seconds=wait_s if replaces else 0),
     )
     if not insert_row_or_ignore(tx.conn, row):
-        raise ConflictError(
-            "this passkey was enrolled before, by you or by somebody else: each is one person's"
-        )
+        raise ConflictError("this passkey was enrolled before, by you or another person; use another one")
     body = {"passkey_id": row.passkey_id, "key": digest, "vouched_by": vouched_by, "waits": replaces}
     append(tx, "passkey_enrolled", actor=f"person:{person.key}", body={"person": person.key, **body})
     return row
 
 
 def require_passkey_name(name: str) -> str:
-    """What a person calls a passkey.
+    """A person's name for a passkey.
 
     Raises:
-        InvalidRequestError: nobody could read it.
+        InvalidRequestError: it is not readable.
     """
     name = name.strip()
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
@@ -180,10 +178,10 @@ def require_passkey_name(name: str) -> str:
 
 
 def require_passkey_capacity(conn: Connection, iss: str, sub: str) -> None:
-    """Refuse more passkeys than anybody needs.
+    """Refuse more than the maximum number of passkeys.
 
     Raises:
-        ConflictError: there are as many.
+        ConflictError: the maximum is reached.
     """
     if sum(row.removed_at is None for row in passkeys_of(conn, iss, sub)) >= _MAX_PASSKEYS:
         raise ConflictError(f"{_MAX_PASSKEYS} passkeys are enough for one person; remove one first")
@@ -193,7 +191,7 @@ def own_passkey(conn: Connection, session: Session, passkey_id: str) -> PasskeyR
     """A passkey this person has now.
 
     Raises:
-        NotFoundError: they have none of that id.
+        NotFoundError: they have none with that id.
     """
     row = find_one(conn, PasskeyRow, passkey_id=passkey_id)
     if row is None or (row.iss, row.sub) != (session.person.iss, session.person.sub) or row.removed_at:
@@ -202,7 +200,7 @@ def own_passkey(conn: Connection, session: Session, passkey_id: str) -> PasskeyR
 
 
 def remove_passkey(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str | None = None) -> bool:
-    """Let a passkey count no more; whether it still did exist. What was voted with it stands."""
+    """Remove a passkey; False if it was removed before. Earlier votes with it remain valid."""
     where = (col(PasskeyRow.passkey_id) == row.passkey_id, col(PasskeyRow.removed_at).is_(None))
     gone = update(table(PasskeyRow)).where(*where).values(removed_at=tx.now, removed_by=by)
     if tx.conn.execute(gone).rowcount != 1:
@@ -213,10 +211,10 @@ def remove_passkey(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str 
 
 
 def record_use(tx: Tx, row: PasskeyRow, counter: int) -> None:
-    """Note that a passkey has answered, and what its counter said. The row is as it was read.
+    """Record an answer and its counter. ``row`` is the state that was read.
 
     Raises:
-        ForbiddenError: step_up_required; it was removed or used in the meantime.
+        ForbiddenError: step_up_required; it was removed or used meanwhile.
     """
     where = (
         col(PasskeyRow.passkey_id) == row.passkey_id,
@@ -229,12 +227,12 @@ def record_use(tx: Tx, row: PasskeyRow, counter: int) -> None:
 
 
 def counter_regressed(row: PasskeyRow, counter: int) -> bool:
-    """Whether a counter does not rise (WebAuthn section 6.1.1); authenticators without one say 0 for ever."""
+    """Whether a counter does not rise (WebAuthn section 6.1.1); authenticators without one always send 0."""
     return (counter > 0 or row.sign_count > 0) and counter <= row.sign_count
 
 
 def report_counter_regression(tx: Tx, row: PasskeyRow, counter: int) -> None:
-    """Tell the operator that a copy of somebody's passkey may be at work."""
+    """Alert the operator: a copy of a passkey may be in use."""
     body = {
         "person": f"{row.iss}|{row.sub}",
         "passkey_id": row.passkey_id,
@@ -246,14 +244,10 @@ def report_counter_regression(tx: Tx, row: PasskeyRow, counter: int) -> None:
 
 
 def dismiss_notices(tx: Tx, session: Session) -> None:
-    """This session has been told what changed; the person's others have not."""
+    """Dismiss the notices of this session; those of the person's other sessions stay."""
     update_rows(tx.conn, SessionRow, {"id_hash": session.key}, {"told_at": tx.now})
 
 
 def delete_expired_challenges(tx: Tx, before: datetime) -> int:
-    """Delete challenges that were over before that moment; how many."""
+    """Delete challenges that expired before that time. Returns their number."""
     return tx.conn.execute(delete(ChallengeRow).where(col(ChallengeRow.expires_at) < before)).rowcount
-
-
-def _hashed(nonce: str) -> str:
-    return hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()

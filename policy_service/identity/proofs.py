@@ -1,13 +1,11 @@
-"""Who calls the API: the proof of an enrolled key, or an API key where those are allowed.
+"""Authentication of API requests: the proof of an enrolled key, or an API key where those are enabled.
 
-The proof covers method, path, query and body as they arrived, never as something in between has parsed them. The
-caller learns that it failed; which step failed goes to the log.
+The proof covers method, path, query and body as they arrived, never a parsed form. The caller learns only that it
+failed; the service's log has the failing step.
 
-Nonces nobody has to store: a keyed hash of the minute.
-
-Two are valid at any time, this period's and the one before, so a proof never fails for crossing a minute. A nonce says
-only that the proof was made lately and for this deployment; replays inside that time are harmless because writes are
-bound to their body and idempotency key.
+A nonce is a keyed hash of the current period, so none is stored. The current and the previous period are valid, so a
+proof never fails at a boundary. A nonce only shows that a proof was made recently and for this deployment. Replays
+within that time are harmless, because writes are bound to their body and idempotency key.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ class Nonces:
         self._period_s = period_s
 
     def current(self, now: datetime) -> str:
-        """The nonce an answer carries."""
+        """The nonce of a response."""
         return self._of(self._period(now))
 
     def accepts(self, nonce: str, now: datetime) -> bool:
-        """Whether a proof made with this nonce is young enough; compared in constant time."""
+        """Whether a nonce is recent; compared in constant time."""
         period = self._period(now)
         given = nonce.encode("utf-8", "replace")
         fresh = [hmac.compare_digest(given, self._of(p).encode()) for p in (period, period - 1)]
@@ -74,7 +72,7 @@ class Nonces:
 log = structlog.get_logger(__name__)
 
 _PROOF_REFUSED = (
-    "the proof does not hold for this request; usual causes: its key is not enrolled or was revoked, it names another "
+    "the proof is not valid for this request; usual causes: its key is not enrolled or was revoked, it names another "
     "agent than the key's, something else was signed than was sent, or the caller's clock is off (compare the Date of "
     "this answer); the service's log says which, as proof_refused"
 )
@@ -85,13 +83,13 @@ PROOF_INSTRUCTIONS: Final = (
 )
 
 _BEARER = "Bearer "
-_KID = re.compile(r"[A-Za-z0-9_-]{43}")  # a thumbprint; nothing else is looked up or written to the log
-_MAX_HEADER = 512  # bytes of a proof's header; ours has three short members
+_KID = re.compile(r"[A-Za-z0-9_-]{43}")  # a thumbprint; nothing else is looked up or logged
+_MAX_HEADER = 512  # bytes of a proof's header, which has three short members
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The head of a request as it arrived, as far as a proof covers it."""
+    """The parts of a request's head that a proof covers, as they arrived."""
 
     method: str
     path: str
@@ -101,7 +99,7 @@ class RequestHead:
 
 
 class Authenticator:
-    """One verify path for every agent."""
+    """Verifies every agent's requests."""
 
     def __init__(self, db: Database, nonces: Nonces, settings: Settings, clock: Clock = utc_now) -> None:
         self._db = db
@@ -111,23 +109,23 @@ class Authenticator:
         self._clock = clock
 
     def current_nonce(self) -> str:
-        """What goes into ``Agent-Nonce``."""
+        """The value of ``Agent-Nonce``."""
         return self._nonces.current(self._clock())
 
     async def check_head(self, presented: RequestHead) -> None:
-        """Refuse a request by its head alone, so that a stranger's body is never read. It proves nothing yet: the
-        body may be another than the signed one, and the key may be revoked before it has arrived.
+        """Refuse a request by its head, so that a stranger's body is never read. It proves nothing yet: the body may
+        differ from the signed one, and the key may be revoked before it arrives.
 
         Raises:
-            UnauthenticatedError: as `authenticate` does, but for the body.
+            UnauthenticatedError: as `authenticate`, except for the body.
         """
         await self._find_caller(presented, None)
 
     async def authenticate(self, presented: RequestHead, body: bytes) -> Caller:
-        """The party that made this request.
+        """The caller of this request.
 
         Raises:
-            UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
+            UnauthenticatedError: no proof, an invalid one (bad_proof), or one with an old nonce (use_nonce).
         """
         return await self._find_caller(presented, body)
 
@@ -139,7 +137,7 @@ class Authenticator:
         raise UnauthenticatedError(PROOF_INSTRUCTIONS)
 
     async def is_live(self, caller: Caller) -> bool:
-        """Whether a caller who proved itself earlier still could: its key, or an API key of its own, is live."""
+        """Whether an earlier caller could still authenticate: its key, or an API key of its own, is live."""
         jkt = caller.jkt
         if jkt is None:
             return await self._db.read(lambda conn: has_live_api_key(conn, caller.agent))
@@ -154,15 +152,15 @@ class Authenticator:
         return self._verify(presented, body, proof, found.key, found.agent)
 
     def authenticate_new_key(self, presented: RequestHead, body: bytes, key: PublicKey, agent: str) -> None:
-        """Make sure that whoever sends a request holds a key that is not known yet, and calls itself that agent.
+        """Require that the sender holds this unknown key and names that agent.
 
         Raises:
-            UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
+            UnauthenticatedError: no proof, an invalid one (bad_proof), or one with an old nonce (use_nonce).
         """
         self._verify(presented, body, presented.proof or "", key, agent)
 
     async def _live_key(self, kid: str) -> LiveKey | None:
-        """A key that counts now; one brought under other settings of its issuer does not."""
+        """A valid key; one vouched for under other settings of its issuer is not."""
         now = self._clock()
         found = await self._db.read(lambda conn: find_key(conn, kid, now))
         return found if found is None or found.trust is None or found.trust in self._issuers else None
@@ -206,12 +204,12 @@ class Authenticator:
 
     def _refused(self, why: str, kid: str | None) -> UnauthenticatedError:
         log.warning("proof_refused", why=why, kid=kid)
-        # The same words for every cause: which keys exist and where a forgery fails is for the operator's log alone.
+        # One text for every cause: known keys and failing steps are only for the operator's log.
         return UnauthenticatedError(_PROOF_REFUSED, code=ErrorCode.BAD_PROOF)
 
 
 def _unverified_kid(unverified_token: str) -> str | None:
-    """The key id a proof names; it selects the key to verify with and proves nothing."""
+    """The key id in a proof; it selects the key to verify with and proves nothing."""
     head = unverified_token.partition(".")[0]
     if not 0 < len(head) <= _MAX_HEADER:
         return None

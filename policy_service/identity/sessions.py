@@ -1,15 +1,13 @@
-"""Server-side sessions of people.
+"""Server-side sessions of people, and back-channel logout by their providers.
 
-The cookie is 256 random bits; the database holds its hash. A session ends by idleness, by age, by sign-out, and is
-never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing. Neither is a stolen
-one once its session goes by another (`another_cookie`). What an open page does by itself is no activity: only a
-person's own request keeps a session from idling out.
+A cookie is 256 random bits; the database stores its hash. A session ends by inactivity, by age or by sign-out. Each
+sign-in creates a new session, so a planted cookie is worthless; a stolen one becomes worthless with `rotate_cookie`.
+Background requests of an open page are not activity: only a person's own request prevents the timeout.
 
-A provider tells that somebody signed out over there: OpenID Connect Back-Channel Logout 1.0.
-
-The logout token is verified as an ID token is, by the keys of the provider whose address was called, and then
-(section 2.6) in order: it is for us; its ``events`` name the logout; it holds no ``nonce``, for then it is an ID token;
-it says who or which session; it is new. Each is obeyed once: its ``jti`` is kept as long as it holds.
+OpenID Connect Back-Channel Logout 1.0: a logout token is verified like an ID token, with the keys of the provider
+whose address was called. Then, in order (section 2.6): it is for us; its ``events`` name the logout; it has no
+``nonce``, which would make it an ID token; it names a subject or a session; it is new. Each is applied once: its
+``jti`` is kept until it expires.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, or_, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import col
 
@@ -37,24 +35,21 @@ from policy_service.identity.people import (
 )
 from policy_service.issuers import SignInProvider
 from policy_service.settings import Settings
-from policy_service.storage.audit_writer import append
-from policy_service.storage.core import find, table, update_rows
+from policy_service.storage.core import find, find_one, table, update_rows
 from policy_service.storage.credential_tables import LogoutTokenRow, SessionRow
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.system_tables import PasskeyRow
-from policy_service.storage.unit_of_work import Clock, utc_now
+from policy_service.storage.unit_of_work import Clock, append, utc_now
 
 _BYTES = 32
-# a change of passkeys or Slack accounts is told on every page for so long, session by session
+# how long each session shows a notice of changed passkeys or Slack accounts
 _NOTICE_PERIOD = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """That a passkey of this person was added or removed, or a Slack account linked to them, in another session, and
-    not long ago.
-    """
+    """A passkey was added or removed, or a Slack account linked, recently and in another session of this person."""
 
     what: str  # "added", "removed" or "linked"
     name: str
@@ -67,13 +62,13 @@ class Session:
 
     person: Person
     csrf: str
-    key: str = ""  # its id's hash: names it, opens nothing
-    auth_at: datetime | None = None  # when its person last proved who they are, where that is known
+    key: str = ""  # the hash of its id: identifies it, cannot be used as a cookie
+    auth_at: datetime | None = None  # time of the last authentication, if known
     notices: tuple[Notice, ...] = ()
 
 
 def hash_secret(secret: str) -> str:
-    """What is stored of a secret that is random and long: its SHA-256."""
+    """The SHA-256 under which a long random secret is stored."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
@@ -88,11 +83,11 @@ def open_session(
     sid: str | None = None,
     auth_at: datetime | None = None,
 ) -> str:
-    """A fresh session; the cookie's value, once. ``sid`` is what the provider calls its own, which it may end;
-    ``auth_at``: when its person proved who they are, where it is known.
+    """Create a session and return its cookie, which is not stored. ``sid``: the provider's id of its own session,
+    which it may end; ``auth_at``: the time of the authentication, if known.
 
     Raises:
-        ForbiddenError: an operator took this person out of every decision.
+        ForbiddenError: an operator revoked this person.
     """
     if is_revoked(tx.conn, iss, sub):
         raise ForbiddenError("an operator of this deployment has taken you out of its decisions")
@@ -116,7 +111,7 @@ def open_session(
 
 
 class Sessions:
-    """Finding and ending sessions."""
+    """Finds and ends sessions."""
 
     def __init__(self, db: Database, settings: Settings, clock: Clock = utc_now) -> None:
         self._db = db
@@ -125,9 +120,9 @@ class Sessions:
         self._clock = clock
 
     async def find(self, cookie: str, *, touch: bool = True) -> Session | None:
-        """The live session of a cookie, or None when it is unknown, ended, idle too long or too old.
+        """The live session of a cookie, or None if it is unknown, ended, inactive too long or expired.
 
-        ``touch`` says that the person is there now; event streams and what a page fetches by itself pass False.
+        ``touch`` records activity; event streams and background requests pass False.
         """
         now = self._clock()
         found = await self._db.read(lambda conn: self._live(conn, cookie, now))
@@ -145,25 +140,25 @@ class Sessions:
     def _live(
         self, conn: Connection, cookie: str, now: datetime
     ) -> tuple[SessionRow, Person, tuple[Notice, ...]] | None:
-        columns = table(SessionRow).columns
-        row = conn.execute(select(*columns).where(col(SessionRow.id_hash) == hash_secret(cookie))).first()
+        row = find_one(conn, SessionRow, id_hash=hash_secret(cookie))
         if row is None or row.revoked_at is not None or now >= row.expires_at:
             return None
         if row.assurance == "dev" and not self._settings.dev_signin:
-            return None  # opened while the development sign-in was on; switching it off ends them all
+            return None  # the development sign-in was switched off, which ends its sessions
         if row.assurance == "oidc" and row.trust not in self._trusted:
-            return None  # the operator no longer lets this provider vouch, or asks for more than it did
+            return None  # the provider was removed, or its settings have changed
         if (now - row.seen_at).total_seconds() >= self._settings.session_idle_s:
             return None
         person = find_person(conn, row.iss, row.sub, row.assurance, now, self._settings.max_group_age_s)
         if person is None:
             return None
-        live = SessionRow(**row._mapping)
-        return live, person, _notices(conn, live, now)
+        return row, person, _notices(conn, row, now)
 
 
 def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Notice, ...]:
-    """What others did to this person's passkeys and Slack accounts lately, and this session has not been told."""
+    """Recent changes by other sessions to this person's passkeys and Slack accounts, not yet dismissed in this
+    session.
+    """
     since = max(now - _NOTICE_PERIOD, session.told_at or session.created_at - _NOTICE_PERIOD)
     found = []
     for row in find(conn, PasskeyRow, iss=session.iss, sub=session.sub):
@@ -186,16 +181,16 @@ def _touch(tx: Tx, id_hash: str) -> None:
 
 
 def rotate_cookie(tx: Tx, session: Session) -> str:
-    """The same session under another cookie, so that whoever else holds the one it had is signed out; its value, once.
-    What was done in it stays its own: nobody is told that they did it elsewhere.
+    """Give a session another cookie, so that a copy of the old one is invalid. Returns the cookie, which is not
+    stored. Changes made in the session still belong to it, so it shows no notices of them.
 
     Raises:
-        UnauthenticatedError: the session has ended meanwhile.
+        UnauthenticatedError: the session has ended.
     """
     cookie = secrets.token_urlsafe(_BYTES)
     live = (col(SessionRow.id_hash) == session.key, col(SessionRow.revoked_at).is_(None))
     if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hash_secret(cookie))).rowcount != 1:
-        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
+        raise UnauthenticatedError("this session has ended; sign in again")
     for row, by in ((PasskeyRow, "created_by"), (PasskeyRow, "removed_by"), (SlackLinkRow, "linked_by")):
         whose = {"iss": session.person.iss, "sub": session.person.sub, by: session.key}
         update_rows(tx.conn, row, whose, {by: hash_secret(cookie)})
@@ -203,34 +198,29 @@ def rotate_cookie(tx: Tx, session: Session) -> str:
 
 
 def end_session(tx: Tx, cookie: str | None) -> None:
-    """End the session of a cookie; none, or one that is over, is ignored."""
+    """End the session of a cookie; None or an ended one is ignored."""
     if cookie is not None:
-        _end(tx, col(SessionRow.id_hash) == hash_secret(cookie))
+        end_sessions(tx, col(SessionRow.id_hash) == hash_secret(cookie))
 
 
 def end_sessions_of(tx: Tx, iss: str, sub: str) -> int:
-    """End every session of a person; how many were open."""
-    return _end(tx, and_(col(SessionRow.iss) == iss, col(SessionRow.sub) == sub))
-
-
-def end_sessions(tx: Tx, which: ColumnElement[bool]) -> int:
-    """End the sessions that are so; how many were open."""
-    return _end(tx, which)
+    """End every session of a person. Returns the number of open ones."""
+    return end_sessions(tx, and_(col(SessionRow.iss) == iss, col(SessionRow.sub) == sub))
 
 
 def end_every_session(tx: Tx) -> int:
-    """End the session of everybody; how many were open."""
-    return _end(tx, true())
+    """End all sessions. Returns the number of open ones."""
+    return end_sessions(tx, true())
 
 
 def _end_all(tx: Tx, cookie: str) -> None:
-    whose = select(col(SessionRow.iss), col(SessionRow.sub))
-    row = tx.conn.execute(whose.where(col(SessionRow.id_hash) == hash_secret(cookie))).first()
+    row = find_one(tx.conn, SessionRow, id_hash=hash_secret(cookie))
     if row is not None:
         end_sessions_of(tx, row.iss, row.sub)
 
 
-def _end(tx: Tx, which: ColumnElement[bool]) -> int:
+def end_sessions(tx: Tx, which: ColumnElement[bool]) -> int:
+    """End the sessions that match. Returns the number of open ones."""
     ended = update(SessionRow).where(which, col(SessionRow.revoked_at).is_(None)).values(revoked_at=tx.now)
     rows = tx.conn.execute(ended.returning(col(SessionRow.iss), col(SessionRow.sub))).all()
     for row in rows:
@@ -239,18 +229,18 @@ def _end(tx: Tx, which: ColumnElement[bool]) -> int:
 
 
 def delete_expired_sessions(tx: Tx, before: datetime) -> int:
-    """Delete sessions that were over before that moment; how many."""
+    """Delete sessions that expired before that time. Returns their number."""
     return tx.conn.execute(delete(SessionRow).where(col(SessionRow.expires_at) < before)).rowcount
 
 
 LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
-LOGOUT_TYPES = ("logout+jwt", "JWT")  # the second for providers of before the standard's final form
-_MAX_LOGOUT_LIFE = timedelta(hours=24)  # of a token; the standard advises two minutes
+LOGOUT_TYPES = ("logout+jwt", "JWT")  # the second for providers from before the final standard
+_MAX_LOGOUT_LIFE = timedelta(hours=24)  # of a token; the standard recommends two minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Logout:
-    """Whose sessions end: those of a provider's session, or all of a person's."""
+    """The sessions to end: those of a provider's session, or all of a person."""
 
     iss: str
     sub: str | None
@@ -260,10 +250,10 @@ class Logout:
 
 
 def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: datetime) -> Logout:
-    """What a token says whose signature and times hold.
+    """The content of a token whose signature and times are valid.
 
     Raises:
-        UntrustedTokenError: it is no logout token of this provider's for us.
+        UntrustedTokenError: it is no logout token of this provider for us.
     """
     if claims.get("iss") != provider.issuer:
         raise UntrustedTokenError("it is another issuer's")
@@ -271,7 +261,7 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
         raise UntrustedTokenError("it is for somebody else")
     events = claims.get("events")
     if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict):
-        raise UntrustedTokenError("it tells of no logout")
+        raise UntrustedTokenError("its events name no logout")
     if "nonce" in claims:
         raise UntrustedTokenError("it holds a nonce, so it is an ID token")
     sub, sid = (
@@ -280,24 +270,24 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
     if sub is None and sid is None:
         raise UntrustedTokenError("it says neither who nor which session")
     if claims["exp"] > (now + _MAX_LOGOUT_LIFE).timestamp():
-        raise UntrustedTokenError("it holds for longer than a day")
+        raise UntrustedTokenError("it is valid for more than a day")
     expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
     return Logout(provider.issuer, sub, sid, text_claim(claims, "jti", MAX_LENGTHS["sub"]), expires_at)
 
 
 def apply_logout(tx: Tx, logout: Logout) -> int:
-    """End the sessions a logout is about; how many were open. One of everything a person has open puts their Slack
-    accounts to rest as well, until they sign in again: nothing else would tell these that somebody has left.
+    """End the sessions of a logout. Returns the number of open ones. A logout of all sessions of a person also
+    suspends their Slack links: no other event reports that a person has left.
 
     Raises:
-        UntrustedTokenError: it was obeyed before.
+        UntrustedTokenError: it was applied before.
     """
     row = {"iss": logout.iss, "jti": logout.jti, "expires_at": logout.expires_at}
     try:
         with tx.conn.begin_nested():
             tx.conn.execute(table(LogoutTokenRow).insert().values(row))
     except IntegrityError as error:
-        raise UntrustedTokenError("it was obeyed before") from error
+        raise UntrustedTokenError("it was applied before") from error
     if logout.sub is not None and logout.sid is None:
         suspend_slack_links(tx, logout.iss, logout.sub)
     named = col(SessionRow.sid) == logout.sid
@@ -306,11 +296,11 @@ def apply_logout(tx: Tx, logout: Logout) -> int:
         which = theirs
     elif logout.sub is None:
         which = named
-    else:  # a session the provider did not name when it began may be the one
+    else:  # a session without a provider's id may be the one
         which = and_(theirs, or_(named, col(SessionRow.sid).is_(None)))
     return end_sessions(tx, and_(col(SessionRow.iss) == logout.iss, which))
 
 
 def delete_expired_logouts(tx: Tx, before: datetime) -> int:
-    """Delete what is known of logout tokens that hold no more; how many."""
+    """Delete records of expired logout tokens. Returns their number."""
     return tx.conn.execute(delete(LogoutTokenRow).where(col(LogoutTokenRow.expires_at) < before)).rowcount

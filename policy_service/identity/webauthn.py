@@ -1,9 +1,9 @@
-"""What a browser is asked of a passkey and what its answer proves: WebAuthn by py_webauthn, with our own limits.
+"""WebAuthn: options for the browser and verification of its responses, by py_webauthn with our own limits.
 
-Pure. Rules kept here, for both ceremonies: the RP id is the public URL's host and the origin is exactly that URL; the
-person was present and verified by the device; the page was not inside somebody else's; only ES256, EdDSA and RS256
-sign. A step-up signs a challenge made of everything the vote says, so the answer is to nothing else. The sign counter
-is the caller's to compare: it is the one thing an answer must be held against a row for.
+Pure functions. For registration and authentication: the RP id is the public URL's host and the origin is exactly that
+URL; user presence and verification are required; the page was not framed by another site; only ES256, EdDSA and RS256
+are accepted. A step-up signs a challenge made of everything the vote contains, so its response fits nothing else. The
+caller compares the sign counter, which needs the stored row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEP_UP_LABEL: Final = b"countersign/step-up/v1\n"
 STEP_UP_MEMBERS: Final = (
     "review", "rev", "txn_digest", "effect_digest", "view_digest", "person", "verdict", "nonce",
 )  # fmt: skip
-"""The members of a step-up's challenge: all of them, and no other."""
+"""The members of a step-up's challenge, exactly these."""
 
 _ALGORITHMS = [
     COSEAlgorithmIdentifier.ECDSA_SHA_256,
@@ -57,12 +57,12 @@ _MIN_RSA_BYTES = 256  # 2,048 bits
 
 
 class WebAuthnVerificationError(Exception):
-    """The answer proves nothing; the sentence says why."""
+    """The response is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelyingParty:
-    """Whom passkeys are bound to: this deployment."""
+    """The deployment that passkeys are bound to."""
 
     rp_id: str
     origin: str
@@ -70,7 +70,7 @@ class RelyingParty:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredCredential:
-    """A fresh credential."""
+    """A new credential."""
 
     credential_id: str
     public_key: bytes
@@ -79,7 +79,7 @@ class RegisteredCredential:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A passkey's answer, taken apart."""
+    """A parsed passkey response."""
 
     credential_id: str
     authenticator_data: bytes
@@ -91,7 +91,7 @@ def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
     """The 32 bytes that a vote's passkey signs.
 
     Raises:
-        ValueError: a member is missing, or there is another one.
+        ValueError: a member is missing or unknown.
     """
     if signed.keys() != set(STEP_UP_MEMBERS):
         raise ValueError(
@@ -103,7 +103,9 @@ def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
 def registration_options(
     party: RelyingParty, challenge: bytes, *, handle: bytes, name: str, known: Sequence[str], timeout_s: int
 ) -> str:
-    """The options for ``navigator.credentials.create``, in JSON. ``handle`` names the person, and tells nothing."""
+    """The options for ``navigator.credentials.create``, in JSON. ``handle`` identifies a person without revealing
+    anything.
+    """
     options = generate_registration_options(
         rp_id=party.rp_id,
         rp_name="Countersign",
@@ -142,10 +144,10 @@ def _descriptors(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
 
 
 def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> RegisteredCredential:
-    """The credential that was made for this challenge.
+    """The credential that was created for this challenge.
 
     Raises:
-        UnprovenError: it was not, or it is none of ours to take.
+        WebAuthnVerificationError: the response is invalid, or the credential is not accepted.
     """
     read = _parse_response(answer)
     try:
@@ -169,16 +171,16 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
 
 
 def read_assertion(answer: str) -> Assertion:
-    """An answer to ``ask_to_sign``, taken apart and not verified.
+    """Parse a response to ``authentication_options``, without verifying it.
 
     Raises:
-        UnprovenError: it is none.
+        WebAuthnVerificationError: it is malformed.
     """
     read = _parse_response(answer)
     try:
         response = read["response"]
         if read["type"] != "public-key" or read["id"] != read["rawId"]:
-            raise WebAuthnVerificationError("the passkey's answer names itself in two ways")
+            raise WebAuthnVerificationError("the passkey's answer has two different ids")
         return Assertion(
             str(read["id"]),
             base64url_to_bytes(response["authenticatorData"]),
@@ -190,10 +192,10 @@ def read_assertion(answer: str) -> Assertion:
 
 
 def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion, public_key: bytes) -> int:
-    """That the holder of this key signed exactly this challenge here; the authenticator's counter.
+    """Verify that the holder of this key signed exactly this challenge here. Returns the authenticator's counter.
 
     Raises:
-        UnprovenError: they did not.
+        WebAuthnVerificationError: they did not.
     """
     credential = {
         "id": assertion.credential_id,
@@ -207,7 +209,7 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
     }
     try:
         if decode_credential_public_key(public_key).alg not in _ALGORITHMS:
-            raise WebAuthnVerificationError("the public key is of an algorithm that is not taken here")
+            raise WebAuthnVerificationError("the public key's algorithm is not accepted")
         _require_own_frame(assertion.client_data)
         verified = verify_authentication_response(
             credential=credential,
@@ -215,7 +217,7 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
             expected_rp_id=party.rp_id,
             expected_origin=party.origin,
             credential_public_key=public_key,
-            credential_current_sign_count=0,  # compared by the caller, who can tell a regression from a forgery
+            credential_current_sign_count=0,  # compared by the caller, to distinguish a regression from a forgery
             require_user_verification=True,
         )
     except _MALFORMED as error:
@@ -224,15 +226,15 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
 
 
 def key_digest(public_key: bytes) -> str:
-    """How a public key is named: SHA-256 of its COSE bytes, in lower-case hex."""
+    """The id of a public key: SHA-256 of its COSE bytes, in lower-case hex."""
     return hashlib.sha256(public_key).hexdigest()
 
 
 def _require_own_frame(client_data: bytes) -> None:
-    """A page that another one has framed signs nothing (WebAuthn section 13.4.9)."""
-    said = json.loads(client_data)
-    if not isinstance(said, dict) or said.get("crossOrigin", False) is not False or "topOrigin" in said:
-        raise WebAuthnVerificationError("the passkey was asked from inside another site's page")
+    """A page framed by another site signs nothing (WebAuthn section 13.4.9)."""
+    client = json.loads(client_data)
+    if not isinstance(client, dict) or client.get("crossOrigin", False) is not False or "topOrigin" in client:
+        raise WebAuthnVerificationError("the passkey was used on a page framed by another site")
 
 
 def _parse_response(answer: str) -> dict[str, Any]:

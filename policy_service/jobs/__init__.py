@@ -1,1 +1,1 @@
-"""Idempotent sweeps on a timer. Truth about time is a column; a late tick changes nothing."""
+"""Background jobs: the scheduler, deliveries, the epoch mark and the health monitor."""

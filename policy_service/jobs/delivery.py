@@ -1,14 +1,11 @@
-"""Delivery jobs: the outbox, and the webhooks.
+"""Delivery jobs: the outbox of the service's own log, and webhooks.
 
-Sending what waits in the outbox.
+Without Slack or webhooks the service's log is the only receiver: it shows an operator the open reviews and their
+addresses. Messages carry ids; their content is read when they are sent.
 
-Without Slack or webhooks the one listener is the service's own log, where an operator sees that somebody is being
-asked and where to answer. Messages carry ids; what is said is read at the moment of sending.
-
-Telling the receivers of webhooks: one loop for each, so that a slow one delays nobody.
-
-A loop follows the log, sends what is due and writes down what came of it. It ends only with the service: what goes
-wrong is said aloud and the next round tries again. Beside them goes a look at how all of them are doing.
+Each webhook receiver has its own loop, so a slow one delays no other. A loop enqueues events from the audit log, sends
+what is due and records the result. It ends only with the service: an error is logged and the next round retries. A
+monitor reports the status of all receivers.
 """
 
 from __future__ import annotations
@@ -41,11 +38,11 @@ log = structlog.get_logger(__name__)
 
 
 _PAGES = {"review_id": "reviews", "task_id": "tasks"}
-"""Where people look at what a message names."""
+"""The page of the object a message names."""
 
 
 async def send_outbox(ctx: Context) -> DrainResult:
-    """Deliver what is due."""
+    """Deliver the due messages."""
     settings = ctx.settings
     retry = RetryPolicy(
         max_attempts=settings.outbox_max_attempts,
@@ -53,25 +50,25 @@ async def send_outbox(ctx: Context) -> DrainResult:
         max_backoff_s=settings.outbox_max_backoff_s,
     )
 
-    async def tell(message: Message) -> None:
+    async def send(message: Message) -> None:
         named = next((name for name in _PAGES if name in message.payload), None)
         url = None if named is None else f"{settings.public_url}/{_PAGES[named]}/{message.payload[named]}"
         log.info(message.kind, url=url, **{k: v for k, v in message.payload.items() if k != named})
 
-    return await drain(ctx.db, tell, retry=retry)
+    return await drain(ctx.db, send, retry=retry)
 
 
-_POLL_S: Final = 1.0  # what failed is due again by the clock; news are told by the feed
+_POLL_S: Final = 1.0  # failed deliveries become due by time; new events come from the feed
 
 
 class WebhookSender:
-    """The receivers of one service, with what they are signed to."""
+    """Delivers events to the webhook receivers of one service."""
 
     def __init__(self, settings: Settings, health: Health, resolve: Resolve = resolve) -> None:
-        """Read their secrets.
+        """Read the receivers' secrets.
 
         Raises:
-            StartError: one of them is missing, or readable by others.
+            StartError: a secret is missing, or readable by others.
         """
         self._settings = settings
         self._health = health
@@ -82,37 +79,37 @@ class WebhookSender:
         self.resolve = resolve
 
     async def run(self, ctx: Context, holder: str) -> None:
-        """Tell until cancelled. ``holder`` names this process: one at a time sends to a receiver."""
+        """Run until cancelled. ``holder`` names this process: one process at a time sends to a receiver."""
         if self._settings.webhooks:
-            loops = [self._tell(ctx, webhook, holder) for webhook in self._settings.webhooks]
+            loops = [self._deliver_to(ctx, webhook, holder) for webhook in self._settings.webhooks]
             await asyncio.gather(self._watch(ctx), *loops)
 
     async def round(self, ctx: Context, webhook: Webhook, holder: str) -> bool:
-        """Follow the log and send what is due; whether there was anything to do."""
+        """Enqueue new events and send what is due. Returns whether there was anything to do."""
         followed = await enqueue_events(ctx, webhook)
         messages = await claim_messages(ctx, webhook.name, holder)
         await asyncio.gather(*(self._send(ctx, webhook, message) for message in messages))
         return followed or bool(messages)
 
     async def look(self, ctx: Context) -> None:
-        """Say of each receiver how it is doing."""
+        """Report the status of each receiver."""
         for webhook in self._settings.webhooks:
             name = webhook.name
             found = await ctx.db.read(lambda conn, name=name: receiver_status(conn, name))  # type: ignore[misc]
             if found is not None:
                 self._show(ctx, name, found)
 
-    async def _tell(self, ctx: Context, webhook: Webhook, holder: str) -> None:
+    async def _deliver_to(self, ctx: Context, webhook: Webhook, holder: str) -> None:
         while not ctx.feed.closing:
             index = ctx.feed.index
             try:
                 busy = await self.round(ctx, webhook, holder)
                 self._health.good("webhooks", f"the loop of {webhook.name}")
             except Exception:
-                # Nobody else tells this receiver, so this loop ends only with the service.
+                # This receiver depends on this loop, so it ends only with the service.
                 busy = False
                 self._health.bad(
-                    "webhooks", f"{webhook.name} cannot be told anything", f"the loop of {webhook.name}"
+                    "webhooks", f"{webhook.name} cannot be reached", f"the loop of {webhook.name}"
                 )
                 log.exception("webhook_round_failed", webhook=webhook.name)
                 await asyncio.sleep(_POLL_S)
@@ -146,7 +143,7 @@ class WebhookSender:
             try:
                 await self.look(ctx)
             except Exception:
-                log.exception("webhook_look_failed")  # the watch of the database says why
+                log.exception("webhook_look_failed")  # the health monitor reports the cause
             await asyncio.sleep(self._settings.watch_s)
 
     def _show(self, ctx: Context, name: str, found: ReceiverStatus) -> None:
@@ -155,11 +152,11 @@ class WebhookSender:
         metrics.WEBHOOK_WAITING.labels(name).set(found.waiting)
         metrics.WEBHOOK_DEAD.labels(name).set(found.dead)
         metrics.WEBHOOK_OLDEST.labels(name).set(age)
-        wrong, since = None, found.oldest
+        fault, since = None, found.oldest
         if found.disabled_at is not None:
-            wrong, since = f"{name} answered that it is gone, and is told nothing any more", found.disabled_at
+            fault, since = f"{name} answered 410 Gone and is disabled", found.disabled_at
         elif found.dead:
-            wrong, since = f"{found.dead} events for {name} were given up", None
+            fault, since = f"{found.dead} events for {name} were given up", None
         elif age > self._settings.outbox_late_s:
-            wrong = f"{found.waiting} events wait for {name}"
-        self._health.say("webhooks", wrong, name, since)
+            fault = f"{found.waiting} events wait for {name}"
+        self._health.say("webhooks", fault, name, since)

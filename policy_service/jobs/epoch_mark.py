@@ -1,7 +1,7 @@
-"""Keeping the epoch mark in step: the highest index of the log, written beside the keys after the commit that gave it.
+"""Keeps the epoch mark current: writes the highest audit index to the key folder after the commit that assigned it.
 
-Written by a task of its own and never twice at once, so a busy log costs one file write at a time; a crash loses at
-most the last of them, which leaves the mark behind the database, never ahead.
+One task writes it, so a busy log causes one file write at a time. A crash loses at most the last write, which leaves
+the mark behind the database, never ahead.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require
 
 log = structlog.get_logger(__name__)
 
-_SPACING_S = 0.2  # two syncs a mark: a busy log must not spend the disk on them
+_SPACING_S = 0.2  # each write syncs twice; a busy log must not overload the disk
 
 
 def reconcile_epoch(db: Database, key_dir: Path) -> Mark:
-    """Compare the database with the mark, or make both at the very first start.
+    """Compare the database with the mark, or create both at the first start.
 
     Raises:
-        StartError: the database has forgotten something it once knew.
+        StartError: the database lacks something the mark has seen.
     """
     mark = read_mark(key_dir)
     epoch = db.write_sync(ensure_epoch)
@@ -37,7 +37,7 @@ def reconcile_epoch(db: Database, key_dir: Path) -> Mark:
         mark = Mark(epoch, highest)
         write_mark(key_dir, mark)
     require_not_behind(mark, highest, epoch)
-    if highest > mark.highest_index:  # stopped between the commit and the mark
+    if highest > mark.highest_index:  # a crash between the commit and the write of the mark
         mark = Mark(epoch, highest)
         write_mark(key_dir, mark)
     return mark
@@ -51,27 +51,27 @@ class EpochMarkWriter:
         self._written = mark
         self._highest = mark.highest_index
         self._news = asyncio.Event()
-        # A cancelled `run` leaves its thread writing: the last write of all waits for it, and never goes back.
+        # A cancelled `run` leaves its thread writing; the final write waits for it, so the mark never decreases.
         self._one_writer = threading.Lock()
         self.signal = signal or Signal()
 
     @property
     def epoch(self) -> int:
-        """The incarnation of this deployment's database."""
+        """The epoch of this deployment's database."""
         return self._written.epoch
 
     def progress(self) -> tuple[int, int]:
-        """The epoch and how far its log has got, as far as this process has heard."""
+        """The epoch and the highest index this process has seen."""
         return self.epoch, self._highest
 
     def reached(self, index: int) -> None:
-        """The log has got this far; the file follows."""
+        """Record a new highest index; the file follows."""
         if index > self._highest:
             self._highest = index
             self._news.set()
 
     async def run(self) -> None:
-        """Follow until cancelled. A mark that cannot be written is said aloud and tried again."""
+        """Follow until cancelled. A failed write is logged and retried."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -79,13 +79,13 @@ class EpochMarkWriter:
                 await self.write()
                 self.signal.good()
             except OSError:
-                self.signal.bad("the epoch mark beside the keys cannot be written")
+                self.signal.bad("the epoch mark in the key folder cannot be written")
                 self._news.set()
                 log.exception("epoch_mark_not_written")
             await asyncio.sleep(_SPACING_S)
 
     async def write(self) -> None:
-        """Bring the file up to date."""
+        """Write the current mark."""
         if self._highest > self._written.highest_index:
             await asyncio.to_thread(self._write)
 

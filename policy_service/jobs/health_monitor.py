@@ -1,12 +1,10 @@
-"""The watch: goes round every few seconds and notes what is wrong, and since when.
+"""The health monitor: checks every few seconds what would otherwise be found only by a failing request.
 
-It asks what would otherwise only be found by the request that fails: whether the database answers, whether a unit of
-work comes back committed, whether the clocks agree, what waits for too long, whether the keys can still be read. It
-changes nothing. If it does not come round itself, that is a finding too (``health.py`` knows when it last did).
+It checks that the database answers, that a unit of work commits, that the clocks agree, that nothing waits too long,
+and that the keys can still be read. It changes nothing. If the monitor itself stops, that is a finding too
+(``health.py`` knows its last run).
 
-What waits in the database, as numbers: read in one snapshot, for the metrics and for whoever watches.
-
-Counting stops at ``MOST``: what a gauge needs to say is "many", and a look must stay cheap however much waits.
+Counts are read in one snapshot and stop at ``COUNT_LIMIT``: a gauge only needs "many", and a check must stay cheap.
 """
 
 from __future__ import annotations
@@ -44,25 +42,25 @@ _DAY = timedelta(days=1)
 _TASKS = tuple(kind.value for kind in TaskKind)
 
 _audit, _outbox = table(AuditRow).c, table(OutboxRow).c
-_own = _outbox.lane == ""  # each receiver of webhooks has a lane and numbers of its own
+_own = _outbox.lane == ""  # webhook receivers have their own lanes and metrics
 _reviews, _tasks = table(ReviewRow).c, table(TaskRow).c
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How many there are, and since when the oldest is."""
+    """A count, and the time of the oldest."""
 
     count: int
     oldest: datetime | None
 
     def age(self, now: datetime) -> float:
-        """Seconds since the oldest; 0 when there is none."""
+        """Seconds since the oldest; 0 if there is none."""
         return 0.0 if self.oldest is None else max(0.0, (now - self.oldest).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseMeasurement:
-    """One look at the database."""
+    """The result of one check of the database."""
 
     reviews: Backlog
     tasks: dict[str, int]
@@ -70,12 +68,12 @@ class DatabaseMeasurement:
     dead: int
     unnumbered: Backlog
     index: int
-    newest: datetime | None  # when the newest numbered line was written
+    newest: datetime | None  # time of the newest numbered line
     stops: list[Stop]
 
 
 def measure(conn: Connection, now: datetime) -> DatabaseMeasurement:
-    """Look."""
+    """Read the counts."""
     index = highest_index(conn)
     return DatabaseMeasurement(
         reviews=_backlog(conn, _reviews.opened_at, _reviews.state == "open"),
@@ -92,7 +90,7 @@ def measure(conn: Connection, now: datetime) -> DatabaseMeasurement:
 
 
 def export_metrics(found: DatabaseMeasurement, now: datetime) -> None:
-    """Put a look into the metrics."""
+    """Set the gauges."""
     metrics.REVIEWS_OPEN.set(found.reviews.count)
     metrics.OLDEST_REVIEW.set(found.reviews.age(now))
     for kind in {*_TASKS, *found.tasks}:
@@ -121,14 +119,14 @@ def _by_kind(conn: Connection) -> dict[str, int]:
 
 log = structlog.get_logger(__name__)
 
-_TIMEOUT_S = 10.0  # for one answer of the database: longer than its own longest wait for a lock
-_PROBE_BYTES = 32_768  # enough that a full disk has no room for it
+_TIMEOUT_S = 10.0  # for one response of the database; exceeds its longest lock timeout
+_PROBE_BYTES = 32_768  # enough to fail on a full disk
 _MB = 1_000_000
 _meta = table(MetaRow)
 
 
 class HealthMonitor:
-    """Looks after one service."""
+    """Monitors one service."""
 
     def __init__(
         self,
@@ -149,20 +147,20 @@ class HealthMonitor:
         self._kid = kid
         self._clock = clock
         self._patience_s = patience_s
-        self._began: datetime | None = None  # the first look
-        self._one_at_a_time = asyncio.Lock()  # what was seen earlier must not be told later
+        self._began: datetime | None = None  # the first check
+        self._one_at_a_time = asyncio.Lock()  # an earlier check must not report after a later one
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             try:
                 await self.look()
             except Exception:
-                log.exception("watch_failed")  # then nobody has looked, and that is found
+                log.exception("watch_failed")  # the missing check is itself reported
             await asyncio.sleep(self._settings.watch_s)
 
     async def look(self) -> None:
-        """Go round once."""
+        """Run all checks once."""
         async with self._one_at_a_time:
             await self._look()
 
@@ -183,8 +181,8 @@ class HealthMonitor:
         self._health.looked()
 
     async def _writer(self) -> tuple[datetime, datetime, datetime] | None:
-        """The database's time, between two of this host's, from a unit that was committed; where a commit has failed
-        since, from one that writes.
+        """The database's time between two readings of this host's clock, from a committed unit. After a failed commit
+        the unit also writes.
         """
         failed, before = self._db.failed, self._clock()
         try:
@@ -194,7 +192,7 @@ class HealthMonitor:
             what = "no unit of work comes back" if failed is None else f"commits fail ({failed[0]})"
             self._health.bad("writer", what, since=None if failed is None else failed[1])
             return None
-        self._db.well()
+        self._db.clear_failure()
         self._health.good("writer")
         return before, now, self._clock()
 
@@ -204,44 +202,44 @@ class HealthMonitor:
             async with asyncio.timeout(self._patience_s):
                 found = await self._db.read(lambda conn: measure(conn, now))
         except (StorageUnavailableError, SQLAlchemyError, TimeoutError):
-            self._health.bad("database", "it does not answer questions")
+            self._health.bad("database", "it does not respond")
             return None
         self._health.good("database")
         return found
 
     def _log(self, found: DatabaseMeasurement, now: datetime) -> None:
-        # Operator verbs write lines while no service runs, `restored` many: they are late only once one had time to
-        # number them.
+        # Operator commands write lines while no service runs, `restored` many. They are late only after a running
+        # service had time to number them.
         self._began = min(now, self._began or now)
         waited_s = min(found.unnumbered.age(now), (now - self._began).total_seconds())
         late = waited_s > self._settings.log_lag_s
-        wrong = f"{found.unnumbered.count} lines of the log have no index" if late else None
-        self._health.say("log", wrong, "lag", found.unnumbered.oldest)
+        fault = f"{found.unnumbered.count} lines of the log have no index" if late else None
+        self._health.say("log", fault, "lag", found.unnumbered.oldest)
 
     def _outbox(self, found: DatabaseMeasurement, now: datetime) -> None:
-        wrong = None
+        fault = None
         if found.dead:
-            wrong = f"{found.dead} messages of the last day were given up"
+            fault = f"{found.dead} messages of the last day were given up"
         elif found.outbox.age(now) > self._settings.outbox_late_s:
-            wrong = f"{found.outbox.count} messages wait"
-        self._health.say("outbox", wrong, since=found.outbox.oldest)
+            fault = f"{found.outbox.count} messages wait"
+        self._health.say("outbox", fault, since=found.outbox.oldest)
 
     def _frozen(self, found: DatabaseMeasurement) -> None:
         tools = sum(stop.tool is not None for stop in found.stops)
         everything = ["everything"] if tools < len(found.stops) else []
         parts = [*everything, *([f"{tools} tool{'s' if tools > 1 else ''}"] if tools else [])]
         since = min((stop.since for stop in found.stops), default=None)
-        wrong = f"stopped by an operator: {' and '.join(parts)}" if parts else None
-        self._health.say("frozen", wrong, since=since)
+        fault = f"stopped by an operator: {' and '.join(parts)}" if parts else None
+        self._health.say("frozen", fault, since=since)
 
     def _clock_fault(
         self, before: datetime, now: datetime, after: datetime, newest: datetime | None
     ) -> str | None:
-        """Times are compared everywhere: on a clock that is behind, what is over is still good."""
+        """Expiry depends on the clock: behind, it accepts what has expired."""
         leeway = timedelta(seconds=self._settings.clock_leeway_s)
-        apart = max(before - now, now - after)
-        if apart > leeway:
-            return f"this host's clock and the database's are {apart.total_seconds():.0f} s apart"
+        difference = max(before - now, now - after)
+        if difference > leeway:
+            return f"this host's clock and the database's are {difference.total_seconds():.0f} s apart"
         if newest is not None and newest - now > leeway:
             return f"the clock is {(newest - now).total_seconds():.0f} s behind the newest line of the log"
         return None
@@ -253,7 +251,7 @@ class HealthMonitor:
         try:
             free = {name: shutil.disk_usage(folder).free // _MB for name, folder in folders.items()}
         except OSError as error:
-            return f"the disk cannot be asked ({error.strerror})"
+            return f"the disk space cannot be read ({error.strerror})"
         name, least = min(free.items(), key=lambda one: one[1])
         return f"the {name} folder's disk has {least} MB left" if least < self._settings.disk_low_mb else None
 
@@ -272,7 +270,7 @@ def _read_time(tx: Tx) -> datetime:
 
 
 def _write_probe(tx: Tx) -> datetime:
-    """Write something of a size, and take it back in the same commit."""
+    """Write a value of some size and delete it in the same commit."""
     name = new_id("probe", tx.now)
     tx.conn.execute(insert(_meta).values(name=name, value=secrets.token_hex(_PROBE_BYTES)))
     tx.conn.execute(delete(_meta).where(_meta.c.name == name))

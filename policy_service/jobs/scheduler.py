@@ -1,8 +1,8 @@
-"""The clock's hand: APScheduler ticks idempotent sweeps, nothing more.
+"""Scheduler: APScheduler runs idempotent sweeps at intervals.
 
-Truth about time is a column; a tick that is late, doubled or missed changes when people are told and never what is
-allowed. Jobs live in memory (a shared job store would run each of them once per process). A tick that fails is logged
-and counted and the next one comes; it never ends the scheduler.
+Deadlines are columns: a late, doubled or missed tick changes when people are notified, never what is permitted. Jobs
+are kept in memory, because a shared job store would run each once per process. A failed tick is logged and counted,
+and the next one runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from policy_service.health import Health
 
 log = structlog.get_logger(__name__)
 
-_LATE_FACTOR = 3  # times its own pace, and a minute more: a sweep that takes long is not a sweep that hangs
+_LATE_FACTOR = 3  # intervals, plus a margin: a slow sweep is not a hanging one
 _LATE_MARGIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep and how often it is due."""
+    """A sweep and its interval."""
 
     name: str
     every_s: float
@@ -35,7 +35,7 @@ class Job:
 
 
 class Scheduler:
-    """Ticks jobs on the running event loop until it is stopped."""
+    """Runs jobs on the event loop until stopped."""
 
     def __init__(self, jobs: Sequence[Job], health: Health) -> None:
         self._jobs, self._health = jobs, health
@@ -55,7 +55,7 @@ class Scheduler:
 
     @property
     def ticking(self) -> bool:
-        """Whether it was started and not stopped."""
+        """Whether it is running."""
         return bool(self._scheduler.running)
 
     def start(self) -> None:
@@ -65,11 +65,11 @@ class Scheduler:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Stop ticking; a sweep that runs is left to its unit of work."""
+        """Stop; a running sweep finishes its unit of work."""
         self._scheduler.shutdown(wait=False)
 
     def look(self) -> None:
-        """Note the jobs that have not succeeded for too long: those that hang tell nobody themselves."""
+        """Report jobs without success for too long; a hanging job raises no error itself."""
         for job in self._jobs:
             at, when = self._succeeded[job.name]
             if time.monotonic() - at > _LATE_FACTOR * job.every_s + _LATE_MARGIN_S:
@@ -79,10 +79,10 @@ class Scheduler:
         try:
             await job.sweep()
         except asyncio.CancelledError:
-            # the service stops; the sweep is due when it starts again
+            # the service stops; the sweep runs again after the restart
             log.info("job_cut_short", job=job.name)
         except Exception:
-            # The sweep is due again soon, and a scheduler that dies of one bad row helps nobody: be loud.
+            # The sweep runs again soon, and one bad row must not end the scheduler.
             metrics.JOB_FAILURES.labels(job.name).inc()
             self._health.bad("sweeps", f"the job {job.name} fails", job.name)
             log.exception("job_failed", job=job.name)

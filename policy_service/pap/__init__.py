@@ -1,1 +1,1 @@
-"""The administration point: loads, validates and activates bundles; the last good one stays."""
+"""The policy administration point: loads, validates and activates bundles; the last valid one stays active."""

@@ -1,9 +1,8 @@
-"""The active bundle: one reference, swapped when new bytes have been read, checked and prepared, never before. What
-keeps the source's newest bytes out is noted when it is found.
+"""The active bundle and the candidate in shadow, and how they are reloaded.
 
-Rules kept here (I-13): what is active was validated; a folder that is not valid leaves the last good bundle
-in place and says what is wrong; reloads do not overlap. What is active and what lies in the folder are both
-shown.
+The active bundle is one reference, swapped only after new bytes are read, checked and compiled (I-13). An invalid
+source leaves the last valid bundle active and reports its problems. Reloads do not overlap. A candidate is evaluated on
+live traffic next to the active bundle and never decides. One that does not load shadows nothing and is reported.
 """
 
 from __future__ import annotations
@@ -23,18 +22,16 @@ from policy_service.pap.source import AcceptedCommits, BundleFiles, BundleSource
 from policy_service.pap.subprocess_loader import BundleLoader, LoaderFailedError, RequiredCases
 
 AcceptBundle = Callable[[Bundle], Awaitable[bool]]
-"""Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
+"""Called before a bundle becomes active. Records it for all replicas; False when another replica was first."""
 
 
 class NoActiveBundleError(Exception):
-    """No valid bundle was ever loaded, so nothing can be decided."""
+    """No valid bundle was loaded yet, so nothing can be decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """What a reload did: the bundle that is active now, whether it is another one, and what kept the folder
-    out.
-    """
+    """The bundle that is active after a reload, whether it changed, and why the newest bytes were rejected."""
 
     active: Bundle | None
     changed: bool
@@ -43,7 +40,7 @@ class ReloadResult:
 
 @dataclass(frozen=True, slots=True)
 class BundleStatus:
-    """Active and head, for health pages. They differ while the newest bytes are not in force."""
+    """Active bundle and head, for health pages. They differ while the newest bytes are not active."""
 
     active_digest: str | None
     active_commit: str | None
@@ -53,11 +50,11 @@ class BundleStatus:
     error: BundleError | None
     failed_at: datetime | None
     guarded: CaseCheck | None = None
-    """Cases the active bundle passed before it came into force; None where none were asked for."""
+    """Cases the active bundle passed before its activation; None when none were required."""
 
 
 class ActiveBundle:
-    """Holds the bundle that decides."""
+    """Holds the bundle that decides, and reloads it."""
 
     def __init__(
         self,
@@ -69,18 +66,16 @@ class ActiveBundle:
         *,
         require_cases: bool = False,
     ) -> None:
-        """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet.
+        """Create it without a bundle.
 
-        ``outside`` is what its sources and groups may be read from. With ``require_cases`` another bundle comes into
-        force only where it passes its own cases and those of the one that is.
+        ``signal`` reports a source that does not load, ``activation`` open effects not yet reevaluated. ``outside``
+        is the allowlist for fact sources and groups. With ``require_cases`` a new bundle is activated only if it
+        passes its own cases and those of the active bundle.
         """
-        self._outside = outside
-        self._preparer = BundleLoader(outside)
+        self._source, self._clock, self._outside = source, clock, outside
+        self._signal, self._activation = signal or Signal(), activation or Signal()
+        self._loader = BundleLoader(outside)
         self._require_cases = require_cases
-        self._source = source
-        self._clock = clock
-        self._signal = signal or Signal()
-        self._activation = activation or Signal()
         self._lock = asyncio.Lock()
         self._current: Bundle | None = None
         self._head: str | None = None
@@ -90,44 +85,44 @@ class ActiveBundle:
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
         self.fully_reevaluated: str | None = None
-        """Digest of the last bundle that was asked about every open effect; kept by whoever asks."""
-        self.asking = asyncio.Lock()  # of whoever asks: one at a time
+        """Digest of the last bundle under which every open effect was reevaluated; the evaluating workflow sets it."""
+        self.asking = asyncio.Lock()  # one reevaluation at a time
         self.asked = self.unasked = 0
-        """Open effects that the newest round asked about, and that it could not ask about; kept by whoever asks."""
+        """Open effects that the newest reevaluation covered, and those that failed; the workflow sets both."""
 
     @property
     def current(self) -> Bundle:
-        """The bundle to decide with; take it once and keep it through one decision.
+        """The bundle to decide with. Read it once and keep it for one decision.
 
         Raises:
-            NoActiveBundleError: none was ever valid.
+            NoActiveBundleError: no valid bundle was loaded yet.
         """
         if self._current is None:
+            origin = self._source.origin
             raise NoActiveBundleError(
-                f"no valid bundle was loaded from {self._source.origin}; see its problems with reload"
+                f"no valid bundle was loaded from {origin}; see its problems with reload"
             )
         return self._current
 
     @property
     def origin(self) -> str:
-        """Where its bundles come from, in words for people."""
+        """Where its bundles come from, for people."""
         return self._source.origin
 
     @property
     def source(self) -> str | None:
-        """Which source it follows, as all replicas name it; None for a folder of its own."""
+        """The identity of its source, equal on all replicas; None for a local folder."""
         return self._source.identity
 
     async def reload(
-        self, standing: AcceptedCommits | None = None, accept: AcceptBundle | None = None
+        self, commits: AcceptedCommits | None = None, accept: AcceptBundle | None = None
     ) -> ReloadResult:
-        """Look at the source again and swap to its newest bytes if they are valid. Reading and parsing happen in a
-        thread.
+        """Read the source again and activate its newest bytes if they are valid. Reading and parsing run in a thread.
 
-        Where they are not, or may not follow what stands, what stands comes into force if it is not there already.
+        If they are invalid, or may not follow the accepted commit, the accepted commit is activated instead.
         """
         async with self._lock:
-            self._source.standing = standing or AcceptedCommits()
+            self._source.accepted_commits = commits or AcceptedCommits()
             try:
                 bundle = await asyncio.to_thread(self._load)
             except BundleError as error:
@@ -141,42 +136,42 @@ class ActiveBundle:
             return ReloadResult(self._current, changed)
 
     def mark_displaced(self) -> None:
-        """Another replica follows another repository, branch or folder: what this one has cannot come into force."""
+        """Another replica follows another repository, branch or folder, so this bundle cannot be activated."""
         self._signal.bad(
             "another replica has other policies in force (its policies_repository, policies_ref or policies_subfolder "
             "differ): nothing is redeemed here; restart this one with the same settings"
         )
 
-    async def follow(self, standing: AcceptedCommits) -> bool:
-        """Put in force what another replica has, where this one holds its bytes; whether it is in force now."""
+    async def follow(self, commits: AcceptedCommits) -> bool:
+        """Activate the commit another replica accepted, if its bytes are here. Returns whether it is active now."""
         async with self._lock:
-            self._source.standing = standing
-            if self._current is None or self._current.commit != standing.accepted:
+            self._source.accepted_commits = commits
+            if self._current is None or self._current.commit != commits.accepted:
                 try:
                     bundle = await asyncio.to_thread(self._load_accepted)
                 except BundleError:
-                    return False  # it has to be fetched first; the look that does says what is wrong
+                    return False  # it has to be fetched first; the next reload reports the error
                 if bundle is not None:
                     await self._swap(bundle)
-            return self._current is not None and self._current.commit == standing.accepted
+            return self._current is not None and self._current.commit == commits.accepted
 
     async def _keep(self, error: BundleError) -> ReloadResult:
-        """What stands stays, or comes back after a start."""
+        """Keep the accepted bundle, or load it again after a start."""
         changed = False
-        accepted, current = self._source.standing.accepted, self._current
+        accepted, current = self._source.accepted_commits.accepted, self._current
         if accepted is not None and (current is None or current.commit != accepted):
             try:
                 bundle = await asyncio.to_thread(self._load_accepted)
                 changed = bundle is not None and await self._swap(bundle)
             except BundleError as second:
                 error = BundleError([*error.problems, *second.problems], error.why)
-        self._failed_at = self._failed_at or self._clock()  # since when it does not load
+        self._failed_at = self._failed_at or self._clock()  # the first failure in a row
         self._error = error
         self._signal.bad(self._wrong(error))
         return ReloadResult(self._current, changed, error)
 
     def status(self) -> BundleStatus:
-        """What is active, what lies in the folder, and what is wrong with it."""
+        """The active bundle, the source's newest bytes, and their problems."""
         current = self._current
         return BundleStatus(
             active_digest=current.digest if current else None,
@@ -190,47 +185,44 @@ class ActiveBundle:
         )
 
     async def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
-        """What commits say of themselves, those of them that the source can still read."""
+        """Author, message and time of these commits, for those that the source can still read."""
         try:
             return await asyncio.to_thread(self._source.written, commits)
-        except BundleError:  # it cannot be read at all, which whoever looks for its newest bytes says
+        except BundleError:  # the source cannot be read; the next reload reports that
             return {}
 
     def report_progress(self) -> None:
-        """Say how many open effects were asked about, or that all of them were."""
+        """Report how many open effects were reevaluated, or that all were."""
         digest = self.current.digest
         if self.fully_reevaluated == digest:
             self._activation.good()
             return
         failed = f", {self.unasked} could not be" if self.unasked else ""
         self._activation.bad(
-            f"open effects are being asked about under {digest}: {self.asked} so far{failed}"
+            f"open effects are being reevaluated under {digest}: {self.asked} so far{failed}"
         )
 
     def _wrong(self, error: BundleError) -> str:
-        """Anybody may read this: the place of the first problem, not its text."""
-        first, current = error.problems[0], self._current
+        """One sentence for the public health page: the place of the first problem, not its text."""
+        first, current, source = error.problems[0], self._current, self._source
         stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
-        if error.why == "cases" and self._source.identity is None:
-            return f"the folder ({self._head}) does not pass its cases: {first.file}:{first.line or 1}{stays}"
-        if error.why == "unreachable" and self._source.identity is None:
+        if error.why == "unreachable" and source.identity is None:
             return f"the folder cannot be read: {first.message}{stays}"
-        if error.why != "invalid":
-            return (
-                f"the head {self._source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
-            )
-        head = self._head or "unreadable"
-        what = "the folder" if self._source.identity is None else f"the head {self._source.head}"
-        return f"{what} ({head}) does not load: {first.file}:{first.line or 1}{stays}"
+        if error.why != "invalid" and source.identity is not None:
+            return f"the head {source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
+        what = "the folder" if source.identity is None else f"the head {source.head}"
+        fails = "pass its cases" if error.why == "cases" else "load"
+        place = f"{first.file}:{first.line or 1}"
+        return f"{what} ({self._head or 'unreadable'}) does not {fails}: {place}{stays}"
 
     def close(self) -> None:
-        """Let go of the active bundle's fact sources, and of whatever still reads another."""
-        self._preparer.close()
+        """Close the active bundle's fact sources, and end a load that is running."""
+        self._loader.close()
         if self._current is not None:
             self._current.close()
 
     def _load(self) -> Bundle:
-        """What the source holds, as a bundle; the active one itself when it is the same bytes at the same commit."""
+        """The source's newest bundle; the active object itself when bytes and commit are the same."""
         self._head = None
         found = self._source.read()
         self._head = found.digest
@@ -240,22 +232,23 @@ class ActiveBundle:
         return self._prepared(found, self._cases_for(found))
 
     def _cases_for(self, found: BundleFiles) -> RequiredCases | None:
-        """What these bytes have to pass; nothing where nobody asks for cases, or an operator let this commit follow."""
-        standing = self._source.standing
-        if not self._require_cases or found.commit in (standing.accepted, standing.allowed):
+        """The cases these bytes must pass; None when cases are not required or an operator accepted this commit."""
+        commits = self._source.accepted_commits
+        if not self._require_cases or found.commit in (commits.accepted, commits.allowed):
             return None
         if self._current is not None:
             return RequiredCases(self._current.source)
         return RequiredCases(self._source.read_accepted())
 
     async def read_directory(self) -> None:
-        """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with it."""
+        """Read the directory's groups again. A changed membership yields a new bundle object for later decisions."""
         async with self._lock:
-            if self._current is None:
+            directory = self._directory
+            if self._current is None or directory is None:
                 return
-            before = None if self._directory is None else self._directory.members
+            before = directory.members
             await self._ask_directory(self._current)
-            if self._directory is not None and self._directory.members is not before:
+            if directory.members is not before:
                 self._current = self._current.grouped(self._outside)
 
     @property
@@ -263,7 +256,7 @@ class ActiveBundle:
         return None if self._outside is None else self._outside.directory
 
     async def _grouped(self, bundle: Bundle) -> Bundle:
-        """With its groups as the directory has them, read before it decides so that nobody is missing from them."""
+        """The bundle with the directory's groups, read before it decides so that no member is missing."""
         names = frozenset(bundle.directory.elsewhere.values())
         if not (names and self._directory is not None and self._directory.knows(names)):
             await self._ask_directory(bundle)
@@ -282,17 +275,17 @@ class ActiveBundle:
         return None if found is None else self._prepared(found, None)
 
     def _prepared(self, found: BundleFiles, cases: RequiredCases | None) -> Bundle:
-        """A commit that was refused is refused again unread, until it has to pass something else; a folder's facts may
-        have changed beside its bytes.
+        """Load it. A refused commit is refused again without loading, until other cases are required. This does not
+        hold for a folder, whose fact databases may have changed while its bytes did not.
         """
         against = None if cases is None or cases.active is None else cases.active.digest
         asked = (found.commit, cases is not None, against)
         if self._refused is not None and found.folder is None and self._refused[0] == asked:
             raise self._refused[1]
         try:
-            bundle, self._guarded = self._preparer.prepare(found, cases)
+            bundle, self._guarded = self._loader.prepare(found, cases)
         except LoaderFailedError:
-            raise  # it may do better at the next look
+            raise  # not cached: the next load may succeed
         except BundleError as error:
             error = _with_advice(error, found)
             self._refused = (asked, error)
@@ -313,11 +306,11 @@ class ActiveBundle:
 
 
 _Asked = tuple[str, bool, str | None]
-"""A commit, whether it had to pass cases, and the digest of the bundle whose cases they were beside its own."""
+"""A commit, whether cases were required, and the digest of the active bundle whose cases were required too."""
 
 
 def _with_advice(error: BundleError, found: BundleFiles) -> BundleError:
-    """Who means to loosen rules says so, as for a rewritten history."""
+    """Name the command with which an operator accepts a commit that loosens rules."""
     if error.why != "cases" or found.folder is not None:
         return error
     advice = f'if that is meant: policy-service policies accept {found.commit} --reason "..."'
@@ -332,3 +325,74 @@ _IN_WORDS: Final[dict[RejectionReason, str]] = {
     "unsigned": "it is not signed by one of policies_allowed_signers",
     "cases": "it does not pass the cases it has to",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateStatus:
+    """Which bundle is in shadow, and why the source's newest bytes are not."""
+
+    origin: str
+    digest: str | None
+    commit: str | None
+    error: BundleError | None
+
+
+class Candidate:
+    """Holds the bundle in shadow, and reloads it."""
+
+    def __init__(
+        self, source: BundleSource, signal: Signal | None = None, outside: Allowlist | None = None
+    ) -> None:
+        self._source = source
+        self._outside = outside
+        self._loader = BundleLoader(outside)
+        self._signal = signal or Signal()
+        self._bundle: Bundle | None = None
+        self._error: BundleError | None = None
+
+    @property
+    def bundle(self) -> Bundle | None:
+        """The candidate, or None while it does not load."""
+        return self._bundle
+
+    async def reload(self) -> Bundle | None:
+        """Read the source again and return the candidate. Parsing runs in a thread."""
+        try:
+            found = await asyncio.to_thread(self._load)
+        except BundleError as error:
+            self._error = error
+            first = error.problems[0]
+            self._signal.bad(f"the candidate does not load: {first.file}:{first.line or 1}")
+            self._put(None)
+            return None
+        self._error = None
+        self._signal.good()
+        self._put(found)
+        # With the groups last read for the active bundle: the directory is not queried for a candidate.
+        return found.grouped(self._outside)
+
+    def status(self) -> CandidateStatus:
+        bundle = self._bundle
+        return CandidateStatus(
+            self._source.origin,
+            None if bundle is None else bundle.digest,
+            None if bundle is None else bundle.commit,
+            self._error,
+        )
+
+    def close(self) -> None:
+        """Close the candidate's fact sources, and end a load that is running."""
+        self._loader.close()
+        self._put(None)
+
+    def _load(self) -> Bundle:
+        files = self._source.read()
+        current = self._bundle
+        if current is not None and (current.digest, current.commit) == (files.digest, files.commit):
+            return current
+        return self._loader.prepare(files)[0]
+
+    def _put(self, bundle: Bundle | None) -> None:
+        before, self._bundle = self._bundle, bundle
+        if before is not None and before is not bundle:
+            before.close()

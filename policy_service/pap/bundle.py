@@ -1,8 +1,8 @@
-"""A bundle: policies, manifests, groups, meters and facts of one folder, checked as a whole or not at all.
+"""A bundle: policies, manifests, groups, meters and facts of one folder, validated as a whole.
 
-Rules kept here: everything wrong is told at once, with file and line; nothing of a bundle with a problem can
-be used; what can be suspected but not proved wrong is a warning. Preparing runs the parsers: it
-blocks, for about a millisecond a policy, and belongs in a thread.
+All problems are reported at once, with file and line. Nothing of a bundle with a problem can be used. What looks wrong
+but is not proved wrong is a warning. Building a bundle blocks, for about a millisecond a policy, and belongs in a
+thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from policy_service.facts.meters import Meter
 from policy_service.facts.sources import FactSources
 from policy_service.pap.check import CheckedBundle, check_files
 from policy_service.pap.compile import compile_rules
-from policy_service.pap.parts import allowlist_problems
+from policy_service.pap.parts import ToolVersion, allowlist_problems
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
-from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """One loaded and validated bundle. Immutable; hold one object from the reading of facts to the decision.
+    """One loaded and validated bundle. Immutable; use one object from reading the facts to the decision.
 
     ``manifests`` are the current ones by the tool's name; ``tools`` are all versions in force.
     """
@@ -48,18 +47,17 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """Its identity: the digest of its bytes."""
+        """The digest of its bytes: its identity."""
         return self.source.digest
 
     @property
     def commit(self) -> str:
-        """The commit it was read at."""
         return self.source.commit
 
     def version(self, tool: str, tool_digest: str) -> ToolVersion | None:
-        """Exactly this version of a tool, or None when the bundle does not hold it."""
-        same = (each for each in self.tools if each.tool == tool and each.manifest.digest == tool_digest)
-        return next(same, None)
+        """This version of a tool, or None when the bundle does not hold it."""
+        wanted = (tool, tool_digest)
+        return next((one for one in self.tools if (one.manifest.tool, one.manifest.digest) == wanted), None)
 
     async def facts_for(
         self,
@@ -71,10 +69,9 @@ class Bundle:
         now: datetime,
         tool_digest: str | None = None,
     ) -> Facts:
-        """Read the facts a decision about this call needs. Never raises for the call's or a source's fault.
+        """Read the facts a decision about this call needs. Never raises for a fault of the call or of a source.
 
-        For a tool or args that are denied anyway there is nothing to read. Without ``tool_digest`` it is a call of
-        the tool's current version.
+        A tool or args that are denied anyway need no facts. Without ``tool_digest`` the tool's current version counts.
         """
         manifest = self.manifests.get(tool)
         if tool_digest is not None:
@@ -89,24 +86,24 @@ class Bundle:
         return await self.facts.gather(tool, args_bytes, resource, agent=agent, now=now)
 
     def describe(self, policy_id: str) -> PolicySource | None:
-        """A policy as written, also the built-in gate; None for one this bundle does not hold."""
+        """A policy as written, built-in gates included; None for one this bundle does not hold."""
         return _BUILT_IN.get(policy_id) or self.policies.get(policy_id)
 
     def with_groups(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Bundle:
-        """The same bundle with what the directory says now: another object, so that nobody mixes the two."""
+        """A copy with the directory's current groups. A new object, so that one decision never mixes two states."""
         directory = self.directory.with_directory(said, fresh)
         rules = replace(self.rules, groups_of=directory.groups_of)
         return replace(self, directory=directory, rules=rules)
 
     def grouped(self, outside: Allowlist | None) -> Bundle:
-        """The same bundle with its groups as the directory was last read; itself where none of them is there."""
+        """A copy with the groups of the directory's last read; the same object when it has no such groups."""
         directory = None if outside is None else outside.directory
         if directory is None or not self.directory.elsewhere:
             return self
         return self.with_groups(directory.members, directory.fresh)
 
     def close(self) -> None:
-        """Let go of the fact sources' connections and threads."""
+        """Close the connections and threads of the fact sources."""
         self.facts.close()
 
 
@@ -125,32 +122,32 @@ def _built_in(gate: Gate, doc: str) -> PolicySource:
 _BUILT_IN: Final = {
     UNSEEN: _built_in(
         UNSEEN_GATE,
-        "Some arguments cannot be weighed by policy (lists, maps, nulls, fractions), so a person looks at them.",
+        "Policy cannot evaluate some arguments (lists, maps, nulls, fractions), so a person reviews them.",
     ),
     UNKNOWN_TOOL: _built_in(
         UNKNOWN_TOOL_GATE,
-        "The bundle holds no manifest of this tool. In dev a person may try it all the same; everywhere else it is "
+        "The bundle holds no manifest of this tool. In dev a person may approve it anyway; everywhere else it is "
         "denied. Draft its manifest with `countersign tools export --tools MODULE` and review it.",
     ),
 }
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Read, check and prepare a bundle folder.
+    """Read and build a bundle folder.
 
     Raises:
-        BundleError: everything that is wrong with it.
+        BundleError: all problems of it.
     """
     return build_bundle(FolderSource(folder).read())
 
 
 def build_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundle:
-    """Check bytes that were read, and prepare them for deciding.
+    """Check bytes that were read, and compile them for decisions.
 
-    ``outside`` is what the service may ask; without it, sources and groups outside load and nobody is ever asked.
+    ``outside`` is the service's allowlist. Without it, external sources and groups load but are never queried.
 
     Raises:
-        BundleError: everything that is wrong with them.
+        BundleError: all problems of them.
     """
     return assemble_bundle(source, check_files(source.files, outside), outside)
 
@@ -161,15 +158,13 @@ def assemble_bundle(
     outside: Allowlist | None,
     pause: Callable[[], None] = lambda: None,
 ) -> Bundle:
-    """The bundle of these bytes, made of what checking them found.
-
-    ``pause`` is called between two pieces of work: a thread that prepares lets others go on.
+    """The bundle of checked bytes. ``pause`` is called between pieces of work, so that other threads can run.
 
     Raises:
-        BundleError: it asks what this service may not ask.
+        BundleError: it needs a source that this service's allowlist does not contain.
     """
     parts = checked.parts
-    if outside is not None and (problems := allowlist_problems(parts.directory, parts.config, outside)):
+    if outside is not None and (problems := list(allowlist_problems(parts.directory, parts.config, outside))):
         raise BundleError(problems)
     rules = compile_rules(
         digest=source.digest,

@@ -1,22 +1,19 @@
-"""Check a bundle's bytes: every fault, with suggestions for misspelt names, and warnings about what looks wrong.
+"""Check a bundle's bytes: all problems, with suggestions for misspelt names, and warnings.
 
-Rules kept here: the result is plain values, which another process can send: engine objects are made from
-them afterwards (`bundle.py`), in one place and the same way wherever the checking was done.
+The result is plain values that another process can send. `bundle.py` compiles engine objects from them afterwards, in
+the same way wherever the check ran.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, Final
 
-from cedarpy import pst
-
 from countersign.contract import manifest_file
-from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES, SETTLE, STOP
+from policy_service.domain.person_actions import APPROVE, SETTLE, STOP
 from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.compile import (
     PolicySetSource,
@@ -28,28 +25,33 @@ from policy_service.pap.compile import (
     tool_rules_source,
     tool_shapes,
 )
-from policy_service.pap.parts import BundleParts, read_parts
-from policy_service.pap.policies import MAX_POLICIES_PER_TOOL, Policy, read_policies, schema_problems
-from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.parts import BundleParts, ToolVersion, read_parts
+from policy_service.pap.policies import (
+    MAX_POLICIES_PER_TOOL,
+    Policy,
+    is_unconditional,
+    read_policies,
+    schema_problems,
+)
+from policy_service.pap.problems import BundleError, Problem, did_you_mean
 from policy_service.pdp.rules import UNSEEN, PolicySource, scope_may_match
 
 
 def bundle_warnings(
     parts: BundleParts, policies: Mapping[str, Policy], *, allowed_outside: bool = False
 ) -> Iterator[Problem]:
-    """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
+    """Every warning about this bundle; ``allowed_outside``: it was already checked against a service's allowlist."""
     for policy in policies.values():
         yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
         yield from _named("reminders", _reminders(policy))
         yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
     if not allowed_outside:
-        # No fault of the bundle's, and nothing its author could write would mend it.
+        # Not a fault of the bundle: no change by its author could fix it.
         for problem in _asks_outside(parts):
             yield problem.as_finding("asks-outside", "note")
-    yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
+    yield from _named("nobody-sees-unseen", _unseen_without_reviewers(parts))
     yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
-    yield from _named("nobody-may-approve", _nobody_may_approve(policies))
+    yield from _named("nobody-may-approve", _no_approver(policies))
     yield from _named("nobody-may-settle", _only_forbids(policies, SETTLE, "settle a task"))
     yield from _named("nobody-may-stop", _only_forbids(policies, STOP, "stop anything"))
 
@@ -68,7 +70,7 @@ def _too_few_people(parts: BundleParts, policy: Policy) -> Iterator[Problem]:
     asked_elsewhere = (gate.groups | gate.escalate) & parts.directory.elsewhere.keys()
     if len(people) < gate.quorum and not asked_elsewhere:
         asked = "|".join(sorted(gate.groups))
-        message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; nobody can ever meet it"
+        message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; this quorum can never be met"
         yield policy.statement.problem(message, "approval")
 
 
@@ -76,14 +78,16 @@ _TOO_OFTEN = timedelta(minutes=1)
 
 
 def _reminders(policy: Policy) -> Iterator[Problem]:
-    """Reminders nobody would get, or nobody would read."""
+    """Reminders that are never sent, or sent too often."""
     gate = policy.source.gate
     if gate is None or gate.remind is None:
         return
     if gate.remind >= gate.answer_within:
-        yield policy.statement.problem("reminds after the time to answer is over: it never does", "remind")
+        yield policy.statement.problem("reminds only after the time to answer is over, so never", "remind")
     if gate.remind < _TOO_OFTEN:
-        yield policy.statement.problem("reminds more often than once a minute; nobody reads that", "remind")
+        yield policy.statement.problem(
+            "reminds more often than once a minute; choose a longer time", "remind"
+        )
 
 
 def _unknown_unseen(parts: BundleParts, policy: Policy) -> Iterator[Problem]:
@@ -111,14 +115,12 @@ def _asks_outside(parts: BundleParts) -> Iterator[Problem]:
         yield Problem("groups.toml", None, message)
 
 
-def _nobody_looks_at_unseen(parts: BundleParts) -> Iterator[Problem]:
+def _unseen_without_reviewers(parts: BundleParts) -> Iterator[Problem]:
     if UNSEEN in parts.directory.groups:
         return
     for version in parts.tools:
         if fields := ", ".join(version.unseen):
-            message = (
-                f"{fields}: policy cannot weigh this, and there is no group {UNSEEN!r} whose people could"
-            )
+            message = f"{fields}: policy cannot evaluate this, and there is no group {UNSEEN!r} to review it"
             yield Problem(version.file, None, message)
 
 
@@ -128,85 +130,61 @@ def _tools_without_permit(parts: BundleParts, policies: Mapping[str, Policy]) ->
     ]
     for tool, manifest in parts.manifests.items():
         if not any(scope_may_match(permit.tree, tool, manifest.groups) for permit in permits):
-            nobody = "no permit names this tool, so every call is denied"
-            yield Problem(f"tools/{manifest_file(tool)}", None, nobody)
+            message = "no permit names this tool, so every call is denied"
+            yield Problem(f"tools/{manifest_file(tool)}", None, message)
 
 
-def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
-    """Without rules about approving everybody in the group may; the first such rule makes plain Cedar decide."""
+def _no_approver(policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    """Without rules about approving, every member of the group may approve. With one, plain Cedar decides."""
     about = [policy for policy in policies.values() if APPROVE in policy.about_people]
     if not about or all(policy.source.gate is None for policy in policies.values()):
         return
     if all(policy.source.effect == "forbid" for policy in about):
-        message = 'there is no permit for Action::"approve" beside it, so nobody may approve anything'
+        message = 'no permit for Action::"approve" exists, so no person may approve anything'
         yield about[0].statement.problem(message)
     for policy in about:
-        if policy.source.effect == "forbid" and _holds_for_everybody(policy.tree):
-            yield policy.statement.problem("nobody may approve anything: this holds for everybody, always")
+        if policy.source.effect == "forbid" and is_unconditional(policy.tree):
+            yield policy.statement.problem("no person may approve anything: this forbid always applies")
 
 
 def _only_forbids(policies: Mapping[str, Policy], action: str, doing: str) -> Iterator[Problem]:
-    """The first rule about this makes plain Cedar decide who may, as above."""
+    """With the first rule about an action, plain Cedar decides who may do it, as above."""
     about = [policy for policy in policies.values() if action in policy.about_people]
     if about and all(policy.source.effect == "forbid" for policy in about):
-        message = f'there is no permit for Action::"{action}" beside it, so nobody may {doing}'
+        message = f'no permit for Action::"{action}" exists, so no person may {doing}'
         yield about[0].statement.problem(message)
 
 
-def _holds_for_everybody(tree: pst.Template) -> bool:
-    # About approving, a principal is always a User and a resource a Review: naming the type narrows nothing.
-    scopes = (tree.principal, tree.resource)
-    return not tree.clauses and all(isinstance(scope, pst.ScopeAny | pst.ScopeIs) for scope in scopes)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaNames:
-    """What a schema knows, by what it is."""
-
-    attributes: frozenset[str]
-    actions: frozenset[str]
-    types: frozenset[str]
-
-
-_UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[SchemaNames], frozenset[str]]], ...]] = (
-    (re.compile(r"attribute `([^`]+)` .*not found"), lambda names: names.attributes),
-    (re.compile(r'unrecognized action `Action::"([^"]+)"`'), lambda names: names.actions),
-    (re.compile(r"unrecognized entity type `([^`]+)`"), lambda names: names.types),
+_UNKNOWN: Final = (
+    (re.compile(r"attribute `([^`]+)` .*not found"), "attributes"),
+    (re.compile(r'unrecognized action `Action::"([^"]+)"`'), "actions"),
+    (re.compile(r"unrecognized entity type `([^`]+)`"), "entityTypes"),
 )
 _METERS: Final = "history."
 
 
 def with_suggestions(problems: Iterable[Problem], schema: Mapping[str, Any]) -> list[Problem]:
-    """The same problems; those about an unknown name say which one is near, or where such names come from."""
-    names = _names(schema)
-    return [replace(problem, message=problem.message + _hint(problem.message, names)) for problem in problems]
+    """The same problems; one about an unknown name suggests a similar name, or where such names are declared."""
+    (space,) = schema.values()
+    known = {"attributes": frozenset(_attributes(space))}
+    known |= {kind: frozenset(space.get(kind, ())) for kind in ("actions", "entityTypes")}
+    return [replace(problem, message=problem.message + _hint(problem.message, known)) for problem in problems]
 
 
-def _hint(message: str, names: SchemaNames) -> str:
-    for pattern, known_of in _UNKNOWN:
+def _hint(message: str, known: Mapping[str, frozenset[str]]) -> str:
+    for pattern, kind in _UNKNOWN:
         found = pattern.search(message)
         if found is None:
             continue
         word = found.group(1)
-        close = get_close_matches(word.rpartition(".")[2], known_of(names), n=1)
-        if close:
-            return f"; did you mean {close[0]!r}?"
-        if word.startswith(_METERS):
-            return "; meters.toml names the meters of each tool"
+        otherwise = "meters.toml names the meters of each tool" if word.startswith(_METERS) else ""
+        if hint := did_you_mean(word.rpartition(".")[2], known[kind], otherwise):
+            return f"; {hint}"
     return ""
 
 
-def _names(schema: Mapping[str, Any]) -> SchemaNames:
-    (space,) = schema.values()
-    return SchemaNames(
-        frozenset(_attributes(space)),
-        frozenset(space.get("actions", ())),
-        frozenset(space.get("entityTypes", ())),
-    )
-
-
 def _attributes(part: Any) -> Iterator[str]:
-    """Every attribute's name, however deep."""
+    """Every attribute's name, at any depth."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             if key == "attributes" and isinstance(value, Mapping):
@@ -216,12 +194,12 @@ def _attributes(part: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class CheckedBundle:
-    """A bundle without a fault, before the engine has it. ``tools`` stand in the order of ``parts.tools``."""
+    """A valid bundle before compilation. ``tools`` have the order of ``parts.tools``."""
 
     parts: BundleParts
     policies: Mapping[str, PolicySource]
     tools: tuple[ToolRulesSource, ...]
-    people: Mapping[str, PolicySetSource]  # by what they do
+    people: Mapping[str, PolicySetSource]  # by action
     warnings: tuple[Problem, ...] = ()
 
 
@@ -230,10 +208,10 @@ def check_files(
 ) -> CheckedBundle:
     """Check the bytes of a bundle. Blocks, for about two milliseconds a policy.
 
-    ``outside`` is what its sources may ask; ``allowed_outside`` says that somebody else holds them against that.
+    ``outside`` is the service's allowlist; ``allowed_outside`` says that the caller checks it instead.
 
     Raises:
-        BundleError: everything that is wrong with them.
+        BundleError: all problems of them.
     """
     parts, problems = read_parts(files, outside)
     policies, policy_problems = read_policies(files, parts.directory.groups)
@@ -251,7 +229,7 @@ def check_files(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: people_policies(policies, action) for action in RESOURCE_TYPES},
+        people=people_policies(policies),
         warnings=tuple(bundle_warnings(parts, policies, allowed_outside=known)),
     )
 
@@ -261,9 +239,9 @@ def _schema_problems(parts: BundleParts, policies: Mapping[str, Policy]) -> list
         schema = compile_schema(tool_shapes(parts), parts.config)
     except ValueError as error:
         return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
-    # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
-    weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
-    problems = schema_problems(weighed, schema, people_schema())
+    # A new folder without tools: no rule about tools can be validated yet, and every call is denied.
+    applicable = [policy for policy in policies.values() if parts.tools or policy.about_people]
+    problems = schema_problems(applicable, schema, people_schema())
     if problems:
         return with_suggestions(problems, cedar_schema_json(tool_shapes(parts), parts.config))
     for version in parts.tools:
@@ -275,31 +253,31 @@ def _schema_problems(parts: BundleParts, policies: Mapping[str, Policy]) -> list
 def _other_version_problems(
     parts: BundleParts, version: ToolVersion, policies: Mapping[str, Policy]
 ) -> list[Problem]:
-    """What a version beside the current one has against the rules that weigh its calls as well."""
+    """Validate the rules that apply to a non-current version against its schema."""
     try:
         schema = compile_schema(tool_shapes(parts, version), parts.config)
     except ValueError as error:
         return [Problem(version.file, None, f"this manifest makes no Cedar schema: {error}")]
-    weighed = [
+    applicable = [
         policy
         for policy in policies.values()
         if not policy.about_people and scope_may_match(policy.tree, version.tool, version.manifest.groups)
     ]
-    advice = "ask `has` first, or write a rule for each; take the file away when the rollout is over"
+    advice = "test with `has` first, or write a rule for each; remove the file when the rollout is over"
     return [
         replace(problem, message=f"{problem.message} (in {version.file}, a version still in force: {advice})")
-        for problem in schema_problems(weighed, schema, people_schema())
+        for problem in schema_problems(applicable, schema, people_schema())
     ]
 
 
 def _too_long_to_decide(tools: tuple[ToolRulesSource, ...]) -> list[Problem]:
-    """A decision cannot be interrupted inside the engine, so what it may cost is bounded before it is in force."""
+    """A decision cannot be interrupted inside the engine, so its cost is bounded before activation."""
     return [
         Problem(
             f"tools/{tool.name}.json",
             None,
             f"{len(tool.everything)} policies can match this tool, and {MAX_POLICIES_PER_TOOL} is the limit: each call "
-            "weighs them all; let them name their actions, or put what differs into facts",
+            "evaluates them all; let them name their actions, or move differences into facts",
         )
         for tool in tools
         if len(tool.everything) > MAX_POLICIES_PER_TOOL

@@ -1,9 +1,9 @@
-"""Read a bundle folder; a program of its own, so that a folder that does not answer can be given up.
+"""Read a bundle folder. A separate program, so that a read that hangs can be abandoned.
 
-Rules kept here: only kinds of files we know, by folder and suffix, so that a rule in a misspelt file is an error and
-not silence; only regular files (opening a FIFO or a device may never return), and no symbolic links, which could show
-other bytes than git has; sizes are bounded while reading. It runs at each look at the folder, so it imports nothing
-that takes longer to load than Python itself.
+Only known kinds of files, by folder and suffix, are read: a rule in a misnamed file is an error, not ignored. Only
+regular files are read, because opening a FIFO or a device may never return. Symbolic links are refused, because their
+bytes may differ from git's. Sizes are bounded while reading. It runs at every read of the folder, so it imports only
+what loads fast.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import os
 import stat
 import sys
 
-MAX_FILE_BYTES = (
-    1_048_576  # a policy file of a mebibyte holds some 4,000 rules; facts beyond it belong in SQL
-)
+MAX_FILE_BYTES = 1_048_576  # about 4,000 rules; larger sets of facts belong in SQL
 MAX_FILES = 2_000
 MAX_BUNDLE_BYTES = 16 * 1_048_576
 
@@ -25,20 +23,20 @@ FOLDERS = {
     "facts": (".json",),
     "cases": (".yaml", ".yml"),
 }
-"""What a bundle is made of: suffixes by folder."""
+"""Suffixes of a bundle's files, by folder."""
 
 TOP_FILES = frozenset({"groups.toml", "facts.toml", "meters.toml"})
 MUTANTS_FILE = "cases/mutants.toml"
-"""Which mutants of the rules no case can notice, and why; `policy-service test --mutate` reads it."""
+"""Mutants of the rules that no case can detect, and why; `policy-service test --mutate` reads it."""
 
 OTHER_BUNDLES = frozenset({"examples", "library"})
 """Folders that hold bundles of their own; they are not part of this one."""
 
 FolderContents = tuple[dict[str, bytes], list[tuple[str, str]]]
-"""The files by name, and what is wrong: file and message."""
+"""The files by name, and the problems as file and message."""
 
-_TEXT_BESIDE = frozenset({".md", ".txt"})
-# data a source asks, not rules: not in the digest
+_IGNORED_TEXT = frozenset({".md", ".txt"})
+# data that fact sources query, not rules: not in the digest
 _DATABASES = (".sqlite", ".db", "-wal", "-shm", "-journal")
 _NO_SUCH_FOLDER = (
     "there is no such folder; name a bundle with COUNTERSIGN_BUNDLE_DIR, say a copy of policies/"
@@ -47,7 +45,7 @@ _TOO_MUCH = f"more than {MAX_FILES} files or {MAX_BUNDLE_BYTES} bytes; split it"
 
 
 def read_folder(folder: str) -> FolderContents:
-    """Every file of the bundle, in the order of its names, and every problem."""
+    """Every file of the bundle, in the order of names, and every problem."""
     files: dict[str, bytes] = {}
     problems: list[tuple[str, str]] = []
     try:
@@ -73,17 +71,17 @@ def read_folder(folder: str) -> FolderContents:
 
 
 def is_bundle_file(name: str) -> bool:
-    """Whether a file of this name is read as part of a bundle."""
+    """Whether a file of this name is part of a bundle."""
     place, _, last = name.rpartition("/")
     named = name in TOP_FILES or name == MUTANTS_FILE
     return not last.startswith(".") and (named or _suffix(last) in FOLDERS.get(place, ()))
 
 
 def belongs_to_bundle(name: str, *, is_link: bool = False, is_folder: bool = False) -> bool:
-    """Whether what lies under this name within the bundle is part of it; a folder and a repository ask alike.
+    """Whether the entry of this name is part of the bundle. Folders and repositories share this rule.
 
     Raises:
-        ValueError: it may not lie there at all.
+        ValueError: it is not allowed there.
     """
     if is_link:
         raise ValueError("a symbolic link is not followed; put the file itself here")
@@ -94,7 +92,11 @@ def belongs_to_bundle(name: str, *, is_link: bool = False, is_folder: bool = Fal
     if is_bundle_file(name):
         return True
     place, _, last = name.rpartition("/")
-    if _suffix(last) in _TEXT_BESIDE or last == "LICENSE" or (place == "facts" and name.endswith(_DATABASES)):
+    if (
+        _suffix(last) in _IGNORED_TEXT
+        or last == "LICENSE"
+        or (place == "facts" and name.endswith(_DATABASES))
+    ):
         return False
     expected = ", ".join(sorted({*FOLDERS[place], *(TOP_FILES if not place else ())}))
     raise ValueError(f"unknown kind of file, so its rules would be lost; known here are {expected}")
@@ -105,7 +107,7 @@ def _suffix(name: str) -> str:
 
 
 def _names(folder: str) -> list[str]:
-    """The entries at the top and in the known folders, sorted by name; hidden ones are not ours."""
+    """The entries at the top and in the known folders, sorted by name; hidden ones are skipped."""
     names: list[str] = []
     for name in _visible(folder):
         path = os.path.join(folder, name)  # noqa: PTH118  as above
@@ -123,7 +125,7 @@ def _visible(folder: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    # What it is was looked at already, and may be another thing by now: opening never waits, and the open file says.
+    # The entry may have been replaced since it was checked: open without blocking, and check the open file again.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
     with open(file, "rb") as opened:  # noqa: PTH123  a descriptor has no path
         if not stat.S_ISREG(os.fstat(file).st_mode):

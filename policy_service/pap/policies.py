@@ -1,11 +1,12 @@
-"""The policy files of a bundle: parsed one statement at a time, their annotations read, checked against the schema.
+"""Parse the policy files of a bundle, one statement at a time, with their annotations, and validate them.
 
-Rules kept here: every policy has a unique `@id`, and that id is what the engine's reasons and errors carry; a
-template is refused (nothing links it, so it would be a rule that never applies); a policy about what people do
-(approving, settling, stopping) is about nothing else and asks no people; the generated schema validates each one,
-strictly. `id`, `title`, `doc` may be on any policy; the annotations of a gate only on a forbid with `@approval`,
-`@unseen` only on a permit; anything else, also a misspelt one, is a problem with its line. A mistake never weakens a
-rule: a quorum that is no number is refused (design section 4, "Annotations").
+- Every policy has a unique `@id`; the engine's reasons and errors carry it.
+- A template is refused: nothing links it, so it would never apply.
+- A policy about actions of people (approve, settle, stop) is about nothing else and is no gate.
+- The generated schema validates each policy, strictly.
+- `id`, `title`, `doc` may be on any policy. A gate's annotations belong on a forbid with `@approval`, `@unseen` on a
+  permit. Any other annotation, a misspelt one too, is a problem. A mistake never weakens a rule: a quorum that is not
+  a number is refused (design section 4, "Annotations").
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cedarpy import Schema, policies_to_pst, pst, validate_policies
 from countersign.contract.manifest import PEOPLE_ACTIONS
 from policy_service.domain.gates import STEP_UPS, Gate
 from policy_service.domain.values import parse_duration
-from policy_service.pap.problems import Problem
+from policy_service.pap.problems import Problem, did_you_mean
 from policy_service.pap.scan import Statement, hidden_character_problems, scan
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN, PolicySource, scope_actions
 from policy_service.slack import require_channel
@@ -32,34 +33,31 @@ GATE_ANNOTATIONS: Final = frozenset(
 )
 PERMIT_ANNOTATIONS: Final = frozenset({"unseen"})
 MAX_QUORUM: Final = 50
-"""More people than that never agree on one effect within any deadline; a larger number is a slip."""
+"""A larger quorum cannot be met within any deadline and is a mistake."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _QUORUM: Final = re.compile(r"[0-9]{1,4}\Z")
-_MAX_TEXT: Final = 2_000  # characters of a title or doc: it is shown beside the decision
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAnnotations:
-    """What the annotations of one policy say; `problems` when they may not."""
-
-    id: str | None
-    gate: Gate | None = None
-    unseen: frozenset[str] = frozenset()
-    problems: tuple[Problem, ...] = ()
+_MAX_TEXT: Final = 2_000  # characters of a title or doc: it is shown with the decision
 
 
 @dataclass
-class _Lint:
+class _Annotations:
+    """Reads the annotations of one policy and collects their problems."""
+
     statement: Statement
+    effect: str
     annotations: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def is_gate(self) -> bool:
+        return self.effect == "forbid" and "approval" in self.annotations
 
     def refuse(self, name: str, message: str) -> None:
         self.problems.append(self.statement.problem(message, name))
 
     def value(self, name: str, read: Callable[[str], Any], default: Any = None) -> Any:
-        """The annotation's value as `read` makes it, or the default; a problem where it cannot be read."""
+        """The annotation's value, parsed by `read`; the default if it is missing or invalid."""
         if name not in self.annotations:
             return default
         try:
@@ -69,47 +67,26 @@ class _Lint:
             return default
 
 
-def read_annotations(
-    statement: Statement, effect: str, annotations: Mapping[str, str], groups: frozenset[str]
-) -> ParsedAnnotations:
-    """Lint one policy's annotations; `groups` are the groups that exist."""
-    lint = _Lint(statement, annotations)
-    policy_id = _id(lint)
-    _places(lint, effect)
-    for name in ("title", "doc"):
-        lint.value(name, _shown_text)
-    gate = None
-    if effect == "forbid" and "approval" in annotations:
-        gate = _gate(lint, policy_id or "?", groups)
-    unseen = lint.value("unseen", _names, frozenset()) if effect == "permit" else frozenset()
-    return ParsedAnnotations(policy_id, gate if not lint.problems else None, unseen, tuple(lint.problems))
-
-
-def _id(lint: _Lint) -> str | None:
+def _id(lint: _Annotations) -> str | None:
     policy_id = lint.annotations.get("id")
     if not policy_id:
         lint.refuse("id", 'every policy needs an id; write @id("what-it-says") above it')
         return None
     if not _ID.match(policy_id):
-        lint.refuse(
-            "id", f"@id {policy_id!r} may hold letters, digits, dot, dash and underscore, 100 at most"
-        )
+        characters = "letters, digits, dot, dash and underscore, 100 at most"
+        lint.refuse("id", f"@id {policy_id!r} may hold {characters}")
         return None
     if policy_id in {UNSEEN, UNKNOWN_TOOL}:
-        lint.refuse("id", f"@id {policy_id!r} is the built-in gate's; call yours something else")
+        lint.refuse("id", f"@id {policy_id!r} belongs to a built-in gate; choose another")
     return policy_id
 
 
-def _places(lint: _Lint, effect: str) -> None:
-    is_gate = effect == "forbid" and "approval" in lint.annotations
+def _check_places(lint: _Annotations) -> None:
     for name in lint.annotations:
-        if (
-            name in POLICY_ANNOTATIONS
-            or (name in GATE_ANNOTATIONS and is_gate)
-            or (name in PERMIT_ANNOTATIONS and effect == "permit")
-        ):
-            continue
-        lint.refuse(name, _misplaced(name, effect))
+        gate_only, permit_only = name in GATE_ANNOTATIONS, name in PERMIT_ANNOTATIONS
+        allowed = (gate_only and lint.is_gate) or (permit_only and lint.effect == "permit")
+        if name not in POLICY_ANNOTATIONS and not allowed:
+            lint.refuse(name, _misplaced(name, lint.effect))
 
 
 def _misplaced(name: str, effect: str) -> str:
@@ -118,17 +95,14 @@ def _misplaced(name: str, effect: str) -> str:
     if name in GATE_ANNOTATIONS:
         return f'@{name} belongs on a gate; add @approval("group"), or drop it from this plain forbid'
     if name in PERMIT_ANNOTATIONS:
-        return f"@{name} belongs on a permit; a {effect} cannot say that fields need no weighing"
-    close = get_close_matches(name, POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS, n=1)
-    hint = (
-        f"did you mean @{close[0]}?"
-        if close
-        else f"known are {', '.join(sorted(POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS))}"
-    )
+        return f"@{name} belongs on a permit; a {effect} cannot exempt fields from review"
+    known = sorted(POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS)
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean @{close[0]}?" if close else f"known are {', '.join(known)}"
     return f"@{name} is not an annotation we know; {hint}"
 
 
-def _gate(lint: _Lint, policy_id: str, groups: frozenset[str]) -> Gate | None:
+def _gate(lint: _Annotations, policy_id: str, groups: frozenset[str]) -> Gate | None:
     def existing(text: str) -> frozenset[str]:
         return _groups(text, groups)
 
@@ -156,8 +130,7 @@ def _groups(text: str, known: frozenset[str]) -> frozenset[str]:
         if not name:
             raise ValueError(f'{text!r} names no group; write one, or several like "finance|cfo"')
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"add [groups.{name}] to groups.toml"
+            hint = did_you_mean(name, known, f"add [groups.{name}] to groups.toml")
             raise ValueError(f"there is no group {name!r}; {hint}")
     return frozenset(names)
 
@@ -194,16 +167,15 @@ def _shown_text(text: str) -> str:
 
 
 MAX_POLICIES: Final = 10_000
-"""Of a whole bundle: what it takes to load grows with them, at a millisecond or two each."""
+"""In one bundle. Loading takes a millisecond or two for each."""
 
 MAX_POLICIES_PER_TOOL: Final = 2_000
-"""That can match one tool: all of them are weighed at each call, which nothing can interrupt, at some microseconds
-each."""
+"""That can match one tool. Each call evaluates all of them, uninterruptibly, at some microseconds each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy: as written, and as the engine's tree with our id."""
+    """One policy: as written, and as the engine's syntax tree with its `@id`."""
 
     source: PolicySource
     tree: pst.Template
@@ -211,38 +183,33 @@ class Policy:
 
     @property
     def about_people(self) -> frozenset[str]:
-        """Which of the things people do it is about; a policy open to all actions is about tools only."""
+        """The actions of people it is about. A policy open to all actions is about tools only."""
         return PEOPLE_ACTIONS & (scope_actions(self.tree) or frozenset())
 
 
 def read_policies(
     files: Mapping[str, bytes], groups: frozenset[str]
 ) -> tuple[dict[str, Policy], list[Problem]]:
-    """Every policy by id, in the order of files and lines, and every problem on the way."""
+    """Every policy by id, in the order of files and lines, and every problem."""
     problems: list[Problem] = []
     policies: dict[str, Policy] = {}
     statements = _statements(files, problems)
-    if len(statements) > MAX_POLICIES:  # before any is parsed: a hundred thousand take a minute
-        return {}, [
-            *problems,
-            Problem("*.cedar", None, f"more than {MAX_POLICIES} policies; a bundle holds that many at most"),
-        ]
+    if len(statements) > MAX_POLICIES:  # before any is parsed: parsing 100,000 takes a minute
+        message = f"more than {MAX_POLICIES} policies; a bundle holds that many at most"
+        return {}, [*problems, Problem("*.cedar", None, message)]
     for statement in statements:
         policy = _read(statement, groups, problems)
         if policy is None:
             continue
-        twin = policies.get(policy.source.id)
-        if twin is not None:
-            problems.append(
-                statement.problem(f"@id {policy.source.id!r} is taken at {twin.source.place}", "id")
-            )
-        else:
-            policies[policy.source.id] = policy
+        twin = policies.setdefault(policy.source.id, policy)
+        if twin is not policy:
+            message = f"@id {policy.source.id!r} is taken at {twin.source.place}"
+            problems.append(statement.problem(message, "id"))
     return policies, problems
 
 
 def schema_problems(policies: Iterable[Policy], tools: Schema, approving: Schema) -> list[Problem]:
-    """What the schema has against each policy."""
+    """The schema violations of each policy."""
     problems: list[Problem] = []
     for policy in policies:
         schema = approving if policy.about_people else tools
@@ -270,7 +237,7 @@ def _statements(files: Mapping[str, bytes], problems: list[Problem]) -> list[Sta
         statements += found
         problems += [*hidden_character_problems(name, text), *wrong]
         if len(statements) > MAX_POLICIES:
-            break  # it is refused whatever else is in it
+            break  # it is refused in any case
     return statements
 
 
@@ -278,22 +245,27 @@ def _read(statement: Statement, groups: frozenset[str], problems: list[Problem])
     tree = _parse(statement, problems)
     if tree is None:
         return None
-    annotations: dict[str, str] = dict(tree.annotations)
-    read = read_annotations(statement, tree.effect, annotations, groups)
-    problems += read.problems
-    if read.id is None:
+    lint = _Annotations(statement, tree.effect, dict(tree.annotations))
+    policy_id = _id(lint)
+    _check_places(lint)
+    for name in ("title", "doc"):
+        lint.value(name, _shown_text)
+    gate = _gate(lint, policy_id or "?", groups) if lint.is_gate else None
+    unseen = lint.value("unseen", _names, frozenset()) if tree.effect == "permit" else frozenset()
+    problems += lint.problems
+    if policy_id is None:
         return None
     source = PolicySource(
-        id=read.id,
+        id=policy_id,
         effect=tree.effect,
         file=statement.file,
         line=statement.line,
         text=statement.text,
-        annotations=annotations,
-        gate=read.gate,
-        unseen=read.unseen,
+        annotations=lint.annotations,
+        gate=gate if not lint.problems else None,
+        unseen=unseen,
     )
-    policy = Policy(source, replace(tree, id=read.id), statement)
+    policy = Policy(source, replace(tree, id=policy_id), statement)
     if policy.about_people:
         policy = replace(policy, source=replace(source, people_action=min(policy.about_people)))
     problems += _people_problems(policy)
@@ -307,25 +279,29 @@ def _parse(statement: Statement, problems: list[Problem]) -> pst.Template | None
         problems.append(statement.problem(f"this is not Cedar: {error}"))
         return None
     if parsed.templates or len(parsed.static_policies) != 1:
-        problems.append(
-            statement.problem("a template (?principal, ?resource) applies to nobody; name them instead")
-        )
+        message = "a template (?principal, ?resource) never applies; name principal and resource"
+        problems.append(statement.problem(message))
         return None
     return cast("pst.Template", next(iter(parsed.static_policies.values())))
 
 
 def _people_problems(policy: Policy) -> list[Problem]:
-    if not policy.about_people:
-        return []
-    action = min(policy.about_people)
-    if scope_actions(policy.tree) != frozenset({action}):
-        return [
-            policy.statement.problem(f'a rule about Action::"{action}" may name no other action; write two')
-        ]
-    if "approval" in policy.source.annotations:
-        message = f'nobody is asked about Action::"{action}"; drop @approval'
+    action = policy.source.people_action
+    if action is not None and scope_actions(policy.tree) != frozenset({action}):
+        message = f'a rule about Action::"{action}" may name no other action; write two'
+        return [policy.statement.problem(message)]
+    if action is not None and "approval" in policy.source.annotations:
+        message = f'people are not asked about Action::"{action}"; drop @approval'
         return [policy.statement.problem(message, "approval")]
     return []
+
+
+def is_unconditional(tree: pst.Template) -> bool:
+    """Whether it applies to every request of its actions. A scope that only names a type narrows nothing: the principal
+    of a rule is always an Agent, or a User in a rule about people.
+    """
+    scopes = (tree.principal, tree.resource)
+    return not tree.clauses and all(isinstance(scope, pst.ScopeAny | pst.ScopeIs) for scope in scopes)
 
 
 def expressions(node: pst.Expr) -> Iterator[pst.Expr]:

@@ -1,24 +1,23 @@
-"""What is wrong with a bundle: every problem with its file and line, so that an author mends all of them at
-once.
-"""
+"""Problems of a bundle, each with its file and line, so that an author can fix all of them at once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 Level = Literal["error", "warning", "note"]
-"""An error keeps a bundle from becoming active; a warning looks wrong; a note is worth knowing."""
+"""An error prevents activation; a warning looks wrong; a note is information."""
 
 RejectionReason = Literal["invalid", "unreachable", "gone", "force_push", "unsigned", "cases"]
-"""Why the newest bytes of a source are not in force, for programs."""
+"""Why the newest bytes of a source are not active, for programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in one place; `line` where the file has lines we know, `code` a stable name of what it is."""
+    """One problem in one place. `code` is a stable name of its kind; `line` is None when unknown."""
 
     file: str
     line: int | None
@@ -27,7 +26,7 @@ class Problem:
     level: Level = "error"
 
     def as_finding(self, code: str, level: Level = "warning") -> Problem:
-        """The same, as something that does not keep the bundle from being used."""
+        """The same problem as a finding that does not prevent activation."""
         return replace(self, code=code, level=level)
 
     def __str__(self) -> str:
@@ -39,14 +38,20 @@ _LINE = re.compile(r"\bline (\d+)")
 
 
 def parse_problem(file: str, error: Exception) -> Problem:
-    """A file that a parser refused, at the line the parser names, if it names one."""
-    said = str(error)
-    at = _LINE.search(said)
-    return Problem(file, None if at is None else int(at.group(1)), said)
+    """A parser's error as a problem, at the line the parser names, if any."""
+    message = str(error)
+    at = _LINE.search(message)
+    return Problem(file, None if at is None else int(at.group(1)), message)
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The most similar known word as a question; other advice if there is none."""
+    close = get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 class BundleError(Exception):
-    """A bundle that may not become active, and why. The text is one line for each problem."""
+    """A bundle that may not become active. The text has one line for each problem."""
 
     why: RejectionReason = "invalid"
 
@@ -56,8 +61,13 @@ class BundleError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def invalid_bundle(file: str, message: str) -> BundleError:
+    """An error with one problem."""
+    return BundleError([Problem(file, None, message)])
+
+
 class HeadError(BundleError):
-    """A head that may not follow the commit in force, or that cannot be had at all; the bundle in it may be good."""
+    """A head that may not follow the active commit, or cannot be fetched. Its bundle may still be valid."""
 
     def __init__(self, origin: str, message: str, why: RejectionReason) -> None:
         super().__init__([Problem(origin, None, message)], why)

@@ -1,12 +1,12 @@
-"""Policy text: cut into statements with lines before any parser sees it, and laid out in one format.
+"""Split policy text into statements before the parser runs, and format policy files.
 
-The engine's parser recurses: some 630 nested brackets, or 1,300 operators in one chain, end the whole process
-with a segmentation fault (measured on 8 MiB of stack; a thread with 1 MiB bears 76 and 150). So depth and
-chains are counted here first. Rules kept: strings and comments count for nothing, exactly as Cedar's own
-lexer has them (a comment ends at a carriage return too); what does not end with `;` is an error; the parser
-gets one statement at a time. The format is the engine's own, with a scope on one line where it fits: what a statement
-means (its syntax tree) and its comments are the same before and after, and one that the engine's formatter would change
-is left as it was and named; formatting twice changes nothing.
+The engine's parser recurses. About 630 nested brackets, or 1,300 operators in one chain, end the process with a
+segmentation fault (measured with 8 MiB of stack; a thread with 1 MiB takes 76 and 150). So depth and chains are counted
+here first. Strings and comments are skipped exactly as Cedar's lexer does; a comment also ends at a carriage return. A
+statement without `;` is an error. The parser gets one statement at a time.
+
+The format is the engine's own, with a scope on one line where it fits. Syntax tree and comments of a statement do not
+change. A statement that the engine's formatter would change is left as it is and reported. Formatting is idempotent.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Final
 
 from cedarpy import format_policies, policies_to_pst
 
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError, Problem, invalid_bundle
 
 MAX_NESTING: Final = 64
-"""Brackets within brackets; the most that also a thread with a small stack can parse."""
+"""Nested brackets; a thread with a small stack can parse this many."""
 
 MAX_CHAIN: Final = 500
-"""Operators, member accesses and ifs in one statement, each of which may deepen the parser's tree by one."""
+"""Operators, member accesses and ifs in one statement; each may add a level to the parser's tree."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -48,7 +48,7 @@ _CHAIN_WORDS: Final = frozenset({"if", "has", "like", "is", "in"})
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One policy as written. `annotation_lines` by name, for problems that are about one annotation."""
+    """One policy as written. `annotation_lines` locates problems with one annotation."""
 
     file: str
     line: int
@@ -56,7 +56,7 @@ class Statement:
     annotation_lines: dict[str, int] = field(default_factory=dict)
 
     def problem(self, message: str, annotation: str | None = None) -> Problem:
-        """A problem with this statement, at the annotation's line when it is about one."""
+        """A problem with this statement, or with one of its annotations."""
         return Problem(self.file, self.annotation_lines.get(annotation or "", self.line), message)
 
 
@@ -73,7 +73,7 @@ class _Open:
 
 
 def scan(file: str, text: str) -> tuple[list[Statement], list[Problem]]:
-    """The statements of a policy file. Those the parser must not see are left out and named as problems."""
+    """The statements of a policy file. Those that are unsafe to parse are left out and reported."""
     statements: list[Statement] = []
     problems: list[Problem] = []
     current = _Open()
@@ -86,7 +86,7 @@ def scan(file: str, text: str) -> tuple[list[Statement], list[Problem]]:
             current, deepest, longest = _Open(), 0, 0
         if current.start is None:
             current.start, current.line = position, line
-        if kind == "unclosed":  # from here on nobody could say what is inside the string and what outside
+        if kind == "unclosed":  # from here on, text inside and outside of strings cannot be distinguished
             problems.append(Problem(file, line, "this text in quotes does not end; close it"))
             return statements, problems
         _count(current, kind, token, line)
@@ -105,7 +105,7 @@ def scan(file: str, text: str) -> tuple[list[Statement], list[Problem]]:
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
-    """Every comment of a policy file with its line; what looks like one inside a text is none."""
+    """Every comment of a policy file with its line."""
     line = 1
     for match in _TOKEN.finditer(text):
         token = match.group()
@@ -115,15 +115,15 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def hidden_character_problems(file: str, text: str) -> Iterator[Problem]:
-    """Characters that let a rule read otherwise than it is parsed: they turn writing round, or cannot be seen."""
+    """Characters that make a rule look different from what is parsed: bidirectional controls and invisible ones."""
     for number, content in enumerate(text.split("\n"), start=1):
         if content.replace("\t", "").replace("\r", "").isprintable():
-            continue  # almost every line, at the speed of C
+            continue  # fast path for almost every line
         hidden = next((char for char in content if _is_hidden(char)), None)
         if hidden is not None:
             message = (
-                f"the character U+{ord(hidden):04X} cannot be seen and makes a rule read otherwise than it is; "
-                "take it out (write it as \\u{...} where a text needs it)"
+                f"the character U+{ord(hidden):04X} is invisible and makes a rule look different from what is parsed; "
+                "remove it (write it as \\u{...} where a text needs it)"
             )
             yield Problem(file, number, message)
 
@@ -184,22 +184,22 @@ _ROUNDS: Final = 3  # the engine's formatter needs a second round for some comme
 
 @dataclass(frozen=True, slots=True)
 class FormattedFile:
-    """The text of one file in our layout, and the statements that were left as they are."""
+    """The formatted text of one file, and the statements that were left unchanged."""
 
     text: str
     left: tuple[Problem, ...] = ()
 
 
 def format_file(file: str, raw: bytes) -> FormattedFile:
-    """One policy file in our layout.
+    """Format one policy file.
 
     Raises:
-        BundleError: it is not UTF-8 or not Cedar, so nobody can say what it means.
+        BundleError: it is not UTF-8 or not Cedar.
     """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError([Problem(file, None, f"byte {error.start} is not UTF-8")]) from None
+        raise invalid_bundle(file, f"byte {error.start} is not UTF-8") from None
     statements, problems = scan(file, text)
     problems += [*hidden_character_problems(file, text), *_unparsable(statements)]
     if problems:
@@ -210,20 +210,18 @@ def format_file(file: str, raw: bytes) -> FormattedFile:
     for statement in statements:
         start = text.index(statement.text, end)
         pieces.append(_between(text[end:start], first=not pieces))
-        laid_out = _formatted(statement)
-        if laid_out is None:
+        formatted = _formatted(statement)
+        if formatted is None:
             message = (
-                "left as it is: the engine's formatter would move or drop something in it; lay it out by hand"
+                "left unchanged: the engine's formatter would move or drop something in it; format it by hand"
             )
             left.append(statement.problem(message).as_finding("not-formatted"))
-        pieces.append(statement.text if laid_out is None else laid_out)
+        pieces.append(statement.text if formatted is None else formatted)
         end = start + len(statement.text)
     pieces.append(_between(text[end:] + "\n", first=not pieces))
     whole = "".join(pieces).rstrip()
     if _comments(whole) != _comments(text):
-        raise BundleError(
-            [Problem(file, None, "a comment would be lost; lay this file out by hand, and tell us")]
-        )
+        raise invalid_bundle(file, "a comment would be lost; format this file by hand, and report the bug")
     return FormattedFile(whole + "\n" if whole else "", tuple(left))
 
 
@@ -236,17 +234,17 @@ def _unparsable(statements: list[Statement]) -> Iterator[Problem]:
 
 
 def _formatted(statement: Statement) -> str | None:
-    """The statement laid out, or None where that would change it or never settles."""
+    """The formatted statement; None if formatting changes its meaning or does not converge."""
     before = statement.text
     for _ in range(_ROUNDS):
-        after = _laid_out(before)
+        after = _format_once(before)
         if after == before:
             return after if _same(replace(statement, text=after), statement) else None
         before = after
     return None
 
 
-def _laid_out(text: str) -> str:
+def _format_once(text: str) -> str:
     return _SCOPE.sub(_on_one_line, format_policies(text, WIDTH, INDENT).strip())
 
 
@@ -264,7 +262,7 @@ def _tree(text: str) -> object:
     try:
         return policies_to_pst(text)
     except ValueError:
-        return text  # what is no policy any more equals no tree
+        return text  # no longer a policy: equal to no tree
 
 
 def _comments(text: str) -> list[str]:
@@ -272,13 +270,13 @@ def _comments(text: str) -> list[str]:
 
 
 def _between(text: str, *, first: bool) -> str:
-    """The comments between two statements, apart by one blank line from the one before; trailing ones stay there."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")  # a comment ends at a carriage return, too
-    beside, _, rest = ("", "", text) if first else text.partition("\n")
+    """The comments between two statements, after one blank line; a trailing comment stays on its line."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # a comment also ends at a carriage return
+    same_line, _, rest = ("", "", text) if first else text.partition("\n")
     kept: list[str] = []
     for line in (line.strip() for line in rest.split("\n")[:-1]):
         if line or (kept and kept[-1]):
             kept.append(line)
     block = "".join(f"{line}\n" for line in kept)
-    trailing = f"  {beside.strip()}" if beside.strip() else ""
+    trailing = f"  {same_line.strip()}" if same_line.strip() else ""
     return block if first else f"{trailing}\n\n{block}"

@@ -1,11 +1,12 @@
-"""Where a bundle's bytes come from: a folder, or a commit of a repository.
+"""Sources of a bundle's bytes: a folder, or a commit of a repository.
 
-Rules kept here: the bytes and their digest are taken together, and the source is never read again, so that what was
-checked is what is in force. The digest covers names and bytes, nothing else. A folder is read in a process of its own
-(folder_reader.py says which files), with a time limit, so that a mount that hangs blocks nobody; while a process that
-cannot be killed is left, no second one is started. The bytes of a folder are compared with the blobs of HEAD one by
-one; a changed, added or missing file makes its commit `dir-` and the digest's start. Nothing of the repository runs: no
-hooks, no filters, no file system monitor.
+Bytes and digest are taken together, and the source is not read again, so the checked bytes are the active bytes. The
+digest covers names and bytes, nothing else.
+
+A folder is read in a separate process with a time limit, so that a hanging mount blocks no request (folder_reader.py
+selects the files). While a process that cannot be killed remains, no second one is started. The files of a folder are
+compared with the blobs of HEAD; a changed, added or missing file makes its commit `dir-` plus the start of the digest.
+Nothing of the repository runs: no hooks, no filters, no file system monitor.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from policy_service.pap.folder_reader import (
 from policy_service.pap.problems import BundleError, HeadError, Problem
 
 DIGEST_LABEL: Final = b"countersign/bundle/v1\n"
-READ_S: Final = 10.0  # for a whole folder; 2,000 files take a tenth of a second from a disk
+READ_S: Final = 10.0  # for a whole folder; 2,000 files take 0.1 s from a disk
 _KILLED_S: Final = 1.0
 
 
 class FolderReader:
-    """Reads one folder, again and again."""
+    """Reads one folder, repeatedly."""
 
     def __init__(self, folder: Path, *, seconds: float = READ_S) -> None:
         self._folder, self._seconds = folder, seconds
-        self._left: subprocess.Popen[bytes] | None = None  # killed, and waits for the kernel
+        self._left: subprocess.Popen[bytes] | None = None  # killed, and waiting in the kernel
 
     def read(self) -> dict[str, bytes]:
-        """Every file of the bundle by its name within it, in order. Blocks; belongs in a thread, one call at a time.
+        """Every file of the bundle by name, in order. Blocks; belongs in a thread, one call at a time.
 
         Raises:
             HeadError: reading it took too long (`unreachable`).
@@ -56,7 +57,7 @@ class FolderReader:
         return dict(files)
 
     def _apart(self) -> bytes:
-        # No `with`: its end would wait for a process that the kernel does not let die.
+        # No `with`: leaving it would wait for a process that the kernel does not end.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", folder_reader.__file__, str(self._folder)],
             stdin=subprocess.DEVNULL,
@@ -83,7 +84,7 @@ class FolderReader:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """The files of this folder, once.
+    """Read this folder once.
 
     Raises:
         BundleError: as `FolderReader.read`.
@@ -92,13 +93,13 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over the names and the bytes."""
+    """SHA-256 over names and bytes."""
     contents = {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
     return hashlib.sha256(DIGEST_LABEL + canonicalize(contents)).hexdigest()
 
 
 _TIMEOUT_SECONDS: Final = 10.0
-# git's two object formats, told by the length of a name
+# git's two object formats, by the length of a name
 _HASHES: Final = {
     40: hashlib.sha1,
     64: hashlib.sha256,
@@ -106,7 +107,7 @@ _HASHES: Final = {
 
 
 def find_commit(folder: Path, files: Mapping[str, bytes], digest: str) -> str:
-    """The commit's name, or `dir-<digest>` for bytes that are not exactly a commit's."""
+    """The commit's name, or `dir-<digest>` when the bytes are not exactly those of HEAD."""
     head = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
     tree = _git(folder, "ls-tree", "-r", "-z", head.strip()) if head else None
     if head and tree and _blobs(tree) == _named(files, len(head.strip())):
@@ -115,7 +116,7 @@ def find_commit(folder: Path, files: Mapping[str, bytes], digest: str) -> str:
 
 
 def _blobs(tree: str) -> dict[str, str]:
-    """Blob names by file, of those files that a bundle is made of."""
+    """Blob names by file, for files that belong to a bundle."""
     entries = (entry.split("\t", 1) for entry in tree.split("\0") if entry)
     return {name: meta.split()[2] for meta, name in entries if is_bundle_file(name)}
 
@@ -137,13 +138,13 @@ def _git(folder: Path, *arguments: str) -> str | None:
             env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None  # no git, no repository, or one we are not trusted with: then it is a folder
+        return None  # no git, no repository, or one owned by another user: treated as a plain folder
     return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What a commit says of itself: nobody has checked it, unless it was signed."""
+    """Author, message and time in a commit. They are unverified unless the commit is signed."""
 
     author: str
     message: str
@@ -152,11 +153,10 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class BundleFiles:
-    """The bytes of one bundle: each file by its name within it.
+    """The bytes of one bundle, by file name.
 
-    ``commit`` names the commit whose bytes they are, or `dir-<digest>` when they are no commit's. ``origin`` is where
-    they lie, in words for people. ``folder`` is where databases that facts.toml names by path lie; there is none
-    beside the objects of a repository.
+    ``commit`` is their commit, or `dir-<digest>` when they are not a commit's. ``origin`` names their place for people.
+    ``folder`` holds the databases that facts.toml names by path; a bundle read from a repository has none.
     """
 
     files: Mapping[str, bytes]
@@ -169,67 +169,66 @@ class BundleFiles:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCommits:
-    """What all replicas know of a source with a history: the commit in force, and one an operator let follow it."""
+    """The active commit as all replicas know it, and a commit an operator allowed to follow it."""
 
     accepted: str | None = None
     allowed: str | None = None
 
 
 class BundleSource(Protocol):
-    """Something that holds bundles, one of them the newest. What it does blocks, and belongs in a thread."""
+    """A place that holds bundles, one of them the newest. Its methods block and belong in a thread."""
 
     identity: str | None
-    """Which source it is to other replicas; None for one that no other shares, which has no history to keep to."""
-    standing: AcceptedCommits
-    """Kept by whoever reads the database; a source without an identity does not look at it."""
+    """Equal on all replicas that share the source; None for a source that is not shared and has no history."""
+    accepted_commits: AcceptedCommits
+    """Set by the caller from the database; a source without an identity ignores it."""
     head: str | None
-    """The newest commit as the last look found it, in force or not."""
+    """The newest commit at the last read, active or not."""
 
     @property
     def origin(self) -> str:
-        """Where it is, in words for people."""
+        """Where it is, for people."""
 
     def read(self) -> BundleFiles:
-        """The newest bytes, where they may follow what stands.
+        """The newest bytes, if they may follow the accepted commit.
 
         Raises:
-            BundleError: they may not, cannot be read, or hold what does not belong.
+            BundleError: they may not, cannot be read, or contain a file that does not belong.
         """
 
     def read_accepted(self) -> BundleFiles | None:
-        """The bytes that stand, however old; None where nothing stands.
+        """The bytes of the accepted commit; None without one.
 
         Raises:
-            BundleError: they cannot be read any more.
+            BundleError: they can no longer be read.
         """
 
     def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
-        """What commits say of themselves, those of them that can still be read."""
+        """Author, message and time of these commits, for those that can still be read."""
 
     def keep(self, commit: str) -> None:
-        """What was read at this commit comes into force now; this host keeps it."""
+        """Keep the objects of this commit on this host: it becomes active now."""
 
 
 class FolderSource:
-    """A folder, as it lies there."""
+    """A folder on this host."""
 
     identity: str | None = None
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._reader = folder, FolderReader(folder)
-        self.standing = AcceptedCommits()
+        self.accepted_commits = AcceptedCommits()
         self.head: str | None = None
 
     @property
     def origin(self) -> str:
-        """The folder."""
         return str(self._folder)
 
     def read(self) -> BundleFiles:
-        """The folder's files now, and the commit they are exactly, if they are one's.
+        """The folder's current files, and their commit if they match HEAD exactly.
 
         Raises:
-            BundleError: the folder is missing or holds what does not belong.
+            BundleError: the folder is missing or contains a file that does not belong.
         """
         files = self._reader.read()
         digest = bundle_digest(files)
@@ -237,12 +236,12 @@ class FolderSource:
         return BundleFiles(files, digest, commit, self.origin, self._folder)
 
     def read_accepted(self) -> BundleFiles | None:
-        """Nothing: a folder has no history."""
+        """None: a folder has no history."""
         return None
 
     def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
-        """Nothing: whose work a folder is, nobody knows."""
+        """Empty: a folder has no commits."""
         return {}
 
     def keep(self, commit: str) -> None:
-        """Nothing to keep."""
+        """No effect for a folder."""

@@ -1,10 +1,10 @@
-"""Prepare a bundle without delaying requests: a small one in a thread, any other in a process of its own.
+"""Load a bundle without delaying requests: a small one in a thread, any other in a subprocess.
 
-Rules kept here: a process that ends, hangs or grows while it reads a bundle means a refused bundle, and the
-service goes on; it gets the bundle's bytes and no secret of the service, opens no connection, and is bounded in memory
-and processor time; every set of policies it sends was accepted by the engine there first. The result is taken piece by
-piece, so that the event loop never waits for long. Checking in a thread would delay every request: the interpreter
-runs one thread at a time.
+A subprocess that ends, hangs or grows while it checks a bundle means a refused bundle, and the service continues. It
+gets the bundle's bytes and no secret of the service, opens no connection, and is bounded in memory and processor time.
+Every policy set it sends was accepted by its engine first. The result is received in pieces, so that the event loop
+never waits for long. Checking a large bundle in a thread would delay every request, because the interpreter runs one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,18 +37,18 @@ from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles
 
 MAX_MEMORY_BYTES: Final = 4 * 1024**3
-"""Address space of the process; 10,000 policies take about an eighth."""
+"""Address space of the subprocess; 10,000 policies take about an eighth."""
 
 _NICE: Final = 5
-_AT_A_TIME: Final = 25  # policies in one piece: what holds up the service at most is the reading of one
+_AT_A_TIME: Final = 25  # policies in one piece: decoding one piece is the longest pause of the service
 
-# whole at once: without this it is filled after it is made
+# Pickle a FrozenMap with its contents; the default protocol would fill it after construction.
 copyreg.pickle(pst.FrozenMap, lambda frozen: (pst.FrozenMap, (dict(frozen),)))
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One bundle to read; with ``guarded`` its cases are run, and those of the bundle in force where there is one."""
+    """One bundle to check; with ``guarded`` its cases are run, and those of the active bundle if there is one."""
 
     files: Mapping[str, bytes]
     allowed_outside: bool
@@ -55,56 +56,37 @@ class LoadRequest:
     active: Mapping[str, bytes] | None
 
 
-@dataclass
-class LoadResponse:
-    """What was found, put together again from its pieces."""
-
-    refused: BundleError | None = None
-    guarded: CaseCheck | None = None
-    _whole: CheckedBundle | None = None
-    _lists: dict[str, list[Any]] = field(default_factory=lambda: {"version": [], "tool": [], "policies": []})
-
-    def take(self, piece: tuple[str, Any]) -> None:
-        """The next piece."""
-        kind, value = piece
-        if kind == "refused":
-            why, problems = value
-            self.refused = BundleError(problems, why)
-        elif kind == "guarded":
-            self.guarded = value
-        elif kind == "rest":
-            self._whole = value
-        else:
-            self._lists[kind].append(value)
-
-    def checked(self) -> CheckedBundle | None:
-        """All of it; None where its end is missing."""
-        if self._whole is None:
-            return None
-        policies = {name: source for some in self._lists["policies"] for name, source in some}
-        parts = replace(self._whole.parts, tools=tuple(self._lists["version"]))
-        return replace(self._whole, parts=parts, policies=policies, tools=tuple(self._lists["tool"]))
+def _assembled(pieces: Mapping[str, list[Any]]) -> CheckedBundle:
+    """The result of the subprocess, from its pieces by kind."""
+    for why, problems in pieces["refused"]:
+        raise BundleError(problems, why)
+    if not pieces["rest"]:
+        raise _failed("the process that read it answered nothing")
+    rest: CheckedBundle = pieces["rest"][0]
+    parts = replace(rest.parts, tools=tuple(pieces["version"]))
+    policies = {name: source for some in pieces["policies"] for name, source in some}
+    return replace(rest, parts=parts, policies=policies, tools=tuple(pieces["tool"]))
 
 
 def main(seconds: float) -> None:
-    """Read one task from standard input and answer it on standard output."""
+    """Read one request from standard input and write its result to standard output."""
     answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a parser prints is no answer
+    os.dup2(2, 1)  # output of a parser must not corrupt the result
     _bound(seconds)
-    task: LoadRequest = pickle.load(sys.stdin.buffer)  # noqa: S301  from the service that started this process
-    for piece in load_in_pieces(task):
+    request: LoadRequest = pickle.load(sys.stdin.buffer)  # noqa: S301  from the service that started this process
+    for piece in load_in_pieces(request):
         raw = pickle.dumps(piece)
         answer.write(len(raw).to_bytes(8, "big") + raw)
     answer.close()
 
 
-def load_in_pieces(task: LoadRequest) -> Iterator[tuple[str, Any]]:
-    """The pieces of the answer to a task."""
+def load_in_pieces(request: LoadRequest) -> Iterator[tuple[str, Any]]:
+    """Check the requested bundle and yield the result in pieces."""
     try:
-        checked = check_files(task.files, allowed_outside=task.allowed_outside)
-        if task.guarded:
-            active = None if task.active is None else _files(task.active)
-            yield "guarded", require_cases_pass(assemble_bundle(_files(task.files), checked, None), active)
+        checked = check_files(request.files, allowed_outside=request.allowed_outside)
+        if request.guarded:
+            active = None if request.active is None else _files(request.active)
+            yield "guarded", require_cases_pass(assemble_bundle(_files(request.files), checked, None), active)
     except BundleError as error:
         yield "refused", (error.why, error.problems)
         return
@@ -112,8 +94,8 @@ def load_in_pieces(task: LoadRequest) -> Iterator[tuple[str, Any]]:
     for version in checked.parts.tools:
         yield "version", version
     for tool in checked.tools:
-        guards, written = _as_json(tool.guards, bodies), _as_json(tool.written, bodies)
-        yield "tool", replace(tool, guards=guards, written=written)
+        guards, everything = _as_json(tool.guards, bodies), _as_json(tool.everything, bodies)
+        yield "tool", replace(tool, guards=guards, everything=everything)
     policies = iter(checked.policies.items())
     while some := list(islice(policies, _AT_A_TIME)):
         yield "policies", some
@@ -128,7 +110,7 @@ def _files(files: Mapping[str, bytes]) -> BundleFiles:
 
 
 def _bodies(checked: CheckedBundle) -> dict[str, str]:
-    """Each policy as the engine's JSON, without its id; a long chain has none, because it is nested too deep for it."""
+    """Each policy as the engine's JSON, without its id. A long chain is nested too deep for JSON and is left out."""
     bodies: dict[str, str] = {}
     for name, source in checked.policies.items():
         try:
@@ -140,7 +122,7 @@ def _bodies(checked: CheckedBundle) -> dict[str, str]:
 
 
 def _as_json(written: PolicySetSource, bodies: Mapping[str, str]) -> PolicySetSource:
-    """A set as JSON where the engine takes it so, which it then can without holding up anybody; else as it was."""
+    """A set as JSON if the engine accepts it, because JSON is parsed without the interpreter lock; else unchanged."""
     if isinstance(written, str) or not written or written.keys() - bodies.keys():
         return written
     inner = ",".join(f"{json.dumps(name)}:{bodies[name]}" for name in written)
@@ -154,7 +136,7 @@ def _as_json(written: PolicySetSource, bodies: Mapping[str, str]) -> PolicySetSo
 
 def _bound(seconds: float) -> None:
     try:
-        import resource  # not on every system
+        import resource  # not available on every system
     except ImportError:
         return
     os.nice(_NICE)
@@ -165,14 +147,14 @@ def _bound(seconds: float) -> None:
 
 
 SMALL_BYTES: Final = 32 * 1024
-"""Rules, manifests and cases up to this are checked in a thread: about 100 policies, some 0.3 s; a process takes
-longer to start than that."""
+"""Rules, manifests and cases up to this size are checked in a thread: about 100 policies in 0.3 s, which is less than
+a subprocess takes to start."""
 
 MAX_LOAD_S: Final = 180.0
-"""For one bundle. The largest that is allowed (10,000 policies) takes about 30 on an idle core."""
+"""For one bundle. The largest allowed (10,000 policies) takes about 30 on an idle core."""
 
-_BREATH_S: Final = 0.0005  # between two pieces: whoever waits for the interpreter has it
-_SWITCH_S: Final = 0.0005  # a thread is asked for the interpreter after this, not after the usual 5 ms
+_PAUSE_S: Final = 0.0005  # sleep between two pieces, so that other threads get the interpreter
+_SWITCH_S: Final = 0.0005  # switch interval while loading; Python's default is 5 ms
 _BEGIN: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from policy_service.pap.subprocess_loader import main; main(float(sys.argv[2]))"
@@ -181,19 +163,19 @@ _KEPT: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 
 
 class LoaderFailedError(BundleError):
-    """The process that read the bundle ended or took too long. It may do better at the next look."""
+    """The subprocess that checked the bundle ended or took too long. The next attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredCases:
-    """Which cases a candidate has to pass beside its own: those of the bundle in force, if there is one."""
+    """The cases a candidate must pass: its own, and those of the active bundle if there is one."""
 
     active: BundleFiles | None
 
 
 @dataclass
 class BundleLoader:
-    """Prepares bundles for one service; from any thread, one at a time each. Closing it ends what goes on."""
+    """Loads bundles for one service, from any thread. Closing it ends running loads."""
 
     outside: Allowlist | None = None
     small_bytes: int = SMALL_BYTES
@@ -205,11 +187,11 @@ class BundleLoader:
     def prepare(
         self, source: BundleFiles, cases: RequiredCases | None = None
     ) -> tuple[Bundle, CaseCheck | None]:
-        """The bundle, and how many cases it passed where they were asked for. Blocks; belongs in a thread.
+        """The bundle, and how many cases it passed if cases are required. Blocks; belongs in a thread.
 
         Raises:
-            BundleError: everything that is wrong with it; it does not pass its cases; or reading it took too long or
-                ended the process that read it.
+            BundleError: all problems of it; it does not pass its cases; or checking it took too long or ended the
+                subprocess.
         """
         held = (
             source.files if cases is None or cases.active is None else {**source.files, **cases.active.files}
@@ -218,19 +200,19 @@ class BundleLoader:
             len(raw) for name, raw in held.items() if name.endswith((".cedar", ".json", ".yaml", ".yml"))
         )
         if weight <= self.small_bytes:
-            return self._here(source, cases)
-        return self._apart(source, cases)
+            return self._in_thread(source, cases)
+        return self._in_subprocess(source, cases)
 
     def close(self) -> None:
-        """End every process that still reads."""
+        """End every running subprocess."""
         with self._lock:
             self._closed = True
             for process in self._running:
                 process.kill()
 
-    def _here(self, source: BundleFiles, cases: RequiredCases | None) -> tuple[Bundle, CaseCheck | None]:
-        with _others_first():
-            bundle = assemble_bundle(source, check_files(source.files, self.outside), self.outside, _breathe)
+    def _in_thread(self, source: BundleFiles, cases: RequiredCases | None) -> tuple[Bundle, CaseCheck | None]:
+        with _yielding_threads():
+            bundle = assemble_bundle(source, check_files(source.files, self.outside), self.outside, _pause)
             if cases is None:
                 return bundle, None
             try:
@@ -239,44 +221,44 @@ class BundleLoader:
                 bundle.close()
                 raise
 
-    def _apart(self, source: BundleFiles, cases: RequiredCases | None) -> tuple[Bundle, CaseCheck | None]:
+    def _in_subprocess(
+        self, source: BundleFiles, cases: RequiredCases | None
+    ) -> tuple[Bundle, CaseCheck | None]:
         active = None if cases is None or cases.active is None else dict(cases.active.files)
-        task = LoadRequest(dict(source.files), self.outside is not None, cases is not None, active)
-        answer = LoadResponse()
-        said = self._ask(task)
-        with _others_first():
-            for piece in _frames(said):
-                answer.take(pickle.loads(piece))  # noqa: S301  our own process, over a pipe nobody else has
-                _breathe()
-            if answer.refused is not None:
-                raise answer.refused
-            if (checked := answer.checked()) is None:
-                raise _ended("the process that read it answered nothing")
-            return assemble_bundle(source, checked, self.outside, _breathe), answer.guarded
+        request = LoadRequest(dict(source.files), self.outside is not None, cases is not None, active)
+        raw = self._run(request)
+        pieces: defaultdict[str, list[Any]] = defaultdict(list)
+        with _yielding_threads():
+            for frame in _frames(raw):
+                kind, value = pickle.loads(frame)  # noqa: S301  from our own subprocess, over a private pipe
+                pieces[kind].append(value)
+                _pause()
+            bundle = assemble_bundle(source, _assembled(pieces), self.outside, _pause)
+            return bundle, next(iter(pieces["guarded"]), None)
 
-    def _ask(self, task: LoadRequest) -> bytes:
+    def _run(self, request: LoadRequest) -> bytes:
         process = self._start()
         try:
-            said, _ = process.communicate(pickle.dumps(task), timeout=self.max_seconds)
+            raw, _ = process.communicate(pickle.dumps(request), timeout=self.max_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise _ended(
+            raise _failed(
                 f"reading it took longer than {self.max_seconds:g} seconds; make it smaller"
             ) from None
         finally:
             with self._lock:
                 self._running.discard(process)
         if process.returncode != 0:
-            raise _ended(
-                f"the process that read it ended ({_how(process.returncode)}); make it smaller or simpler"
+            raise _failed(
+                f"the process that read it ended ({_exit_text(process.returncode)}); make it smaller or simpler"
             )
-        return said
+        return raw
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
-                raise _ended("the service is stopping")
+                raise _failed("the service is stopping")
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BEGIN, json.dumps(sys.path), str(self.max_seconds)],
                 stdin=subprocess.PIPE,
@@ -288,11 +270,11 @@ class BundleLoader:
             return process
 
 
-def _ended(why: str) -> LoaderFailedError:
+def _failed(why: str) -> LoaderFailedError:
     return LoaderFailedError([Problem("bundle", None, f"the bundle could not be read: {why}")])
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -301,23 +283,21 @@ def _how(code: int) -> str:
         return f"signal {-code}"
 
 
-def _frames(said: bytes) -> Iterator[memoryview]:
-    at, whole = 0, memoryview(said)
-    while at < len(said):
+def _frames(raw: bytes) -> Iterator[memoryview]:
+    at, whole = 0, memoryview(raw)
+    while at < len(raw):
         size = int.from_bytes(whole[at : at + 8], "big")
         yield whole[at + 8 : at + 8 + size]
         at += 8 + size
 
 
-def _breathe() -> None:
-    time.sleep(_BREATH_S)
+def _pause() -> None:
+    time.sleep(_PAUSE_S)
 
 
 @contextmanager
-def _others_first() -> Iterator[None]:
-    """Within it, threads give way sooner and nothing is collected: a collection stands still with every thread, for as
-    long as all that the service holds is large.
-    """
+def _yielding_threads() -> Iterator[None]:
+    """Shorten the switch interval and pause garbage collection, which would stop all threads in a large heap."""
     with _Switches.lock:
         if _Switches.preparing == 0:
             _Switches.before = sys.getswitchinterval(), gc.isenabled()
@@ -337,7 +317,7 @@ def _others_first() -> Iterator[None]:
 
 
 class _Switches:
-    """How many threads prepare: the interpreter's switches are the whole process's, so the last one sets them back."""
+    """The number of loading threads. These settings are global to the process, so the last thread restores them."""
 
     lock = threading.Lock()
     preparing = 0

@@ -1,14 +1,14 @@
 """Decide one effect: release, review or deny, with the reasons (design section 4, "The rule").
 
-The steps, numbered as in the code; each that fails is a deny, and nothing after it is asked:
+The steps are numbered as in the code. A step that fails is a deny, and no later step runs:
 
-1. the tool is one the bundle holds, by name and digest (of one tool several versions may be in force); in dev one it
-   never held asks people instead
-2. the args fit its reviewed manifest; the resource follows from them
-3. the facts are there, fresh, and of this bundle
-4. the engine is asked, guards and gates, with schema and entities; every error is read
-5. what guards and gates say is put together by one table
-6. what Cedar cannot weigh asks people, unless one satisfied permit names every such field present
+1. The bundle holds the tool, by name and digest; several versions of a tool may be in force. In dev, a tool the bundle
+   never held asks people instead.
+2. The args fit the reviewed manifest; the resource follows from them.
+3. The facts are present, fresh, and of this bundle.
+4. The engine evaluates guards and gates, with schema and entities. Every error is read.
+5. One table combines the answers of guards and gates.
+6. Fields Cedar cannot evaluate ask people, unless one satisfied permit names every such field present.
 
 The table of step 5:
 
@@ -18,11 +18,11 @@ deny                            | any         | deny: a gate never turns a plain
 allow                           | none        | release
 allow                           | some        | review: every gate that fired must be met
 
-Values of args are quoted in a reason only where the manifest's own check does it; what the engine said in an error goes
-to the operator, not there; text an author wrote (`@doc`, `@title`) is passed on as it is.
+A reason quotes values of args only where the manifest's own check does. Engine errors go to the operator, never into a
+reason. Text an author wrote (`@doc`, `@title`) is passed on unchanged.
 
-Pure: no clock, no IO. For bad input it answers and never raises. The cost is one engine call on prepared
-handles, and a second where a gate fired.
+Pure: no clock, no IO. Bad input yields an answer, never an exception. The cost is one engine call on prepared
+handles, and a second when a gate fired.
 """
 
 from __future__ import annotations
@@ -38,24 +38,22 @@ from countersign.contract import ContractError, DenyCode, Resource, Verdict, man
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError, PolicyRequest
-from policy_service.pdp.cedar import (
-    CedarAnswer,
-    CedarRequest,
-    build_entities,
-    build_request,
-    entities_json,
-    evaluate_policies,
-    failed_policy_ids,
-    missing_facts,
-)
 from policy_service.pdp.rules import (
     DEV,
     UNKNOWN_TOOL,
     UNKNOWN_TOOL_GATE,
     UNSEEN,
     UNSEEN_GATE,
+    CedarAnswer,
+    CedarRequest,
     Rules,
     ToolRules,
+    build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
+    failed_policy_ids,
+    missing_facts,
 )
 
 
@@ -70,7 +68,7 @@ class RulesOutcome:
 
 
 def combine_outcome(guards: CedarAnswer, fired: frozenset[str]) -> RulesOutcome:
-    """Put together what the guards say and which gates fired."""
+    """The table of step 5."""
     if guards.errors:
         return RulesOutcome(Verdict.DENY, frozenset(), errors=guards.errors)
     if not guards.allowed:
@@ -81,10 +79,10 @@ def combine_outcome(guards: CedarAnswer, fired: frozenset[str]) -> RulesOutcome:
 
 
 def evaluate_rules(tool: ToolRules, request: CedarRequest, entities: Entities) -> RulesOutcome:
-    """Ask guards and gates, in one engine call where one tells both apart.
+    """Evaluate guards and gates, in one engine call where possible.
 
-    Asked together they name every forbid that is satisfied, gates and plain ones, and every error. Only the
-    permits stay hidden when a gate fires, and then the guards are asked again by themselves.
+    Evaluated together they name every satisfied forbid, gates and plain ones, and every error. Only the permits are
+    hidden when a gate fires; then the guards are evaluated once more alone.
     """
     together = evaluate_policies(tool.everything, request, entities, tool.schema)
     fired = together.reasons & tool.gates
@@ -94,7 +92,7 @@ def evaluate_rules(tool: ToolRules, request: CedarRequest, entities: Entities) -
 
 
 def decide(rules: Rules, question: PolicyRequest) -> Decision:
-    """The decision of these rules on this question."""
+    """Decide one question by these rules."""
     current = rules.tools.get(question.tool)  # step 1
     if current is None:
         return _unknown(rules, question)
@@ -155,7 +153,7 @@ def _granted(rules: Rules, outcome: RulesOutcome, unseen: tuple[str, ...]) -> De
     determining = rules.in_order(outcome.determining)
     fired = [rules.policies[policy_id].gate for policy_id in rules.in_order(outcome.fired)]
     gates: tuple[Gate, ...] = tuple(gate for gate in fired if gate is not None)
-    # INVARIANT: a gate that fired is never lost on the way to the people it asks
+    # INVARIANT: a gate that fired is never dropped before it reaches the people it asks.
     if len(gates) != len(outcome.fired):
         errors = (f"gates fired that these rules do not hold: {sorted(outcome.fired)}",)
         return _deny(rules, policy_error_reasons(rules, errors), unseen=unseen, alarms=errors)
@@ -173,7 +171,7 @@ def _granted(rules: Rules, outcome: RulesOutcome, unseen: tuple[str, ...]) -> De
 
 
 def _named_by_a_permit(rules: Rules, determining: Sequence[str], unseen: tuple[str, ...]) -> bool:
-    """Whether one satisfied permit by itself names every unseen field present: two halves make no whole."""
+    """Whether a single satisfied permit names every unseen field present. Two permits do not add up."""
     return any(rules.policies[policy_id].unseen.issuperset(unseen) for policy_id in determining)
 
 
@@ -212,11 +210,10 @@ def _deny(
     )
 
 
-_SHOWN = 12  # digits of a digest, enough to tell two manifests apart by eye
+_SHOWN = 12  # digits of a digest, enough to distinguish two manifests by eye
 
 
 def unknown_tool_reason(question: PolicyRequest) -> Reason:
-    """The bundle has never heard of it."""
     tool = question.tool
     return Reason(
         DenyCode.UNKNOWN_TOOL.value,
@@ -227,37 +224,34 @@ def unknown_tool_reason(question: PolicyRequest) -> Reason:
 
 
 def tool_changed_reason(question: PolicyRequest, reviewed: str | None) -> Reason:
-    """The tool is not, or no longer, the one this effect was staged for."""
+    """The active manifest is not, or no longer, the one this effect was staged for."""
     tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
-    mend = (
-        f"put the reviewed manifest (GET {_route(tool)}) in place of "
-        f"tools/{manifest_file(tool)} beside your code, "
-        "check that the call still means what you want, and stage it anew"
+    advice = (
+        f"replace tools/{manifest_file(tool)} next to your code with the reviewed manifest (GET {_route(tool)}), "
+        "check that the call still means what you want, and stage it again"
         if reviewed is not None
         else f"if it should be there, the policy's owner puts tools/{manifest_file(tool)} back into the bundle "
-        "(`countersign tools export --tools MODULE` drafts it); then stage the call anew"
+        "(`countersign tools export --tools MODULE` drafts it); then stage the call again"
     )
     return Reason(
         DenyCode.TOOL_CHANGED.value,
         f"this effect was staged for the manifest {question.tool_digest[:_SHOWN]} of {question.tool!r}; "
         f"the active one {now}",
-        advice=mend,
+        advice=advice,
     )
 
 
 def invalid_args_reason(question: PolicyRequest, problem: str) -> Reason:
-    """The args do not fit the reviewed manifest."""
     return Reason(
         DenyCode.INVALID_ARGS.value,
         problem,
-        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle "
-        f"says what it takes (GET {_route(question.tool)})",
+        advice=f"correct the arguments and stage the call again: tools/{manifest_file(question.tool)} of the bundle "
+        f"describes them (GET {_route(question.tool)})",
     )
 
 
 def facts_unavailable_reason(problem: str) -> Reason:
-    """A fact the decision needs is not to be had."""
     return Reason(
         DenyCode.FACTS_UNAVAILABLE.value,
         problem,
@@ -267,7 +261,7 @@ def facts_unavailable_reason(problem: str) -> Reason:
 
 
 def policy_error_reasons(rules: Rules, errors: Sequence[str]) -> tuple[Reason, ...]:
-    """The policy could not be evaluated. One reason for each policy that is known to have failed."""
+    """One reason for each policy that is known to have failed."""
     failed = rules.in_order(failed_policy_ids(errors))
     return tuple(_policy_error(rules, policy_id) for policy_id in failed) or (_policy_error(rules, None),)
 
@@ -279,13 +273,13 @@ def _policy_error(rules: Rules, policy_id: str | None) -> Reason:
         DenyCode.POLICY_ERROR.value,
         f"{which} could not be evaluated for these arguments, and doubt is a no",
         policy=policy_id,
-        advice=f"the policy's owner has to mend {place} (the service's log says what failed, `policy-service check` "
+        advice=f"the policy's owner has to fix {place} (the service's log says what failed, `policy-service check` "
         "whether it loads); the same arguments will be denied until then",
     )
 
 
 def forbidden_reasons(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
-    """Plain forbids: nobody can lift them by approving."""
+    """Plain forbids; no approval lifts them."""
     return tuple(
         Reason(
             DenyCode.FORBIDDEN_BY_POLICY.value,
@@ -299,7 +293,7 @@ def forbidden_reasons(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, 
 
 
 def no_permit_reason(question: PolicyRequest, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
-    """Nothing permits it; says which permits were looked at, and the line that would."""
+    """Names the permits that were evaluated, and the line that would permit the call."""
     agent, name = question.agent, question.tool
     permits = ", ".join(f"{permit} ({rules.policies[permit].place})" for permit in tool.permits)
     looked_at = (

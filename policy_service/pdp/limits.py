@@ -1,8 +1,8 @@
-"""How much of a meter the rules leave, where that can be told from their text alone.
+"""The limit that the rules set on a meter, where their text alone shows it.
 
-A limit is told only of a forbid that can mean nothing else: open to every principal and resource, one condition, and
-that condition is a meter, or a meter and what the effect adds to it, against a number written in the policy. Whatever
-has another condition beside it, or compares otherwise, has no limit that a bar could draw, and none is told.
+Only a forbid with a single meaning counts: open to every principal and resource, with one condition. That condition
+compares a meter, or a meter plus what the effect adds, with a number written in the policy. Any other policy has no
+limit that a bar could show.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MeterLimit:
 
     @property
     def asks(self) -> bool:
-        """Whether people may still let it go."""
+        """Whether people may still release it."""
         return self.source.gate is not None
 
 
@@ -42,9 +42,9 @@ def find_limit(
     action: str,
     groups: frozenset[str],
 ) -> MeterLimit | None:
-    """The lowest limit on a meter for calls of one tool: one that forbids, before any that asks.
+    """The lowest limit on a meter for calls of one tool; one that forbids comes before any that asks.
 
-    ``field`` names the member of ``context.input`` the meter adds up; empty, it counts calls.
+    ``field`` names the member of ``context.input`` the meter sums. An empty field counts calls.
     """
     reachable = {action, *groups}
     found = [
@@ -61,7 +61,7 @@ def _tree(text: str) -> Mapping[str, Any] | None:
     try:
         (tree,) = json.loads(policies_to_json_str(text))["staticPolicies"].values()
     except (ValueError, RecursionError):
-        return None  # nested too deep for the engine's own JSON: no plain limit either
+        return None  # nested too deep for the engine's JSON
     return dict(tree)
 
 

@@ -1,9 +1,8 @@
-"""Who may do what people do here, as far as Cedar says: `Action::"approve"` on a review, `Action::"settle"` on a task,
-`Action::"stop"` on what is to be stopped; the principal is the person.
+"""Evaluate the bundle's rules about actions of people: approving a review, settling a task, stopping a tool.
 
-Rules kept here: the requester's side, and the groups a gate asks, are decided before and apart from it; a bundle
-without any rule about approving narrows nothing; with one, plain Cedar decides, and doubt is a no. A bundle without any
-rule about something else says nothing about it, and the caller must have a rule of its own.
+The principal is the person. Separation of duties and the groups of a gate are checked before this, elsewhere. A bundle
+without rules about approving does not narrow who may approve. With one, plain Cedar decides, and an error is a
+refusal. For any other action a bundle without rules gives no answer, and the caller must apply a rule of its own.
 """
 
 from __future__ import annotations
@@ -17,21 +16,23 @@ from policy_service.domain.decision import Reason
 from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.values import datetime_value
-from policy_service.pdp.cedar import (
+from policy_service.pdp.rules import (
     CedarAnswer,
     CedarRequest,
+    PeopleRules,
+    Rules,
+    agent_entity_json,
     build_entities,
     entity_json,
     entity_uid,
     evaluate_policies,
     person_entity_json,
 )
-from policy_service.pdp.rules import PeopleRules, Rules
 
 
 @dataclass(frozen=True, slots=True)
 class PersonFacts:
-    """A person who wants to vote, in the groups they are in now."""
+    """A person who wants to act, with their current groups."""
 
     person: str
     groups: frozenset[str]
@@ -59,10 +60,14 @@ class TaskFacts(ReviewFacts):
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """What is to be stopped, or to go on: an `agent` or a `tool` by name, or `everything`."""
+    """The target of a stop or restart: an `agent` or a `tool` by name, or `everything`."""
 
     what: Literal["agent", "tool", "everything"]
     name: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.what}:{self.name}" if self.name else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Permission:
 def check_approve_rules(
     rules: Rules, approver: PersonFacts, review: ReviewFacts, *, now: datetime, env: str = "production"
 ) -> Permission:
-    """Ask the bundle's rules about approving."""
+    """Evaluate the bundle's rules about approving; granted when it has none."""
     granted = check_people_rules(rules, APPROVE, approver, review, now=now, env=env)
     return Permission(True) if granted is None else granted
 
@@ -95,25 +100,24 @@ def check_people_rules(
     now: datetime,
     env: str = "production",
 ) -> Permission | None:
-    """Ask the bundle's rules about something people do; None when it has none."""
+    """Evaluate the bundle's rules about one action of people; None when it has none."""
     about = rules.people.get(action)
-    return None if about is None else _permission(rules, about, action, person, what, now, env)
-
-
-def _permission(
-    rules: Rules,
-    about: PeopleRules,
-    action: str,
-    who: PersonFacts,
-    what: ReviewFacts | StopFacts,
-    now: datetime,
-    env: str,
-) -> Permission:
-    answer = _ask(rules, about, action, who, what, now, env)
+    if about is None:
+        return None
+    context = {"assurance": person.assurance, "now": datetime_value(now), "env": env}
+    request = CedarRequest(
+        principal=entity_uid("User", person.person),
+        action=entity_uid("Action", action),
+        resource=entity_uid(
+            RESOURCE_TYPES[action], what.review_id if isinstance(what, ReviewFacts) else what.id
+        ),
+        context=json.dumps(context),
+    )
+    answer = _evaluate(about, request, _entities(rules, action, person, what))
     if answer.errors:
         text = (
-            f'the rules about Action::"{action}" could not be evaluated, and doubt is a no; the policy\'s owner mends '
-            "them (the service's log says which)"
+            f'the rules about Action::"{action}" could not be evaluated, and doubt is a no; the policy\'s owner has to '
+            "fix them (the service's log says which)"
         )
         return Permission(False, reason=Reason("policy_error", text), alarms=answer.errors)
     policies = rules.in_order(answer.reasons)
@@ -130,69 +134,34 @@ def _refusal(rules: Rules, action: str, forbids: tuple[str, ...]) -> Reason:
     return Reason("not_eligible", policy.doc or f"{policy.title} ({policy.place})", policy=policy.id)
 
 
-def _ask(
-    rules: Rules,
-    about: PeopleRules,
-    action: str,
-    approver: PersonFacts,
-    what: ReviewFacts | StopFacts,
-    now: datetime,
-    env: str,
-) -> CedarAnswer:
-    asked = (
-        _stop_entities(approver, what)
-        if isinstance(what, StopFacts)
-        else _entities(rules, action, approver, what)
-    )
-    context = {"assurance": approver.assurance, "now": datetime_value(now), "env": env}
-    request = CedarRequest(
-        principal=entity_uid("User", approver.person),
-        action=entity_uid("Action", action),
-        resource=entity_uid(RESOURCE_TYPES[action], _id_of(what)),
-        context=json.dumps(context),
-    )
+def _evaluate(about: PeopleRules, request: CedarRequest, entities: list[dict[str, Any]]) -> CedarAnswer:
     try:
-        entities = build_entities(asked, about.schema)
+        built = build_entities(entities, about.schema)
     except ValueError as error:
         return CedarAnswer(False, errors=(f"entities do not fit the schema: {error}",))
-    return evaluate_policies(about.policies, request, entities, about.schema)
+    return evaluate_policies(about.policies, request, built, about.schema)
 
 
-def _id_of(what: ReviewFacts | StopFacts) -> str:
-    if isinstance(what, ReviewFacts):
-        return what.review_id
-    return f"{what.what}:{what.name}" if what.name else what.what
-
-
-def _stop_entities(person: PersonFacts, what: StopFacts) -> list[dict[str, Any]]:
-    attributes = {"what": what.what, "name": what.name}
-    return [
-        person_entity_json(person.person, person.groups),
-        entity_json(entity_uid("Stop", _id_of(what)), attributes),
-    ]
-
-
-def _entities(rules: Rules, action: str, approver: PersonFacts, review: ReviewFacts) -> list[dict[str, Any]]:
-    agent = review.agent
-    agent_attributes: dict[str, Any] = {}
-    people = [person_entity_json(approver.person, approver.groups)]
-    if agent.owner is not None:
-        agent_attributes["owner"] = {"__entity": entity_uid("User", agent.owner)}
-        if agent.owner != approver.person:
-            people.append(person_entity_json(agent.owner, rules.groups_of(agent.owner)))
-    parents = [entity_uid("Role", role) for role in sorted(agent.roles)] + [
-        entity_uid("Group", team) for team in sorted(agent.teams)
-    ]
+def _entities(
+    rules: Rules, action: str, person: PersonFacts, what: ReviewFacts | StopFacts
+) -> list[dict[str, Any]]:
+    people = [person_entity_json(person.person, person.groups)]
+    if isinstance(what, StopFacts):
+        stop = entity_json(entity_uid("Stop", what.id), {"what": what.what, "name": what.name})
+        return [*people, stop]
+    agent = what.agent
+    if agent.owner is not None and agent.owner != person.person:
+        people.append(person_entity_json(agent.owner, rules.groups_of(agent.owner)))
     attributes = {
         "agent": {"__entity": entity_uid("Agent", agent.name)},
-        "tool": review.tool,
-        "risk": review.risk,
-        "gates": sorted(review.gates),
-        "opened_at": datetime_value(review.opened_at),
-        **({"kind": review.kind} if isinstance(review, TaskFacts) else {}),
+        "tool": what.tool,
+        "risk": what.risk,
+        "gates": sorted(what.gates),
+        "opened_at": datetime_value(what.opened_at),
+        **({"kind": what.kind} if isinstance(what, TaskFacts) else {}),
     }
     return [
         *people,
-        entity_json(entity_uid("Agent", agent.name), agent_attributes, parents),
-        entity_json(entity_uid(RESOURCE_TYPES[action], review.review_id), attributes),
+        agent_entity_json(agent, {}),
+        entity_json(entity_uid(RESOURCE_TYPES[action], what.review_id), attributes),
     ]

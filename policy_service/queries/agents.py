@@ -1,8 +1,7 @@
-"""Agents as people look at them: who they are, what they did lately, how fast, and what was refused.
+"""The list of agents and an agent's page: identity, newest effects, submission rate, denials.
 
-Rules: everybody who is signed in sees every agent, as they see every review. What is told of an agent is told of its
-newest effects, found by its index; counts are of those and say so, so a page of an agent with a million effects costs
-what one with ten costs.
+Everybody who is signed in sees every agent. A page reads the newest effects through an index and counts only
+those, so its cost does not grow with the agent's history.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.alarms import StopLine, actor_display_name
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, effect_sentence
+from policy_service.queries.effects import Piece, effect_sentence
 from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table
 from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 
-RECENT: Final = 50  # effects an agent's page tells of
+RECENT: Final = 50  # effects on an agent's page
 _HOURS: Final = 24
-_COUNTED: Final = 10_000  # submissions of a day; more than that reads "10,000+"
+_COUNTED: Final = 10_000  # submissions of a day; more are shown as "10,000+"
 _KEYS: Final = 50
 
 
@@ -45,12 +44,12 @@ class AgentLine:
     roles: tuple[str, ...]
     enrolled_at: datetime
     frozen_at: datetime | None
-    seen_at: datetime | None  # it submitted last
+    seen_at: datetime | None  # last submission
 
 
 @dataclass(frozen=True, slots=True)
 class AgentList:
-    """A page of agents, by name."""
+    """A page of agents ordered by name."""
 
     rows: tuple[AgentLine, ...]
     next_cursor: str | None = None
@@ -58,7 +57,7 @@ class AgentList:
 
 @dataclass(frozen=True, slots=True)
 class KeyLine:
-    """A key of an agent, and whether it proves anything now."""
+    """A key of an agent and its state."""
 
     kid: str
     added_at: datetime
@@ -69,7 +68,7 @@ class KeyLine:
 
 @dataclass(frozen=True, slots=True)
 class EffectLine:
-    """One of its newest effects; ``why`` where it was refused."""
+    """One of an agent's newest effects; ``why`` is the reason of a denial."""
 
     effect_id: str
     sentence: tuple[Piece, ...]
@@ -82,7 +81,7 @@ class EffectLine:
 
 @dataclass(frozen=True, slots=True)
 class AgentPage:
-    """An agent in full. ``hours`` are its submissions of the last day, the oldest hour first."""
+    """An agent in full. ``hours`` counts submissions for each of the last 24 hours, oldest first."""
 
     agent: AgentLine
     teams: tuple[str, ...]
@@ -102,7 +101,7 @@ async def agent_list(ctx: Context, cursor: str | None, limit: int) -> AgentList:
 
 
 async def agent_page(ctx: Context, name: str) -> AgentPage | None:
-    """One agent; None when nobody enrolled it."""
+    """One agent; None if it is not enrolled."""
     bundle, now = ctx.active.current, ctx.clock()
     return await ctx.db.read(lambda conn: _page(conn, bundle, name, now))
 
@@ -113,15 +112,15 @@ def _list(conn: Connection, bundle: Bundle, cursor: str | None, limit: int) -> A
         query = query.where(col(AgentRow.name) > cursor)
     found = rows(conn, AgentRow, query)
     shown = found[:limit]
-    seen = _seen(conn, [row.name for row in shown])
+    seen = _last_submissions(conn, [row.name for row in shown])
     return AgentList(
         tuple(_line(bundle, row, seen.get(row.name)) for row in shown),
         shown[-1].name if len(found) > limit else None,
     )
 
 
-def _seen(conn: Connection, names: Sequence[str]) -> dict[str, datetime | None]:
-    """When each of these submitted last: one look into an index for each, in one query."""
+def _last_submissions(conn: Connection, names: Sequence[str]) -> dict[str, datetime | None]:
+    """When each of these agents submitted last: one index lookup each, in one query."""
     mine, agent = table(TransactionRow).c, table(AgentRow).c
     newest = (
         select(mine.submitted_at).where(mine.agent == agent.name).order_by(mine.submitted_at.desc()).limit(1)
@@ -150,7 +149,7 @@ def _page(conn: Connection, bundle: Bundle, name: str, now: datetime) -> AgentPa
     hours, capped = _hours(conn, name, now)
     states = Counter(effect.state for effect in effects)
     return AgentPage(
-        agent=_line(bundle, row, _seen(conn, [name]).get(name)),
+        agent=_line(bundle, row, _last_submissions(conn, [name]).get(name)),
         teams=tuple(row.teams),
         frozen=_frozen(conn, bundle, row),
         keys=tuple(_key(key, now) for key in reversed(list_keys(conn, name)[-_KEYS:])),
@@ -182,7 +181,7 @@ def _key(key: AgentKeyRow, now: datetime) -> KeyLine:
 
 
 def _newest(conn: Connection, name: str) -> list[EffectRow]:
-    """Through its transactions: those have the index by agent and time, and each has an effect at least."""
+    """Found through its transactions, which have an index by agent and time."""
     newest = (
         select(col(TransactionRow.txn), col(TransactionRow.rev))
         .where(col(TransactionRow.agent) == name)
@@ -226,7 +225,7 @@ def _lines(
 def _why_denied(
     conn: Connection, denied: list[EffectRow], reviews: dict[tuple[str, int], ReviewRow]
 ) -> dict[tuple[str, int], str]:
-    """What policy or a person said; a person's word is the later one."""
+    """The reasons of the policy, replaced by a person's denial where there is one."""
     if not denied:
         return {}
     decisions = select(*table(DecisionRow).columns).where(
@@ -248,7 +247,7 @@ def _reasons(reasons: list[dict[str, Any]]) -> str:
 
 
 def _hours(conn: Connection, name: str, now: datetime) -> tuple[tuple[int, ...], bool]:
-    """Its submissions in each of the last hours."""
+    """Submissions in each of the last hours."""
     since = now - timedelta(hours=_HOURS)
     mine = (col(TransactionRow.agent) == name, col(TransactionRow.submitted_at) > since)
     query = select(col(TransactionRow.submitted_at)).where(*mine)
@@ -263,7 +262,7 @@ def _hours(conn: Connection, name: str, now: datetime) -> tuple[tuple[int, ...],
 
 
 def _decided_in(reviews: list[ReviewRow]) -> timedelta | None:
-    """The median of the questions people answered."""
+    """The median time until people decided."""
     took = [
         (review.settled_at - review.opened_at).total_seconds()
         for review in reviews

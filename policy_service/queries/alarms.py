@@ -1,8 +1,6 @@
-"""What every page says aloud: what is stopped, what was opened in an emergency, and that Slack is silent.
+"""Alarms shown on every page: emergency stops, break-glass releases, and Slack delivery failures.
 
-An opening is named until somebody has reviewed it. Whoever waits to be asked in Slack is told to look here.
-
-Asked with every page, so each answer is a few rows of an index of its own: nearly always none.
+Every page reads them, so each query uses an index that is almost always empty.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from policy_service.storage.slack_tables import SlackStatusRow, list_failing_pla
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 
 BREAK_GLASS_SHOWN_FOR: Final = timedelta(hours=24)
-"""How long every page names an opening by two people; one by a single person is named until it is reviewed."""
+"""How long an opening by two people is shown; one by a single person is shown until it is reviewed."""
 
 _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class StopLine:
-    """Something that is stopped: what, since when, by whom and why."""
+    """An emergency stop: its target, start, author and reason."""
 
     target: Target
     since: datetime
@@ -45,7 +43,7 @@ class StopLine:
 
 @dataclass(frozen=True, slots=True)
 class BreakGlassLine:
-    """An effect that went without the people its gates asked; ``task_id`` where somebody still owes it a review."""
+    """An effect released by break-glass. ``task_id`` is set while its review afterwards is open."""
 
     review_id: str
     tool: str
@@ -57,31 +55,27 @@ class BreakGlassLine:
 
 @dataclass(frozen=True, slots=True)
 class SlackLine:
-    """Slack takes nothing: since when, and by which code of Slack's."""
+    """A Slack outage: since when, and Slack's error code."""
 
     since: datetime
     error: str
-    places: tuple[str, ...] = ()  # only these channels take none; all of Slack where there are none
+    places: tuple[str, ...] = ()  # the failing channels; empty if all of Slack fails
 
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """All of it."""
-
     stops: tuple[StopLine, ...] = ()
     opened: tuple[BreakGlassLine, ...] = ()
     slack: SlackLine | None = None
 
 
 async def alarms(ctx: Context) -> Alarms:
-    """What is to be said now."""
-    bundle, now = ctx.active.current, ctx.clock()
-    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, ctx.settings.slack, now))
+    bundle, now, slack = ctx.active.current, ctx.clock(), ctx.settings.slack
 
+    def read(conn: Connection) -> Alarms:
+        return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
 
-def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: datetime) -> Alarms:
-    """What is to be said at this moment."""
-    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
+    return await ctx.db.read(read)
 
 
 def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
@@ -90,11 +84,11 @@ def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
         return None
     if row.since is not None and row.failures >= UNHEALTHY_FAILURES:
         return SlackLine(row.since, row.last_error or "")
-    return _shut(conn)
+    return _failing_channels(conn)
 
 
-def _shut(conn: Connection) -> SlackLine | None:
-    """Channels that take nothing while something waits for them."""
+def _failing_channels(conn: Connection) -> SlackLine | None:
+    """Channels that refuse messages while some are waiting for them."""
     found = list_failing_places(conn, UNHEALTHY_FAILURES)
     if not found or found[0].since is None:
         return None
@@ -124,7 +118,7 @@ def _stops(conn: Connection, bundle: Bundle) -> list[StopLine]:
 
 
 def actor_display_name(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
-    """An actor of the log, for people."""
+    """The display name of an actor of the audit log."""
     kind, _, name = actor.partition(":")
     if kind == "person":
         return bundle.directory.name_of(name) or names.get(name) or name
@@ -132,7 +126,7 @@ def actor_display_name(bundle: Bundle, actor: str, names: dict[str, str]) -> str
 
 
 def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
-    owed = _owed(conn)
+    owed = _open_break_glass_reviews(conn)
     lately = (
         select(*table(ReviewRow).columns)
         .where(
@@ -145,8 +139,8 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     found = {review.review_id: review for review in rows(conn, ReviewRow, lately)}
     reviewed = _reviewed(conn, [review.effect_id for review in found.values()])
     shown = {key: review for key, review in found.items() if (review.effect_id, review.rev) not in reviewed}
-    shown |= {review.review_id: review for review in _reviews_of(conn, list(owed))}
-    signed = _signed(conn, list(shown))
+    shown |= {review.review_id: review for review in select_at_revisions(conn, ReviewRow, "effect_id", owed)}
+    signed = _signer_names(conn, list(shown))
     return [
         BreakGlassLine(
             review.review_id,
@@ -160,8 +154,8 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     ]
 
 
-def _owed(conn: Connection) -> dict[tuple[str, int], str]:
-    """Open reviews-afterwards, by the effect and revision they are about."""
+def _open_break_glass_reviews(conn: Connection) -> dict[tuple[str, int], str]:
+    """Open break-glass reviews by effect and revision."""
     query = (
         select(col(TaskRow.effect_id), col(TaskRow.rev), col(TaskRow.task_id))
         .where(col(TaskRow.kind) == TaskKind.BREAK_GLASS_REVIEW.value, col(TaskRow.state) == "open")
@@ -180,13 +174,7 @@ def _reviewed(conn: Connection, effect_ids: list[str]) -> set[tuple[str, int]]:
     return {(effect_id, rev) for effect_id, rev in conn.execute(query)} if effect_ids else set()
 
 
-def _reviews_of(conn: Connection, effects: list[tuple[str, int]]) -> list[ReviewRow]:
-    if not effects:
-        return []
-    return select_at_revisions(conn, ReviewRow, "effect_id", effects)
-
-
-def _signed(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:
+def _signer_names(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:
     if not review_ids:
         return {}
     query = (

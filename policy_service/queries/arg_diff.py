@@ -1,4 +1,4 @@
-"""What changed between the bytes a person read and the bytes that stand now."""
+"""Differences between the arguments a person read and the current ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 from countersign.contract import JSON, ErrorCode, canonicalize, pointer_to
 from policy_service.errors import ConflictError
 from policy_service.queries import repository
-from policy_service.queries.effect_text import hidden_text, is_hidden
-from policy_service.queries.effects import args_of
+from policy_service.queries.effects import args_of, hidden_text, is_hidden
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_models import ArgChange
 from policy_service.storage.tables import EffectRow
@@ -21,17 +20,17 @@ _ABSENT = "(absent)"
 def stale_review(
     conn: Connection, read: Snapshot, effect: EffectRow, rev: int, undone: str = "your vote was not counted"
 ) -> ConflictError:
-    """409: what did not happen, with the difference to what stands now. ``rev``: the revision that was read."""
+    """409 stale_review with the difference to the newest revision. ``rev`` is the revision that was read."""
     head = repository.require_transaction(conn, read.transaction.txn)
-    stands = head.find(effect.effect_id)
-    review = head.review_of(stands) if stands is not None else None
+    current = head.find(effect.effect_id)
+    review = head.review_of(current) if current is not None else None
     return ConflictError(
-        f"{undone}: what you read is not what stands now (revision {head.transaction.rev})",
+        f"{undone}: it has changed since you read it (revision {head.transaction.rev} is the newest)",
         code=ErrorCode.STALE_REVIEW,
         rev=head.transaction.rev,
         read_rev=rev,
         review_id=review.review_id if review is not None else read_review_id(read, effect),
-        changed=diff_effects(effect, stands),
+        changed=diff_effects(effect, current),
         undone=undone,
     )
 
@@ -43,7 +42,7 @@ def read_review_id(read: Snapshot, effect: EffectRow) -> str:
 
 
 def diff_effects(read: EffectRow, now: EffectRow | None) -> list[dict[str, str]]:
-    """Argument by argument, in canonical JSON; an effect that is gone differs in all. Secrets stay hidden."""
+    """The changed arguments in canonical JSON. All of them if the effect was removed; secrets stay hidden."""
     secret = [*read.secret, *([] if now is None else now.secret)]
     changes = diff_args(args_of(read), {} if now is None else args_of(now), secret)
     return [{"name": change.name, "read": change.read, "now": change.now} for change in changes]
@@ -55,7 +54,7 @@ def diff_args(
     secret: Sequence[str],
     recipients: Collection[str] = (),
 ) -> tuple[ArgChange, ...]:
-    """The arguments that differ, in the order they stand. `recipients` are pointers."""
+    """The arguments that differ, in order; `recipients` are pointers."""
     return tuple(
         ArgChange(
             name, _shown(then, name, secret), _shown(today, name, secret), pointer_to(name) in recipients
@@ -66,7 +65,7 @@ def diff_args(
 
 
 def _text(args: Mapping[str, JSON], name: str) -> bytes | None:
-    """A value as it is compared: to Python 1 and true are equal, to a person and to policy they are not."""
+    """Canonical bytes for comparison: in Python 1 == True, but policies and people distinguish them."""
     return canonicalize(args[name]) if name in args else None
 
 

@@ -1,8 +1,7 @@
-"""The audit log as callers read it: an agent sees the rows of its own transactions, a person sees and searches all.
+"""Reading the audit log: agents read rows of their own transactions; people read and search all rows.
 
-Rules: a line holds ids and codes, and no argument of an agent's. A page is read by index: by the transaction's key
-for an agent, by the narrowest one that a search names for a person. It looks through so many lines at most and says
-how far it looked, so no question reads the whole log. What happens now comes from the feed.
+Rows hold ids and codes, never arguments. A page uses one index and scans a bounded number of rows; it reports
+how far it scanned.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.storage.types import parse_stored_json
 
-_MAX_PAGE_SCAN = 2_000  # lines of a page; that many look-ups by key are a few milliseconds
+_MAX_PAGE_SCAN = 2_000  # rows scanned for one page; a few milliseconds
 
 
 @dataclass(frozen=True)
 class AuditReader:
-    """Who reads the log: an agent, or a signed-in person (None)."""
+    """The reader: an agent, or a signed-in person (None)."""
 
     caller: Caller | None
 
 
 async def audit_page(ctx: Context, who: AuditReader, after: int, limit: int) -> wire.AuditPage:
-    """Rows after an index, by index: at most ``limit``, and fewer where many lines are others'."""
+    """Rows after an index: at most ``limit``, fewer if many rows belong to other agents."""
     found, reached = await ctx.db.read(lambda conn: _after(conn, who, after, limit + 1))
     shown = tuple(_row(row) for row in found[:limit])
     return wire.AuditPage(rows=shown, next=shown[-1].index if len(found) > limit else reached)
@@ -48,14 +47,14 @@ async def audit_page(ctx: Context, who: AuditReader, after: int, limit: int) -> 
 async def wait_for_events(
     ctx: Context, who: AuditReader, index: int, seconds: float
 ) -> tuple[list[wire.Event], int]:
-    """Events after an index as soon as there are some, and how far was looked; none when the time is up."""
+    """Events after an index as soon as there are any, and the index reached; none on timeout."""
     topic = EVERYTHING if who.caller is None else party_topic(who.caller.agent)
     found, reached = await ctx.feed.follow(index, seconds, topic)
     return [_event(event) for event in found], reached
 
 
 def _after(conn: Connection, who: AuditReader, after: int, limit: int) -> tuple[list[AuditRow], int | None]:
-    """The rows, and where their lines end if the log goes on there."""
+    """The rows, and the last scanned index if the log continues after it."""
     line = table(AuditRow).c
     query = select(*line).where(line.idx > after).order_by(line.idx).limit(limit)
     if who.caller is None:
@@ -65,15 +64,16 @@ def _after(conn: Connection, who: AuditReader, after: int, limit: int) -> tuple[
     if beyond is not None:
         query = query.where(line.idx < beyond)
     row, agent = table(TransactionRow).c, who.caller.agent
-    # one value for a line, not EXISTS: a planner may turn that round and begin with all the agent ever had
+    # a scalar subquery, not EXISTS: a planner may turn EXISTS into a join over all the agent's transactions
     mine = select(row.txn).where(row.txn == line.txn, or_(row.agent == agent, row.aud == agent)).limit(1)
     query = query.where(mine.scalar_subquery().is_not(None))
     return rows(conn, AuditRow, query), None if beyond is None else beyond - 1
 
 
 def rows_of_effect(conn: Connection, effect: EffectRow, most: int) -> list[AuditRow]:
-    """The rows of one effect at its revision, and those of its transaction as a whole, in the order they were written;
-    where there are more than ``most``, the newest."""
+    """The rows of an effect at its revision and of its transaction, oldest first; the newest ``most`` of
+    them.
+    """
     line = table(AuditRow).c
     mine = or_(line.effect_id.is_(None), line.effect_id == effect.effect_id)
     where = (line.txn == effect.txn, or_(line.rev == effect.rev, line.rev.is_(None)), mine)
@@ -107,19 +107,19 @@ def _event(event: Event) -> wire.Event:
     )
 
 
-MAX_SEARCHED: Final = 5_000  # lines of an index, for what it does not hold; some ten milliseconds
+MAX_SEARCHED: Final = 5_000  # index entries scanned for one page; about ten milliseconds
 _EXPORTED_AT_ONCE: Final = 500
 _MICROSECONDS: Final = 1_000_000
-_BY_PEOPLE: Final = text("substr(actor, 1, 7) = 'person:'")  # as the index says it
+_BY_PEOPLE: Final = text("substr(actor, 1, 7) = 'person:'")  # the condition of the partial index
 _ID_CHARS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class LogSearch:
-    """What is searched for; what is empty is not asked."""
+    """Search conditions; empty ones do not filter."""
 
     agent: str = ""
-    about: str = ""  # an effect's id or a transaction's
+    about: str = ""  # an effect id or a transaction id
     kind: str = ""
     person: str = ""  # iss|sub
     since: datetime | None = None
@@ -128,7 +128,7 @@ class LogSearch:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of the log, for people and in full."""
+    """A row of the audit log for people."""
 
     index: int
     at: datetime
@@ -143,7 +143,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """A page of lines; ``next_cursor`` leads on, and ``looked_back_to`` is set where the page ends before its place."""
+    """A page of rows. ``looked_back_to`` is set if the scan stopped at its limit."""
 
     rows: tuple[LogLine, ...]
     next_cursor: str | None = None
@@ -151,17 +151,17 @@ class LogPage:
 
 
 async def search_log(ctx: Context, wanted: LogSearch, cursor: str | None, limit: int) -> LogPage:
-    """A page of the lines that fit.
+    """A page of matching rows, newest first.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     _require_cursor(cursor)
     return await ctx.db.read(lambda conn: _search(conn, ctx, wanted, cursor, limit))
 
 
 async def export_lines(ctx: Context, wanted: LogSearch) -> AsyncIterator[LogLine]:
-    """Every line that fits, the newest first, read by page: no connection is held between two."""
+    """Every matching row, newest first, read in pages, so that no connection is held in between."""
     cursor: str | None = None
     while True:
         page = await search_log(ctx, wanted, cursor, _EXPORTED_AT_ONCE)
@@ -179,31 +179,31 @@ def _require_cursor(cursor: str | None) -> None:
 
 def _search(conn: Connection, ctx: Context, wanted: LogSearch, cursor: str | None, limit: int) -> LogPage:
     lines: Table = table(AuditRow)
-    along, beside = _split(conn, wanted)
-    stretch = select(lines).where(*along, *_between(wanted, cursor))
+    indexed, filters = _split(conn, wanted)
+    stretch = select(lines).where(*indexed, *_between(wanted, cursor))
     stretch = stretch.order_by(lines.c.audit_id.desc()).limit(MAX_SEARCHED)
-    if beside:
+    if filters:
         near = stretch.subquery("near")
-        fitting = [near.c[column] == value for column, value in beside]
+        fitting = [near.c[column] == value for column, value in filters]
         found = rows(
             conn, AuditRow, select(near).where(*fitting).order_by(near.c.audit_id.desc()).limit(limit + 1)
         )
     else:
         found = rows(conn, AuditRow, stretch.limit(limit + 1))
     shown = [row for row in found[:limit] if row.idx is not None]
-    told = tuple(_lines(conn, ctx, shown))
+    lines_shown = tuple(_lines(conn, ctx, shown))
     if len(found) > limit:
-        return LogPage(told, found[limit - 1].audit_id)
-    end = _end_of(conn, along, wanted, cursor) if beside else None
-    return LogPage(told, *end) if end is not None else LogPage(told)
+        return LogPage(lines_shown, found[limit - 1].audit_id)
+    end = _end_of(conn, indexed, wanted, cursor) if filters else None
+    return LogPage(lines_shown, *end) if end is not None else LogPage(lines_shown)
 
 
 def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool]], list[tuple[str, str]]]:
-    """The conditions one index keeps together, and those that are looked for along it."""
+    """The conditions served by one index, and those checked on the rows it yields."""
     row = table(AuditRow).c
     asked: list[tuple[str, str]] = []
     if wanted.about:
-        # of live effects there is only the log
+        # live effects exist only in the log, not in the tables
         known = select(row.txn).where(row.txn == wanted.about).limit(1)
         asked.append(("effect_id" if conn.execute(known).scalar() is None else "txn", wanted.about))
     if wanted.person:
@@ -215,14 +215,14 @@ def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool
     if not asked:
         return [], []
     column, value = asked[0]
-    along: list[ColumnElement[bool]] = [row[column] == value]
+    indexed: list[ColumnElement[bool]] = [row[column] == value]
     if column == "actor":
-        along.append(_BY_PEOPLE)  # type: ignore[arg-type]
-    return along, asked[1:]
+        indexed.append(_BY_PEOPLE)  # type: ignore[arg-type]
+    return indexed, asked[1:]
 
 
 def _between(wanted: LogSearch, cursor: str | None) -> list[ColumnElement[bool]]:
-    """A line's id begins with the microsecond it was written at, so a time is a place in every index."""
+    """A row id begins with its time in microseconds, so a time is a position in every index."""
     row = table(AuditRow).c
     found = [] if wanted.since is None else [row.audit_id >= _first_id(wanted.since)]
     ends = [
@@ -236,11 +236,11 @@ def _first_id(at: datetime) -> str:
 
 
 def _end_of(
-    conn: Connection, along: list[ColumnElement[bool]], wanted: LogSearch, cursor: str | None
+    conn: Connection, indexed: list[ColumnElement[bool]], wanted: LogSearch, cursor: str | None
 ) -> tuple[str, datetime] | None:
-    """Where the looking stopped, if the stretch goes on there."""
+    """Where the scan stopped, if matching rows may follow."""
     row = table(AuditRow).c
-    last = select(row.audit_id, row.at).where(*along, *_between(wanted, cursor))
+    last = select(row.audit_id, row.at).where(*indexed, *_between(wanted, cursor))
     found = conn.execute(last.order_by(row.audit_id.desc()).offset(MAX_SEARCHED - 1).limit(2)).all()
     return (found[0].audit_id, found[0].at) if len(found) > 1 else None
 
@@ -273,5 +273,5 @@ def _record(row: AuditRow) -> bytes:
 
 
 def export_line(line: LogLine) -> bytes:
-    """A line of an export: its index, and the record the index is of."""
+    """One line of an export: the index and the indexed record."""
     return canonicalize({"index": line.index, "record": parse_stored_json(line.record)})

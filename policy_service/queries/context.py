@@ -1,4 +1,4 @@
-"""The context of every query and verb: database, active bundle, signer, settings, feed and epoch."""
+"""The dependencies of every query and verb: database, active bundle, signer, settings, feed and epoch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policy_service.audit.feed import Feed
-from policy_service.pap.active_bundle import ActiveBundle
-from policy_service.pap.candidate import Candidate
+from policy_service.pap.active_bundle import ActiveBundle, Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit_of_work import Clock, utc_now
@@ -16,29 +15,29 @@ from policy_service.tokens.keys import Signer
 
 
 class RefreshSignal:
-    """Who asks never waits; who looks waits here until somebody has asked."""
+    """Requests the bundle refresher to run. Requests never block; several requests cause one refresh."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """There may be something new."""
+        """Request a refresh."""
         self._asked.set()
 
     @property
     def asked(self) -> bool:
-        """Whether a look is still to come."""
+        """Whether a requested refresh has not started yet."""
         return self._asked.is_set()
 
     async def wait(self) -> None:
-        """Until somebody has asked; what is asked from now on is another look."""
+        """Wait for a request and clear it."""
         await self._asked.wait()
         self._asked.clear()
 
 
 @dataclass(frozen=True)
 class Context:
-    """The rooms of one running service."""
+    """Dependencies of one running service."""
 
     db: Database
     active: ActiveBundle
@@ -46,6 +45,6 @@ class Context:
     settings: Settings
     feed: Feed
     epoch: Callable[[], int]
-    candidate: Candidate | None = None  # a bundle in shadow; nothing that decides asks it
-    clock: Clock = utc_now  # between units; inside one, its own `now` counts
+    candidate: Candidate | None = None  # a bundle in shadow; it takes part in no decision
+    clock: Clock = utc_now  # outside database transactions; inside one use `tx.now`
     looks: RefreshSignal = field(default_factory=RefreshSignal)

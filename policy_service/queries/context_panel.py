@@ -1,10 +1,11 @@
-"""The context panel of a review: precedents, meters and the redemption, as values and how they are read.
+"""The context panel of a review: precedents, meters and the redemption.
 
-None of it is signed: it is what the service itself remembers, for people to weigh. Rules: before means asked earlier
-than the effect itself, so the page of a settled review keeps showing what its voters could see. However much there ever
-was, so many rows are looked through at most, by an index. A value that is secret in either effect, or by the manifest
-of today, is hidden in both. The figures of a meter are those the decision saw: its own reservation and every later one
-are left out (design section 4). Nothing is summed again for a page.
+It is not signed. It shows what the service itself has recorded:
+
+- precedents were submitted before the effect, so a settled review keeps showing what its voters could see;
+- queries use an index and read a bounded number of rows;
+- a value that is secret in either effect, or by the current manifest, is hidden in both;
+- meter values are those the decision saw, without the effect's own reservation and later ones (design section 4).
 """
 
 from __future__ import annotations
@@ -22,33 +23,32 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
-from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, effect_sentence, is_hidden
-from policy_service.queries.effects import manifest_for
-from policy_service.queries.repository import select_at_revisions, select_in
+from policy_service.queries.effects import ArgRow, Piece, arg_rows, effect_sentence, is_hidden, manifest_for
+from policy_service.queries.repository import is_valid_vote, select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 
 
 @dataclass(frozen=True, slots=True)
 class Precedent:
-    """An earlier effect and what became of it. `by` and `reason` are of the person who settled it with a no."""
+    """An earlier effect and its outcome. `by` and `reason` are of the person who denied it."""
 
     sentence: tuple[Piece, ...]
     agent: str
     asked_at: datetime
     state: str
-    review_id: str | None = None  # None: nobody was asked
+    review_id: str | None = None  # None: no review was opened
     by: str | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Precedents:
-    """The effects of the same tool on the same resource, or to the same recipients, in the days before."""
+    """Effects of the same tool on the same resource, or to the same recipients, in the days before."""
 
     days: int
     resource_type: str
-    to_recipients: bool  # the arguments name recipients
+    to_recipients: bool  # whether the arguments name recipients
     counts: Mapping[str, int]  # by state
     capped: bool  # there are more than were counted
     rows: tuple[Precedent, ...]  # the newest of them, newest first
@@ -56,43 +56,43 @@ class Precedents:
 
 @dataclass(frozen=True, slots=True)
 class LastApproved:
-    """The agent's last effect by the same tool that fired, or that people approved, with its arguments."""
+    """The agent's last effect of the same tool that fired or that people approved, with its arguments."""
 
     effect: Precedent
     args: tuple[ArgRow, ...]
     approved_by: tuple[str, ...]
-    same_version: bool  # of the tool: its description has not changed since
-    opened_by: tuple[str, ...] = ()  # in an emergency, without the people its gates asked
+    same_version: bool  # the tool's manifest has not changed since
+    opened_by: tuple[str, ...] = ()  # by break-glass
 
 
 @dataclass(frozen=True, slots=True)
 class MeterLimit:
-    """The total above which a rule forbids, or asks people, whatever else the effect is like."""
+    """The total above which a policy forbids, or requires approval."""
 
     total: int
     policy_id: str
     title: str
-    asks: bool  # people are asked above it; else it is forbidden
+    asks: bool  # above it approval is required; otherwise it is forbidden
 
 
 @dataclass(frozen=True, slots=True)
 class MeterLine:
-    """A meter as it stood when the effect took its part of it."""
+    """A meter as it was when the effect took its reservation."""
 
     name: str
     doc: str
     per: str
     window: str
-    until: datetime | None  # None: the window rolls
+    until: datetime | None  # None: a rolling window
     before: int
-    this: int | None  # None: it would tell a secret
+    this: int | None  # None: it would reveal a secret
     currency: str | None
     limit: MeterLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RedemptionProof:
-    """How the effect was spent."""
+    """The redemption of the effect."""
 
     redeemer: str
     attempt_id: str
@@ -103,7 +103,7 @@ class RedemptionProof:
 
 @dataclass(frozen=True, slots=True)
 class ContextPanel:
-    """All of it. `last` and `past` are None where there is nothing before it."""
+    """All of it. `last` and `past` are None if there are no precedents."""
 
     last: LastApproved | None = None
     past: Precedents | None = None
@@ -113,8 +113,8 @@ class ContextPanel:
 
 PRECEDENT_DAYS: Final = 30
 MAX_SHOWN: Final = 5
-MAX_COUNTED: Final = 200  # effects like it, at most
-MAX_SCANNED: Final = 200  # of the agent's effects of the kind, to find one that was approved
+MAX_COUNTED: Final = 200  # similar effects counted
+MAX_SCANNED: Final = 200  # effects scanned to find an approved one
 
 _FIRED: Final = (
     EffectState.FIRED,
@@ -145,7 +145,7 @@ def _newest_of_kind() -> Select[Any]:
     )
 
 
-def _like(key: str) -> Select[Any]:
+def _similar(key: str) -> Select[Any]:
     return (
         select(_E.effect_id, _E.rev, _E.state, _E.asked_at)
         .where(_E.tool == bindparam("tool"), _E[key] == bindparam("key"))
@@ -157,13 +157,13 @@ def _like(key: str) -> Select[Any]:
 
 
 _LAST: Final = _newest_of_kind()
-_BY_RESOURCE: Final = _like("resource_key")
-_BY_RECIPIENTS: Final = _like("recipients_key")
+_BY_RESOURCE: Final = _similar("resource_key")
+_BY_RECIPIENTS: Final = _similar("recipients_key")
 
 
 @dataclass(frozen=True)
-class _Story:
-    """An earlier effect with its review and the votes on that."""
+class _PastReview:
+    """An earlier effect with its review and valid votes."""
 
     effect: EffectRow
     review: ReviewRow | None
@@ -173,11 +173,11 @@ class _Story:
 def read_precedents(
     conn: Connection, bundle: Bundle, effect: EffectRow
 ) -> tuple[LastApproved | None, Precedents | None]:
-    """The last approved of its kind, and what was like it; None for what there is not."""
-    newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
-    like = _found_like(conn, effect)
+    """The last approved effect of the tool, and similar effects; None if there are none."""
+    newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _parameters(effect))]
+    like = _find_similar(conn, effect)
     shown = [(row.effect_id, row.rev) for row in like[:MAX_SHOWN]]
-    stories = _stories(conn, [*newest, *shown])
+    stories = _read_past_reviews(conn, [*newest, *shown])
     last = _last(bundle, effect, stories[newest[0]]) if newest else None
     if not like:
         return last, None
@@ -187,16 +187,16 @@ def read_precedents(
         to_recipients=effect.recipients_key is not None,
         counts=Counter(row.state for row in like[:MAX_COUNTED]),
         capped=len(like) > MAX_COUNTED,
-        rows=tuple(_past(bundle, effect, stories[key]) for key in shown),
+        rows=tuple(_precedent(bundle, effect, stories[key]) for key in shown),
     )
 
 
-def _asked_by(effect: EffectRow) -> dict[str, Any]:
+def _parameters(effect: EffectRow) -> dict[str, Any]:
     return {"agent": effect.agent, "tool": effect.tool, "before": effect.asked_at, "own": effect.effect_id}
 
 
-def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
-    """Newest first, each effect once: at its newest revision."""
+def _find_similar(conn: Connection, effect: EffectRow) -> list[Any]:
+    """Newest first; each effect once, at its newest revision."""
     asked = {
         "tool": effect.tool,
         "before": effect.asked_at,
@@ -213,7 +213,9 @@ def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
     return list(once.values())
 
 
-def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], _Story]:
+def _read_past_reviews(
+    conn: Connection, wanted: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], _PastReview]:
     if not wanted:
         return {}
     effects = {
@@ -225,20 +227,20 @@ def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     cast = select_in(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
     votes: dict[str, list[VoteRow]] = {}
     for vote in sorted(cast, key=lambda vote: vote.vote_id):
-        if not vote.late and vote.revoked_at is None:
+        if is_valid_vote(vote):
             votes.setdefault(vote.review_id, []).append(vote)
     found = {}
     for key in wanted:
         review = reviews.get(key)
         of_it = () if review is None else tuple(votes.get(review.review_id, ()))
-        found[key] = _Story(effects[key], review, of_it)
+        found[key] = _PastReview(effects[key], review, of_it)
     return found
 
 
-def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
+def _last(bundle: Bundle, effect: EffectRow, story: _PastReview) -> LastApproved:
     return LastApproved(
-        effect=_past(bundle, effect, story),
-        args=arg_rows(bundle, _hidden_alike(bundle, effect, story.effect), []),
+        effect=_precedent(bundle, effect, story),
+        args=arg_rows(bundle, _with_secrets_of_both(bundle, effect, story.effect), []),
         approved_by=_names(story, "approve"),
         same_version=story.effect.tool_digest == effect.tool_digest,
         opened_by=_names(story, BREAK_GLASS)
@@ -247,16 +249,16 @@ def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
     )
 
 
-def _names(story: _Story, verdict: str) -> tuple[str, ...]:
+def _names(story: _PastReview, verdict: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(vote.name for vote in story.votes if vote.verdict == verdict))
 
 
-def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> Precedent:
+def _precedent(bundle: Bundle, effect: EffectRow, story: _PastReview) -> Precedent:
     denied = next((vote for vote in story.votes if vote.verdict == "deny"), None)
     if story.effect.state != EffectState.DENIED.value:
         denied = None
     return Precedent(
-        sentence=effect_sentence(bundle, _hidden_alike(bundle, effect, story.effect)),
+        sentence=effect_sentence(bundle, _with_secrets_of_both(bundle, effect, story.effect)),
         agent=story.effect.agent,
         asked_at=story.effect.asked_at,
         state=story.effect.state,
@@ -267,14 +269,15 @@ def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> Precedent:
 
 
 def current_secrets(bundle: Bundle, effect: EffectRow) -> list[str]:
-    """What is secret of an effect by its own day and by the manifest of today."""
+    """Secret pointers of an effect, by its own manifest and by the current one."""
     today = bundle.manifests.get(effect.tool)
     return [*effect.secret, *(() if today is None else today.secret)]
 
 
-def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
-    """The earlier effect, with all that is secret in either of the two hidden. Beside a tool nobody describes any more
-    nothing is shown."""
+def _with_secrets_of_both(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
+    """The earlier effect with the secrets of both hidden; everything is hidden if its tool has no manifest
+    any more.
+    """
     known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
     secret = [*then.secret, *current_secrets(bundle, effect)] if known is not None else [""]
     return EffectRow(**vars(then) | {"secret": secret})
@@ -284,7 +287,7 @@ _SOURCE = "meter "
 
 
 def meter_lines(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
-    """Every meter of the bundle in force that the decision has seen."""
+    """Every meter of the active bundle that the decision used."""
     return tuple(
         _line(bundle, effect, meter, decision.history[meter.name])
         for meter in bundle.meters.get(effect.tool, ())
@@ -293,7 +296,7 @@ def meter_lines(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tup
 
 
 def is_meter_fact(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
-    """Whether a fact is the figure of a meter that has a line of its own."""
+    """Whether a fact is the value of a meter that has its own line."""
     name = source.removeprefix(_SOURCE)
     known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
     return source.startswith(_SOURCE) and name in decision.history and name in known

@@ -1,4 +1,4 @@
-"""Where a page ends, for lists that are found by a time and a key: ``TIME~KEY``, as the caller sends it back."""
+"""Page cursors of lists ordered by time and key: ``TIME~KEY``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from policy_service.errors import InvalidRequestError
 
 
 def parse_cursor(cursor: str | None) -> tuple[datetime, str] | None:
-    """The time and the key of a cursor; None without one.
+    """The time and key of a cursor; None without one.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     if cursor is None:
         return None
     at, _, key = cursor.partition("~")
     try:
         moment = datetime.fromisoformat(at)
-        # A naive time, and one that leaves the calendar on its way to UTC, is none of ours either.
+        # A time without zone, or out of range in UTC, is not a cursor of ours.
         aware = None if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         aware = None

@@ -1,7 +1,6 @@
-"""The policies page: each policy in force as written, how often it decided lately, the shadow, and what happened.
+"""The policies page: active policies, how often each decided lately, the shadow bundle, and bundle events.
 
-How often is counted over the newest decisions of a week, so many at most, and kept for a minute: a page that is open on
-ten screens reads them once.
+Decisions of the last week are counted up to a limit and cached for a minute.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PolicyKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ActiveBundleInfo:
-    """The bundle that decides, and what keeps a newer one from doing so."""
+    """The active bundle, and why a newer one is not active."""
 
     digest: str
     commit: str
@@ -56,19 +55,19 @@ class ActiveBundleInfo:
     tools: int
     policies: int
     gates: int
-    head: str | None  # digest of the newest bytes, where they are not these
-    why: str | None  # the newest is not in force: invalid, force_push, ...
+    head: str | None  # digest of the newest bundle, if it is not active
+    why: str | None  # why the newest is not active: invalid, force_push, ...
     problems: tuple[str, ...]
     failed_at: datetime | None
     warnings: tuple[str, ...]
     cases: int
-    cases_say: str  # whether they hold, in a few words
+    cases_say: str  # whether they pass, in a few words
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One policy of the bundle in force. ``decided``: how often it determined an answer lately. ``cases``: of how many
-    of the bundle's own.
+    """One policy of the active bundle. ``decided`` counts recent decisions, ``cases`` the policy tests it
+    determines.
     """
 
     policy_id: str
@@ -85,7 +84,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
-    """One tool of the bundle, and what of its arguments no policy can weigh."""
+    """One tool of the bundle, and its arguments that no policy can evaluate."""
 
     tool: str
     title: str
@@ -96,7 +95,7 @@ class ToolRow:
 
 @dataclass(frozen=True, slots=True)
 class ShadowDifferenceLine:
-    """An effect about which the candidate differs."""
+    """An effect that the candidate would decide differently."""
 
     tool: str
     agent: str
@@ -109,7 +108,7 @@ class ShadowDifferenceLine:
 
 @dataclass(frozen=True, slots=True)
 class ShadowInfo:
-    """The candidate, its numbers, and the newest differences."""
+    """The candidate, its numbers and its newest differences."""
 
     origin: str
     commit: str | None
@@ -124,14 +123,15 @@ class ShadowInfo:
 
     @property
     def same(self) -> int:
-        """About how many both bundles say the same."""
+        """The number of equal decisions."""
         return self.compared - self.looser - self.stricter - self.other
 
 
 @dataclass(frozen=True, slots=True)
 class BundleEvent:
-    """A commit came into force, was refused, or was allowed by an operator; and what it says of itself, where the
-    source can still read it."""
+    """A commit was activated, refused or allowed by an operator, with its author and subject if the source
+    still has them.
+    """
 
     at: datetime
     kind: EventKind
@@ -143,7 +143,7 @@ class BundleEvent:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesPage:
-    """Everything the policies page shows. ``counted`` decisions were looked at, the newest of the last week."""
+    """Everything the policies page shows. ``counted`` is the number of decisions counted."""
 
     in_force: ActiveBundleInfo
     policies: tuple[PolicyRow, ...]
@@ -157,7 +157,7 @@ class PoliciesPage:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCall:
-    """What would be decided about a call, without anything being recorded."""
+    """The result of a dry run for the policies page."""
 
     outcome: Literal["release", "review", "deny"]
     policies: tuple[PolicyRow, ...]
@@ -169,10 +169,10 @@ class EvaluatedCall:
 
 
 _WEEK: Final = timedelta(days=7)
-_COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
-_KEPT_FOR: Final = timedelta(minutes=1)
+_COUNTED: Final = 10_000  # decisions; about 50 ms
+_CACHED_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
-_PEOPLES: Final[dict[str, PolicyKind]] = {
+_KINDS_BY_ACTION: Final[dict[str, PolicyKind]] = {
     APPROVE: "approving",
     SETTLE: "settling",
     STOP: "stopping",
@@ -182,7 +182,7 @@ _PEOPLES: Final[dict[str, PolicyKind]] = {
 }
 _EVENTS: Final = 12
 _NO_CASES: Final = CaseSummary()
-_TOLD: Final[dict[str, EventKind]] = {
+_EVENT_KINDS: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
     "bundle_override": "allowed",
@@ -198,7 +198,7 @@ _decisions, _lines = table(DecisionRow).c, table(AuditRow)
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """How often each policy determined an answer, among so many decisions."""
+    """How often each policy determined a decision."""
 
     at: datetime
     decided: Counter[str]
@@ -215,7 +215,7 @@ class PoliciesReader:
         self._held: tuple[str, CaseSummary] = ("", CaseSummary())
 
     async def page(self, chosen: str | None) -> PoliciesPage:
-        """The page, with one policy in full when it is named and there."""
+        """The page; with one policy in full if ``chosen`` exists."""
         bundle, tally = self._ctx.active.current, await self._counted()
         cases = await self._cases(bundle)
         policies = tuple(
@@ -235,16 +235,16 @@ class PoliciesReader:
     async def _events(self) -> tuple[BundleEvent, ...]:
         found = await self._ctx.db.read(_events)
         written = await self._ctx.active.written({event.commit for event in found})
-        return tuple(_by(event, written.get(event.commit)) for event in found)
+        return tuple(_with_author(event, written.get(event.commit)) for event in found)
 
     async def _counted(self) -> DecisionCounts:
         now = self._ctx.clock()
-        if self._tally is None or not now - _KEPT_FOR < self._tally.at <= now:
+        if self._tally is None or not now - _CACHED_FOR < self._tally.at <= now:
             self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
         return self._tally
 
     async def _cases(self, bundle: Bundle) -> CaseSummary:
-        """Run once for each bundle, beside the loop."""
+        """Run the policy tests once for each bundle, in a thread."""
         if self._held[0] != bundle.digest:
             self._held = (bundle.digest, await asyncio.to_thread(summarize_cases, bundle))
         return self._held[1]
@@ -291,7 +291,6 @@ class PoliciesReader:
 def policy_row(
     bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES
 ) -> PolicyRow:
-    """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,
         title=source.title,
@@ -318,7 +317,7 @@ def _cases_say(cases: CaseSummary) -> str:
 def policy_kind(source: PolicySource) -> PolicyKind:
     """What a policy is for."""
     if source.people_action is not None:
-        return _PEOPLES[source.people_action]
+        return _KINDS_BY_ACTION[source.people_action]
     return "gate" if source.gate is not None else source.effect
 
 
@@ -345,13 +344,13 @@ def _difference(row: ShadowDifferenceRow) -> ShadowDifferenceLine:
         agent=row.agent,
         at=row.at,
         way=cast(ShadowDirection, row.way),
-        now=_said(row.before),
-        then=_said(row.after),
+        now=_answer_text(row.before),
+        then=_answer_text(row.after),
         because=tuple(new or gone),
     )
 
 
-def _said(answer: dict[str, object]) -> str:
+def _answer_text(answer: dict[str, object]) -> str:
     asks = answer["asks"]
     return str(answer["outcome"]) if asks is None else f"{answer['outcome']} by {asks}"
 
@@ -363,10 +362,10 @@ def _events(conn: Connection) -> tuple[BundleEvent, ...]:
 
 def _event(row: AuditRow) -> BundleEvent:
     body = json.loads(row.body)
-    return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+    return BundleEvent(row.at, _EVENT_KINDS[row.kind], str(body.get("commit") or ""), _event_text(body))
 
 
-def _by(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
+def _with_author(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
     return event if written is None else replace(event, author=written.author, subject=_subject(written))
 
 
@@ -374,8 +373,8 @@ def _subject(written: CommitInfo) -> str:
     return written.message.strip().partition("\n")[0]
 
 
-def _said_of(body: Mapping[str, Any]) -> str:
-    """What a line says beside the commit: an operator's reason, or what was wrong and where."""
+def _event_text(body: Mapping[str, Any]) -> str:
+    """The text of an event: an operator's reason, or what was wrong and where."""
     if "file" in body:
         return f"does not load: {body['file']}:{body['line'] or 1}"
     if "why" in body:
@@ -384,7 +383,7 @@ def _said_of(body: Mapping[str, Any]) -> str:
 
 
 def _count(conn: Connection, now: datetime) -> DecisionCounts:
-    # by key, which goes by time: a week is cut off here and not by a scan
+    # by key, which is ordered by time: the week is cut off here, not by a scan
     newest = select(_decisions.policies, _decisions.decided_at).order_by(_decisions.decision_id.desc())
     within = conn.execute(newest.limit(_COUNTED + 1))
     found = [policies for policies, at in within if at > now - _WEEK]

@@ -1,4 +1,4 @@
-"""Proposals as people read them: the cards of a review's page, the form's fields, and a proposal before it is sent."""
+"""Proposals as people read them: cards on the review page, the form's fields, and a preview."""
 
 from __future__ import annotations
 
@@ -8,30 +8,76 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection
 
-from countersign.contract import JSON, ErrorCode, pointer_to
-from policy_service.errors import ForbiddenError, NotFoundError
+from countersign.contract import JSON, ContractError, ErrorCode, admit, canonicalize, pointer_to
+from policy_service.domain.policy_request import InvalidArgsError
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError, RequestError
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.arg_diff import diff_args
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, effect_sentence, is_hidden, money_at, schema_properties
-from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.effects import (
+    Piece,
+    args_of,
+    effect_sentence,
+    is_hidden,
+    manifest_for,
+    money_at,
+    schema_properties,
+)
 from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.review_models import ArgChange, ProposalCard
-from policy_service.queries.vote_eligibility import person_key
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, person_key, vote_refusal
 from policy_service.storage.core import find_one
-from policy_service.storage.proposals import ProposalRow, proposal_by_id
+from policy_service.storage.review_tables import ProposalRow, proposal_by_id
 from policy_service.storage.tables import EffectRow
+
+
+def hidden_args(effect: EffectRow) -> dict[str, JSON]:
+    """The arguments of an effect that people do not see."""
+    return {
+        name: value for name, value in args_of(effect).items() if is_hidden(effect.secret, pointer_to(name))
+    }
+
+
+def canonical_proposed_args(bundle: Bundle, effect: EffectRow, args: Mapping[str, JSON]) -> bytes:
+    """The canonical bytes of proposed arguments, with the hidden ones added.
+
+    Raises:
+        RequestError: an admission code, or `invalid_request`, naming the argument.
+    """
+    rules = bundle.rules.versions.get((effect.tool, effect.tool_digest))
+    if rules is None:
+        raise InvalidRequestError(
+            f"the bundle in force does not describe this version of {effect.tool!r}, so no other arguments can be "
+            "checked; deny it, so that the agent can submit it again"
+        )
+    for name in args:
+        if is_hidden(effect.secret, pointer_to(name)):
+            raise InvalidRequestError(
+                f"{name}: its value is hidden from people, so leave it out; it stays as it is"
+            )
+    try:
+        admitted = admit({**args, **hidden_args(effect)})
+    except ContractError as error:
+        raise RequestError(str(error), code=error.code) from error
+    try:
+        rules.codec.encode(admitted)
+        rules.manifest.resource_of(admitted)
+    except (InvalidArgsError, ContractError) as error:
+        raise InvalidRequestError(f"these arguments do not fit {effect.tool!r}: {error}") from error
+    raw = canonicalize(admitted)
+    if raw == effect.args:
+        raise InvalidRequestError("these are the arguments as they are now; change at least one")
+    return raw
+
 
 FieldKind: TypeAlias = Literal["text", "integer", "boolean", "choice", "json"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalField:
-    """One argument of the form, in the order of the schema."""
+    """One argument of the form, in schema order."""
 
     name: str
     kind: FieldKind
@@ -44,7 +90,7 @@ class ProposalField:
 
 @dataclass(frozen=True, slots=True)
 class ProposalForm:
-    """What somebody may change of an effect, and on exactly which bytes."""
+    """What a person may change of an effect, and on which exact bytes."""
 
     review_id: str
     rev: int
@@ -55,19 +101,19 @@ class ProposalForm:
     owner: str | None
     sentence: tuple[Piece, ...]
     fields: tuple[ProposalField, ...]
-    kept: tuple[str, ...]  # hidden arguments, which stay as they are
+    kept: tuple[str, ...]  # hidden arguments, which do not change
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalPreview:
-    """A proposal as it would be sent."""
+    """A proposal before it is sent."""
 
     sentence: tuple[Piece, ...]
     changes: tuple[ArgChange, ...]
 
 
 def with_args(effect: EffectRow, args: bytes) -> EffectRow:
-    """The same call with other arguments, for showing: its digests are those of the old ones."""
+    """The same call with other arguments, for display. Its digests are those of the original arguments."""
     return EffectRow(**{**effect.__dict__, "args": args})
 
 
@@ -75,7 +121,7 @@ def with_args(effect: EffectRow, args: bytes) -> EffectRow:
 
 
 def open_proposal_cards(bundle: Bundle, case: ReviewContext, voter: Voter) -> tuple[ProposalCard, ...]:
-    """The open proposals of a review, the oldest first."""
+    """The open proposals of a review, oldest first."""
     rows = case.snapshot.open_proposals_of(case.effect) if case.review.state == "open" else []
     return tuple(_card(bundle, case, voter, row, case.effect) for row in rows)
 
@@ -83,22 +129,24 @@ def open_proposal_cards(bundle: Bundle, case: ReviewContext, voter: Voter) -> tu
 def accepted_proposal_cards(
     conn: Connection, bundle: Bundle, case: ReviewContext, voter: Voter
 ) -> tuple[ProposalCard, ...]:
-    """The accepted changes that made an effect's arguments, in the order they were."""
+    """The accepted proposals that made the arguments of an effect, in order of acceptance."""
     rows = case.snapshot.edits_of(case.effect)
     actors = {row.decided_by or "" for row in rows}
     keys = {actor.partition(":")[2] for actor in actors if actor.startswith("person:")}
     names = names_of(conn, keys)
-    return tuple(_card(bundle, case, voter, row, _made_on(conn, row) or case.effect, names) for row in rows)
+    return tuple(
+        _card(bundle, case, voter, row, _base_effect(conn, row) or case.effect, names) for row in rows
+    )
 
 
 def changes_since_staged(conn: Connection, bundle: Bundle, case: ReviewContext) -> tuple[ArgChange, ...]:
-    """What the agent staged, against what stands now."""
+    """The difference between the staged arguments and the current ones."""
     first = next(iter(case.snapshot.edits_of(case.effect)), None)
-    staged = None if first is None else _made_on(conn, first)
+    staged = None if first is None else _base_effect(conn, first)
     return () if staged is None else _changes(bundle, case.effect, args_of(staged), args_of(case.effect))
 
 
-def _made_on(conn: Connection, row: ProposalRow) -> EffectRow | None:
+def _base_effect(conn: Connection, row: ProposalRow) -> EffectRow | None:
     return find_one(conn, EffectRow, effect_id=row.effect_id, rev=row.rev)
 
 
@@ -157,20 +205,20 @@ def _changes(
 
 
 def may_propose(bundle: Bundle, case: ReviewContext, why: str | None) -> bool:
-    """Whether somebody who may vote on it has anything to change; ``why`` is why they may not vote."""
+    """Whether a person may propose other arguments; ``why`` is the reason why they may not vote."""
     known = manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is not None
-    stands = case.review.state == "open" and case.snapshot.superseded_by is None
-    return why is None and known and stands and case.effect.kind == "effect"
+    is_open = case.review.state == "open" and case.snapshot.superseded_by is None
+    return why is None and known and is_open and case.effect.kind == "effect"
 
 
 async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalForm:
     """What this person may change of an effect.
 
     Raises:
-        NotFoundError: no such review.
+        NotFoundError: there is no such review.
         ForbiddenError: not_eligible.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
@@ -207,12 +255,12 @@ async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalF
 async def preview_proposal(
     ctx: Context, voter: Voter, review_id: str, args: Mapping[str, JSON]
 ) -> ProposalPreview:
-    """A proposal as it would be sent; nothing is written.
+    """The preview of a proposal. Nothing is written.
 
     Raises:
-        NotFoundError, ForbiddenError, RequestError: as for proposing it.
+        NotFoundError, ForbiddenError, RequestError: as for sending it.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     raw = canonical_proposed_args(bundle, case.effect, args)
@@ -224,28 +272,22 @@ async def preview_proposal(
 
 
 async def review_of_proposal(ctx: Context, proposal_id: str) -> str:
-    """The review a proposal was made on."""
+    """The id of the review a proposal was made on."""
     return (await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))).review_id
 
 
 async def review_after_acceptance(ctx: Context, snapshot: repository.Snapshot, proposal_id: str) -> str:
-    """Where an accepted proposal is asked about now; where nobody is, the review it was made on."""
+    """The id of the review of the new revision, or of the old one if it needs no review."""
     proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
     review = snapshot.reviews.get(proposal.effect_id)
     return proposal.review_id if review is None else review.review_id
-
-
-def _case(conn: Connection, review_id: str) -> ReviewContext:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
-    return read_review_context(conn, review_id)
 
 
 def _require_proposing(ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
     why = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, ctx.clock())
     if not may_propose(bundle, case, why):
         raise ForbiddenError(
-            why or "nothing of this can be changed: it has settled, or takes something back",
+            why or "this cannot be changed: it has settled, or is a compensation",
             code=ErrorCode.NOT_ELIGIBLE,
         )
 
@@ -271,10 +313,10 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def require_proposal(conn: Connection, proposal_id: str) -> ProposalRow:
-    """A proposal that must be there.
+    """The proposal with this id.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: it does not exist.
     """
     proposal = proposal_by_id(conn, proposal_id)
     if proposal is None:

@@ -1,13 +1,13 @@
-"""The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
+"""The review queue: the reviews of one tab for one person, paged by key.
 
-A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
-(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar,
-which only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the
-count of that tab is exact where Cedar narrows nothing, or where everything fits on one page;
-else it may be too high, never too low.
+Everybody who is signed in can read every review. The tab "needs me" is selected by the groups an open review
+asks (:mod:`policy_service.storage.review_tables`), without reviews this person has answered and those of
+their own agents. Cedar is evaluated for the rows of the page only and removes those it refuses. So the count
+of the tab is exact if Cedar refuses nothing or everything fits on one page; otherwise it may be too high,
+never too low.
 
-A filter goes through so many reviews of its tab by key and no further; the page says so and its cursor goes on from
-there. What cannot be read of a review (its rows were damaged) makes its row say so, and no other row.
+A filter scans a bounded number of reviews; the page reports that, and its cursor continues there. A review
+with damaged rows is shown as unreadable and affects no other row.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ from policy_service.queries import repository
 from policy_service.queries.batches import batch_kind
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effect_text import Money, Piece, effect_sentence, first_money
-from policy_service.queries.effects import manifest_for
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.review_context import ReviewContext, read_review_contexts
+from policy_service.queries.effects import (
+    Money,
+    Piece,
+    effect_sentence,
+    first_money,
+    tool_title,
+)
+from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_contexts
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
-from policy_service.queries.vote_eligibility import count_votes, current_groups
-from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, progress, vote_refusal
 from policy_service.storage.core import key_after, key_before, rows_of, table
-from policy_service.storage.review_groups import OpenReviews
+from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 
 class Tab(StrEnum):
-    """Which reviews: those that wait for this person, all open ones, those of their own agents, settled ones."""
+    """Reviews that wait for this person, all open ones, those of their own agents, settled ones."""
 
     ME = "me"
     OPEN = "open"
@@ -54,7 +57,7 @@ Order: TypeAlias = Literal["due", "newest"]
 
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
-    """What a person wants to see. Every filter narrows; an empty one does not."""
+    """What a person wants to see; empty filters do not apply."""
 
     tab: Tab = Tab.ME
     agent: str = ""
@@ -66,13 +69,13 @@ class QueueFilter:
 
     @property
     def filtered(self) -> bool:
-        """Whether anything narrows the tab."""
+        """Whether any filter applies."""
         return any((self.agent, self.tool, self.group, self.risk, self.text))
 
 
 @dataclass(frozen=True, slots=True)
 class CappedCount:
-    """How many, up to a cap."""
+    """A number up to a limit."""
 
     number: int = 0
     capped: bool = False
@@ -85,7 +88,7 @@ class CappedCount:
 
 @dataclass(frozen=True, slots=True)
 class TabCounts:
-    """How many reviews stand on each tab, whatever the filters say."""
+    """The number of reviews on each tab, without filters."""
 
     me: CappedCount = CappedCount()
     open: CappedCount = CappedCount()
@@ -107,7 +110,7 @@ class QueueRow:
     risk: Risk
     agent: str
     owner: str | None
-    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
+    gates: tuple[str, ...]  # titles, or policy ids
     amount: Money | None
     have: int
     need: int
@@ -117,9 +120,9 @@ class QueueRow:
     state: str = "open"
     effect_state: str = "review"
     settled_at: datetime | None = None
-    alike: str = ""  # the kind by which low-risk reviews may be decided together; empty: on its own only
-    opened: bool = False  # by break-glass, without the people its gates ask
-    broken: bool = False  # what is stored of it cannot be read: it is told as such and stops no other row
+    alike: str = ""  # key of its batch; empty if it must be decided alone
+    opened: bool = False  # released by break-glass
+    broken: bool = False  # its stored rows are unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +132,14 @@ class QueuePage:
     rows: tuple[QueueRow, ...]
     next_cursor: str | None = None
     counts: TabCounts = TabCounts()
-    looked_through: int = 0  # how many a filter went through without coming to the end; 0: to the end
+    looked_through: int = 0  # reviews a filter scanned before it stopped; 0 at the end
 
 
-COUNT_CAP = 1_000  # nobody reads more than this
-DECIDED_CAP = 99  # settled reviews are many and nobody waits for them
-WINDOW = 1_000  # reviews a filter goes through for one page
-TEXT_WINDOW = 300  # the same where their sentences have to be made
-_ROUNDS = 3  # pages of "needs me" weighed by Cedar to fill one
+COUNT_CAP = 1_000  # higher counts are not useful
+DECIDED_CAP = 99  # an exact count of settled reviews is not useful
+WINDOW = 1_000  # reviews a filter scans for one page
+TEXT_WINDOW = 300  # the same if sentences have to be built
+_ROUNDS = 3  # pages of "needs me" evaluated by Cedar to fill one
 
 _reviews = table(ReviewRow).c
 _Key = tuple[datetime, str]
@@ -149,20 +152,20 @@ async def queue_page(
     """A page of a tab.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     after, now = parse_cursor(cursor), ctx.clock()
-    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, wanted, now).page(after, limit))
+    return await ctx.db.read(lambda conn: _QueueReader(conn, ctx, voter, wanted, now).page(after, limit))
 
 
 async def count_waiting(ctx: Context, voter: Voter) -> CappedCount:
-    """How many reviews wait for this person, as the tab counts them."""
+    """The count of the tab "needs me"."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, QueueFilter(), now).count_me())
+    return await ctx.db.read(lambda conn: _QueueReader(conn, ctx, voter, QueueFilter(), now).count_me())
 
 
-class _Reader:
-    """One look at the queue, in one connection."""
+class _QueueReader:
+    """One read of the queue on one connection."""
 
     def __init__(
         self, conn: Connection, ctx: Context, voter: Voter, wanted: QueueFilter, now: datetime
@@ -174,11 +177,11 @@ class _Reader:
         self._owned = sorted(conn.execute(owned).scalars())
 
     def page(self, after: _Key | None, limit: int) -> QueuePage:
-        """The rows after a key, and what stands around them."""
-        rows, following, looked = self._filled(after, limit)
+        """The rows after a key, with the counts of the tabs."""
+        rows, following, looked = self._read_page(after, limit)
         counts = self._counts()
         if self._wanted.tab is Tab.ME and after is None and following is None and not self._wanted.filtered:
-            counts = replace(counts, me=CappedCount(len(rows)))  # all of them were weighed
+            counts = replace(counts, me=CappedCount(len(rows)))  # all of them were evaluated
         return QueuePage(
             rows=tuple(rows),
             next_cursor=None if following is None else format_cursor(*following),
@@ -186,22 +189,24 @@ class _Reader:
             looked_through=looked,
         )
 
-    def _filled(self, after: _Key | None, limit: int) -> tuple[list[QueueRow], _Key | None, int]:
-        """Rows of a page; where to go on, or None at the end; how many a filter went through before it stopped."""
+    def _read_page(self, after: _Key | None, limit: int) -> tuple[list[QueueRow], _Key | None, int]:
+        """The rows of a page, the key to continue at (None at the end), and how many reviews a filter
+        scanned.
+        """
         rows: list[QueueRow] = []
         window = limit + 1
         if self._wanted.filtered:
             window = TEXT_WINDOW if self._wanted.text else WINDOW
         for _ in range(_ROUNDS):
-            found = self._found(after, window)
-            kept = self._saying([review for review in found if self._keeps(review)])
+            found = self._next_reviews(after, window)
+            kept = self._with_text([review for review in found if self._matches(review)])
             shown = kept[: limit - len(rows)]
             rows += self._rows(shown)
             if len(kept) > len(shown):
                 after = self._key(shown[-1]) if shown else after
                 if len(rows) == limit:
                     return rows, after, 0
-                continue  # Cedar refused some of them
+                continue  # Cedar removed some of them
             if len(found) < window:
                 return rows, None, 0
             after = self._key(found[-1])
@@ -211,11 +216,13 @@ class _Reader:
 
     # -- which reviews ---------------------------------------------------------------------------------------
 
-    def _found(self, after: _Key | None, limit: int) -> list[ReviewRow]:
-        """The next reviews of the tab, before any filter but the group's."""
+    def _next_reviews(self, after: _Key | None, limit: int) -> list[ReviewRow]:
+        """The next reviews of the tab; of the filters only the group is applied."""
         wanted = self._wanted
         if wanted.tab is Tab.ME or wanted.group:
-            ids = self._asks().page(self._conn, newest=wanted.order == "newest", after=after, limit=limit)
+            ids = self._review_groups().page(
+                self._conn, newest=wanted.order == "newest", after=after, limit=limit
+            )
             rows = {review.review_id: review for review in repository.reviews_by_id(self._conn, ids)}
             return [rows[review_id] for review_id in ids if review_id in rows]
         query = select(*_reviews)
@@ -232,8 +239,8 @@ class _Reader:
         query = query.where(*_after(_reviews.answer_by, after))
         return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
 
-    def _asks(self) -> OpenReviews:
-        """The open reviews that ask: this person's groups, or the one the filter names."""
+    def _review_groups(self) -> OpenReviews:
+        """The open reviews that ask this person's groups, or the group of the filter."""
         named = frozenset({self._wanted.group} if self._wanted.group else ())
         if self._wanted.tab is not Tab.ME:
             return OpenReviews(named)
@@ -243,15 +250,15 @@ class _Reader:
     def _read(self, query: Select[Any]) -> list[ReviewRow]:
         return rows_of(ReviewRow, self._conn.execute(query))
 
-    def _keeps(self, review: ReviewRow) -> bool:
+    def _matches(self, review: ReviewRow) -> bool:
         wanted = self._wanted
         asked = {"agent": wanted.agent, "tool": wanted.tool, "risk": wanted.risk}
         if wanted.tab is Tab.MINE and review.agent not in self._owned:
             return False
         return all(getattr(review, name) == value for name, value in asked.items() if value)
 
-    def _saying(self, reviews: list[ReviewRow]) -> list[ReviewRow]:
-        """Those whose sentence holds the text, whatever its case; secret values are in no sentence."""
+    def _with_text(self, reviews: list[ReviewRow]) -> list[ReviewRow]:
+        """Those whose sentence contains the text, ignoring case; sentences contain no secrets."""
         if not (text := self._wanted.text.casefold()):
             return reviews
         effects = repository.searchable_effects(
@@ -260,10 +267,12 @@ class _Reader:
         named = {(effect.effect_id, effect.rev): effect for effect in effects}
         found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
         return [
-            review for review, effect in found if effect is not None and text in self._said(review, effect)
+            review
+            for review, effect in found
+            if effect is not None and text in self._sentence_text(review, effect)
         ]
 
-    def _said(self, review: ReviewRow, effect: EffectRow) -> str:
+    def _sentence_text(self, review: ReviewRow, effect: EffectRow) -> str:
         with Quarantine(review):
             return "".join(piece.text for piece in effect_sentence(self._bundle, effect)).casefold()
         return ""
@@ -285,7 +294,7 @@ class _Reader:
         )
 
     def count_me(self) -> CappedCount:
-        """How many wait for this person."""
+        """How many reviews wait for this person."""
         asks = OpenReviews(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
         return _capped(asks.count(self._conn, COUNT_CAP + 1), COUNT_CAP)
 
@@ -304,34 +313,33 @@ class _Reader:
         return [row for row in rows if row is not None]
 
     def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, ReviewContext]:
-        """All of them at once; one by one only where one of them cannot be read."""
+        """All contexts at once; one by one only if one of them is unreadable."""
         try:
             together = read_review_contexts(self._conn, reviews)
         except SQLAlchemyError:
             raise
         except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
-            together = [case for one in reviews for case in self._alone(one)]
+            together = [case for one in reviews for case in self._read_one(one)]
         return {case.review.review_id: case for case in together}
 
-    def _alone(self, review: ReviewRow) -> list[ReviewContext]:
+    def _read_one(self, review: ReviewRow) -> list[ReviewContext]:
         with Quarantine(review):
             return read_review_contexts(self._conn, [review])
         return []
 
     def _row(self, review: ReviewRow, case: ReviewContext | None, answered: set[str]) -> QueueRow | None:
-        """The row; a broken one where it cannot be described; None where it does not wait for this person."""
+        """The row; a placeholder if it is unreadable; None if it does not wait for this person."""
         if case is None:
-            return _broken(review)
+            return _unreadable_row(review)
         with Quarantine(review):
-            row = self._described(case, answered)
+            row = self._describe(case, answered)
             return row if row.can_vote or self._wanted.tab is not Tab.ME else None
-        return _broken(review)
+        return _unreadable_row(review)
 
-    def _described(self, case: ReviewContext, answered: set[str]) -> QueueRow:
+    def _describe(self, case: ReviewContext, answered: set[str]) -> QueueRow:
         ctx, bundle, now = self._ctx, self._bundle, self._now
         review, effect, gates = case.review, case.effect, case.gates
-        counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
-        manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+        have, need = progress(count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now))
         waits = (
             review.state == "open"
             and review.review_id not in answered
@@ -343,15 +351,15 @@ class _Reader:
             rev=effect.rev,
             txn=effect.txn,
             tool=effect.tool,
-            title=effect.tool if manifest is None else manifest.title,
+            title=tool_title(bundle, effect),
             sentence=effect_sentence(bundle, effect),
             risk=cast(Risk, review.risk),
             agent=effect.agent,
             owner=owner_name(bundle, case.agent.owner),
-            gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
+            gates=case.gate_titles,
             amount=first_money(bundle, effect),
-            have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-            need=sum(entry.need for entry in counted.per_gate),
+            have=have,
+            need=need,
             answer_by=review.answer_by,
             opened_at=review.opened_at,
             can_vote=waits,
@@ -375,7 +383,7 @@ def _capped(number: int, cap: int) -> CappedCount:
     return CappedCount(min(number, cap), number > cap)
 
 
-def _broken(review: ReviewRow) -> QueueRow:
+def _unreadable_row(review: ReviewRow) -> QueueRow:
     return QueueRow(
         review_id=review.review_id,
         effect_id=review.effect_id,

@@ -1,7 +1,7 @@
-"""Reading a transaction as it is: one snapshot of its rows, taken in one connection.
+"""Load transactions as snapshots: all rows of one revision, read on one connection.
 
-A snapshot is what every verb works on. Rows are the tables' own classes, used as plain typed values: no session is
-attached, so changing one changes memory only; :mod:`policy_service.workflow.transitions` keeps the two in step.
+Rows are instances of the table classes without a session. Changing one changes memory only;
+:mod:`policy_service.workflow.transitions` writes the change to the database.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
 from sqlmodel import col
@@ -18,9 +18,9 @@ from countersign.contract import EffectState, TaskAnswer
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.settlement import EffectStatus
 from policy_service.errors import NotFoundError
-from policy_service.storage import proposals
+from policy_service.storage import review_tables
 from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
-from policy_service.storage.proposals import OPEN, ProposalRow
+from policy_service.storage.review_tables import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -37,14 +37,23 @@ from policy_service.storage.tables import (
 _Row = TypeVar("_Row", bound=Row)
 
 
+def is_valid_vote(vote: VoteRow) -> bool:
+    """Whether a vote was cast in time and not revoked."""
+    return not vote.late and vote.revoked_at is None
+
+
+VALID_VOTE: Final = (col(VoteRow.late).is_(False), col(VoteRow.revoked_at).is_(None))
+"""The same as conditions of a query."""
+
+
 def left_as_fired(effect: EffectRow) -> bool:
-    """Whether a person settled that this stays as it fired."""
+    """Whether a person settled that this effect is not taken back."""
     return any(said["answer"] == TaskAnswer.LEFT_STANDING.value for said in effect.settlements)
 
 
 @dataclass
 class Snapshot:
-    """One revision of a transaction with everything that hangs on it."""
+    """One revision of a transaction with its effects, decisions, reviews, votes, proposals and comments."""
 
     transaction: TransactionRow
     effects: list[EffectRow]
@@ -58,11 +67,11 @@ class Snapshot:
 
     @property
     def superseded_by(self) -> int | None:
-        """The revision in force, when it is not this one."""
+        """The newest revision, if this snapshot is an older one."""
         return self.head_rev if self.head_rev > self.transaction.rev else None
 
     def parts(self) -> list[EffectStatus]:
-        """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
+        """The forward effects as :mod:`policy_service.domain.settlement` takes them."""
         unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
         return [
             EffectStatus(
@@ -77,15 +86,14 @@ class Snapshot:
         ]
 
     def find(self, effect_id: str) -> EffectRow | None:
-        """The effect or compensation of that id, or None."""
         return next((e for e in [*self.effects, *self.compensations] if e.effect_id == effect_id), None)
 
     def review_of(self, effect: EffectRow) -> ReviewRow | None:
-        """The review of an effect, open or settled, or None when nobody was ever asked."""
+        """The review of an effect, open or settled."""
         return self.reviews.get(effect.effect_id)
 
     def open_proposals_of(self, effect: EffectRow) -> list[ProposalRow]:
-        """The open proposals about an effect at this revision, oldest first; they lapse when its review closes."""
+        """The open proposals for an effect at this revision, oldest first. They lapse when its review closes."""
         review = self.review_of(effect)
         if review is None or review.state != "open":
             return []
@@ -93,7 +101,9 @@ class Snapshot:
         return [row for row in self.proposals if row.state == OPEN and (row.effect_id, row.rev) == named]
 
     def edits_of(self, effect: EffectRow) -> list[ProposalRow]:
-        """The accepted changes that made the arguments of an effect at this revision, in the order they were."""
+        """The accepted proposals that made the arguments of an effect at this revision, in order of
+        acceptance.
+        """
         call = (effect.effect_id, effect.tool_digest)
         made = [
             row
@@ -103,25 +113,25 @@ class Snapshot:
         return sorted(made, key=lambda row: row.became_rev or 0)
 
     def comments_on(self, effect: EffectRow) -> list[CommentRow]:
-        """Everything written about an effect at this revision, oldest first."""
+        """All comments on an effect at this revision, oldest first."""
         review = self.review_of(effect)
         return self.comments.get(review.review_id, []) if review else []
 
     @property
     def open_questions(self) -> frozenset[str]:
-        """What people ask its agent and it has not answered, in reviews that are open."""
+        """Ids of unanswered questions to the agent in open reviews."""
         waiting = (r.review_id for r in self.reviews.values() if r.state == "open")
         written = (one for review_id in waiting for one in self.comments.get(review_id, []))
         return frozenset(one.comment_id for one in written if one.kind == "question" and one.answer is None)
 
     def votes_on(self, effect: EffectRow) -> list[VoteRow]:
-        """Every vote on an effect at this revision, oldest first."""
+        """All votes on an effect at this revision, oldest first."""
         review = self.review_of(effect)
         return self.votes.get(review.review_id, []) if review else []
 
 
 def rows(conn: Connection, model: type[_Row], query: Select[Any], **values: Any) -> list[_Row]:
-    """The rows of ``query`` as instances of ``model``, detached from any session."""
+    """The rows of ``query`` as instances of ``model``, without a session."""
     return rows_of(model, conn.execute(query, values))
 
 
@@ -129,7 +139,7 @@ def _all(model: type[_Row]) -> Select[Any]:
     return select(*table(model).columns)
 
 
-# Asked for by every verb: built once.
+# Every verb runs these queries, so they are built once.
 _NEWEST = (
     _all(TransactionRow)
     .where(col(TransactionRow.txn) == bindparam("txn"))
@@ -143,7 +153,7 @@ _DECISIONS = _all(DecisionRow).where(
         )
     )
 )
-# Through the effects: reviews and votes are found by key however many there have ever been.
+# Joined through effects, so that reviews and votes are found by key.
 _OF_A_REVISION = and_(
     col(EffectRow.txn) == bindparam("txn"),
     col(EffectRow.rev) == bindparam("rev"),
@@ -164,7 +174,7 @@ _COMMENTS = (
 
 
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
-    """The transaction at ``rev``, or as it is in force; None when there is no such revision."""
+    """The transaction at ``rev``, by default the newest; None if that revision does not exist."""
     newest = next(iter(rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
     if newest is None:
         return None
@@ -186,16 +196,16 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
-        snapshot.proposals = proposals.active_proposals(conn, txn)
+        snapshot.proposals = review_tables.active_proposals(conn, txn)
         for comment in rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
 
 
 def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
-    """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are.
+    """Snapshots by (txn, rev), with a constant number of queries.
 
-    No other revision is read: an agent makes as many of one transaction as it likes, each as large as it may be.
+    Other revisions are not read: an agent can create many of them, each as large as the limits allow.
     """
     txns = sorted({txn for txn, _ in wanted})
     heads = _newest_revisions(conn, txns)
@@ -219,9 +229,9 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    standing = proposals.active_proposals_by_txn(conn, txns)
+    by_txn = review_tables.active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
-        snapshot.proposals = standing.get(txn, [])
+        snapshot.proposals = by_txn.get(txn, [])
     comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
     for comment in sorted(comments, key=lambda comment: comment.comment_id):
         review = reviews[comment.review_id]
@@ -242,8 +252,10 @@ def select_at_revisions(
     values: Iterable[tuple[str, int]],
     *more: ColumnElement[bool],
 ) -> list[_Row]:
-    """The rows at exactly these pairs of what the column ``name`` holds and a revision, by one query. The names stand
-    there twice, for SQLite serves no list of pairs by an index."""
+    """The rows whose (``name`` column, revision) is one of these pairs, in one query.
+
+    The keys are also listed alone, because SQLite cannot use an index for a list of pairs.
+    """
     columns, pairs = table(model).c, sorted(set(values))
     if not pairs:
         return []
@@ -255,12 +267,12 @@ def select_at_revisions(
 
 
 def select_in(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
-    """The rows whose column is one of these values, by one query."""
+    """The rows whose column holds one of these values."""
     return rows(conn, model, _all(model).where(column.in_(values)))
 
 
 def require_transaction(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
-    """:func:`load` for a transaction that must be there.
+    """:func:`load` for a transaction that must exist.
 
     Raises:
         NotFoundError: there is no such transaction, or not at that revision.
@@ -274,25 +286,23 @@ def require_transaction(conn: Connection, txn: str, rev: int | None = None) -> S
 
 
 def agents_of(conn: Connection, names: Sequence[str]) -> dict[str, AgentRow]:
-    """Enrolled parties by name."""
+    """Enrolled agents by name."""
     return {agent.name: agent for agent in select_in(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
 
 
 def agent_of(conn: Connection, name: str) -> AgentRow | None:
-    """An enrolled party by name."""
     return find_one(conn, AgentRow, name=name)
 
 
 def review_by_id(conn: Connection, review_id: str) -> ReviewRow | None:
-    """A review by its id."""
     return find_one(conn, ReviewRow, review_id=review_id)
 
 
 def reviewed_effect(conn: Connection, review_id: str) -> EffectRow:
-    """The effect that a review asks about.
+    """The effect that a review is about.
 
     Raises:
-        NotFoundError: there is no such review, or its effect is gone.
+        NotFoundError: the review or its effect does not exist.
     """
     review = require_review(conn, review_id)
     effect = find_one(conn, EffectRow, effect_id=review.effect_id, rev=review.rev)
@@ -302,10 +312,10 @@ def reviewed_effect(conn: Connection, review_id: str) -> EffectRow:
 
 
 def require_review(conn: Connection, review_id: str) -> ReviewRow:
-    """A review that must be there.
+    """The review with this id.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: it does not exist.
     """
     review = review_by_id(conn, review_id)
     if review is None:
@@ -314,12 +324,12 @@ def require_review(conn: Connection, review_id: str) -> ReviewRow:
 
 
 def attempt_of(conn: Connection, redeemer: str, attempt_id: str) -> AttemptRow | None:
-    """An attempt by the name its redeemer gave it; those of other parties are not seen."""
+    """An attempt by the id its redeemer chose. Attempts of other agents are not found."""
     return find_one(conn, AttemptRow, redeemer=redeemer, attempt_id=attempt_id)
 
 
 def list_open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit: int) -> list[ReviewRow]:
-    """A page of open reviews, those that expire first in front, after the (answer_by, review_id) given."""
+    """A page of open reviews ordered by deadline, after the given (answer_by, review_id)."""
     c = table(ReviewRow).c
     query = _all(ReviewRow).where(c.state == "open")
     if after is not None:
@@ -328,7 +338,7 @@ def list_open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, l
 
 
 def reviews_by_id(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow]:
-    """These reviews, in no order."""
+    """These reviews, in no particular order."""
     return select_in(conn, ReviewRow, col(ReviewRow.review_id), review_ids)
 
 
@@ -336,24 +346,25 @@ _SEARCHED_BYTES = 16_384  # a larger effect's sentence is not searched
 
 
 def searchable_effects(conn: Connection, effects: Sequence[tuple[str, int]]) -> list[EffectRow]:
-    """These effects, each at its revision, but for the large ones."""
+    """These effects at their revisions, without those too large to search."""
     small = func.length(col(EffectRow.args)) <= _SEARCHED_BYTES
     return select_at_revisions(conn, EffectRow, "effect_id", effects, small)
 
 
 def answered_reviews(conn: Connection, iss: str, sub: str, review_ids: Sequence[str]) -> set[str]:
-    """Which of these reviews hold an answer of this person's: cast in time, and not revoked. A signature for an
-    emergency answers no gate."""
+    """Which of these reviews have a valid vote of this person: in time and not revoked.
+
+    Break-glass signatures are not votes on a gate.
+    """
     votes = table(VoteRow).c
     query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
-    standing = (votes.late.is_(False), votes.revoked_at.is_(None), votes.verdict != BREAK_GLASS)
-    return set(conn.execute(query.where(*standing)).scalars())
+    return set(conn.execute(query.where(*VALID_VOTE, votes.verdict != BREAK_GLASS)).scalars())
 
 
 def list_tasks(
     conn: Connection, *, state: str, kind: str | None = None, after: str | None = None, limit: int
 ) -> list[TaskRow]:
-    """A page of tasks in ``state``, of one kind or of all, by key."""
+    """A page of tasks in ``state``, of one kind or of all, ordered by id."""
     query = _all(TaskRow).where(col(TaskRow.state) == state).order_by(col(TaskRow.task_id)).limit(limit)
     if kind is not None:
         query = query.where(col(TaskRow.kind) == kind)
@@ -361,12 +372,12 @@ def list_tasks(
 
 
 def redemptions_of(conn: Connection, attempt: AttemptRow) -> dict[str, RedemptionRow]:
-    """What an attempt spent, by effect."""
+    """The redemptions of an attempt by effect id."""
     named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
     return {row.effect_id: row for row in find(conn, RedemptionRow, **named)}
 
 
 def redeemed_effects(conn: Connection, effect_ids: Sequence[str]) -> set[str]:
-    """Which of these effects were ever redeemed, at any revision."""
+    """Which of these effects were redeemed at any revision."""
     query = select(col(RedemptionRow.effect_id)).where(col(RedemptionRow.effect_id).in_(effect_ids))
     return {effect_id for (effect_id,) in conn.execute(query)}

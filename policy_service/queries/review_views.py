@@ -1,4 +1,4 @@
-"""Reviews as the wire's read models."""
+"""Wire models of reviews."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, S
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.domain.quorum import Tally
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import without_secrets
-from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.recent_denials import RecentDenial, RecentDenials, lookback_period
+from policy_service.queries.effects import args_of, tool_title, without_secrets
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.reviews import open_review_contexts, review_content
+from policy_service.queries.review_context import (
+    Quarantine,
+    RecentDenials,
+    ReviewContext,
+    lookback_period,
+    read_review_context,
+)
+from policy_service.queries.review_models import CommentLine, RecentDenial, VoteLine
+from policy_service.queries.reviews import comment_line, open_review_contexts, review_content, vote_line
 from policy_service.queries.transaction_views import effect_view, need_views, review_url
 from policy_service.queries.view_digest import API_RENDERER, view_of
-from policy_service.queries.vote_eligibility import count_votes, person_key
-from policy_service.storage.tables import CommentRow, EffectRow
+from policy_service.queries.vote_eligibility import count_votes
+from policy_service.storage.tables import EffectRow
 
 
 async def open_review_page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
-    """Open reviews, those that expire first in front.
+    """Open reviews by deadline.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     cases, following = await open_review_contexts(ctx, cursor, limit)
     denials = await ctx.db.read(lambda conn: RecentDenials(conn, cases, lookback_period(ctx)))
@@ -38,14 +42,14 @@ async def open_review_page(ctx: Context, cursor: str | None, limit: int) -> Revi
 
 
 def _readable(ctx: Context, case: ReviewContext, denials: RecentDenials) -> ReviewView | None:
-    """A review of a list; one that cannot be read is left out, and told."""
+    """A review of a list; None, with a log line, if it is unreadable."""
     with Quarantine(case.review):
         return _review(ctx, case, denials.before(case))
     return None
 
 
 async def load_review_view(ctx: Context, review_id: str) -> ReviewView:
-    """One review as a program of a person reads it.
+    """One review.
 
     Raises:
         NotFoundError: there is no such review.
@@ -59,7 +63,7 @@ async def load_review_view(ctx: Context, review_id: str) -> ReviewView:
 
 
 async def review_view_of(ctx: Context, case: ReviewContext, counted: Tally | None = None) -> ReviewView:
-    """The same of a case that was read already, and of its count."""
+    """The same for a context and a vote count that are already loaded."""
     denials = await ctx.db.read(lambda conn: RecentDenials(conn, [case], lookback_period(ctx)).before(case))
     return _with_digest(ctx, case, denials, counted)
 
@@ -82,7 +86,6 @@ def _review(
     row, effect, snapshot = case.review, case.effect, case.snapshot
     if counted is None:
         counted = count_votes(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewView(
         review_id=row.review_id,
         txn=row.txn,
@@ -93,25 +96,12 @@ def _review(
         opened_at=row.opened_at,
         answer_by=row.answer_by,
         url=review_url(ctx, row),
-        title=effect.tool if manifest is None else manifest.title,
-        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
+        title=tool_title(bundle, effect),
+        effect=effect_view(ctx, case.agent, snapshot, effect, counted=counted, for_people=True),
         needs=need_views(counted),
         owner=case.agent.owner,
-        votes=tuple(
-            VoteView(
-                vote_id=vote.vote_id,
-                person=person_key(vote.iss, vote.sub),
-                verdict=cast(Literal["approve", "deny", "break_glass"], vote.verdict),
-                at=vote.cast_at,
-                counted=counted.counts(vote.vote_id),
-                assurance=cast(Literal["oidc", "dev"], vote.assurance),
-                reason=vote.reason,
-                step_up=vote.step_up,
-                view_digest=vote.view_digest,
-            )
-            for vote in snapshot.votes_on(effect)
-        ),
-        comments=tuple(_comment(one) for one in snapshot.comments_on(effect)),
+        votes=tuple(_vote(vote_line(vote, counted)) for vote in snapshot.votes_on(effect)),
+        comments=tuple(_comment(comment_line(one)) for one in snapshot.comments_on(effect)),
         siblings=tuple(_sibling(snapshot, other) for other in snapshot.effects if other is not effect),
         claimed=dict(snapshot.transaction.claimed),
         earlier_denials=tuple(
@@ -119,8 +109,8 @@ def _review(
                 review_id=denial.review_id,
                 txn=denial.txn,
                 at=denial.at,
-                person=person_key(denial.iss, denial.sub),
-                reason=denial.reason,
+                person=denial.person,
+                reason=denial.reason or None,
                 differs=denial.differs,
             )
             for denial in denials
@@ -129,15 +119,29 @@ def _review(
     )
 
 
-def _comment(one: CommentRow) -> CommentView:
+def _vote(vote: VoteLine) -> VoteView:
+    return VoteView(
+        vote_id=vote.vote_id,
+        person=vote.person,
+        verdict=vote.verdict,
+        at=vote.at,
+        counted=vote.counted,
+        assurance=cast(Literal["oidc", "dev"], vote.assurance),
+        reason=vote.reason or None,
+        step_up=vote.step_up,
+        view_digest=vote.view_digest,
+    )
+
+
+def _comment(one: CommentLine) -> CommentView:
     return CommentView(
         comment_id=one.comment_id,
-        kind=cast(Literal["comment", "question"], one.kind),
-        person=person_key(one.iss, one.sub),
-        name=one.name,
+        kind="question" if one.question else "comment",
+        person=one.person,
+        name=one.person_name,
         for_requester=one.for_requester,
         text=one.text,
-        at=one.written_at,
+        at=one.at,
         channel=one.channel,
         assurance=cast(Literal["oidc", "dev"], one.assurance),
         answer=one.answer,

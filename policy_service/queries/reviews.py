@@ -1,7 +1,7 @@
-"""The review page as a read model, and the wire's pages of open reviews.
+"""Reviews as the page, Slack and the view digest present them, and pages of open reviews.
 
-A person sees every review of the deployment; whether they may vote, and why not, is worked out by the same rules the
-vote itself applies.
+Everybody who is signed in can read every review. Whether somebody may vote is computed with the rules of the
+vote.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ from policy_service.queries.context_panel import (
     read_precedents,
 )
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effect_text import arg_rows, effect_sentence
-from policy_service.queries.effects import manifest_for
+from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for, tool_title
 from policy_service.queries.proposal_views import (
     accepted_proposal_cards,
     changes_since_staged,
     may_propose,
     open_proposal_cards,
 )
-from policy_service.queries.recent_denials import RecentDenials, lookback_period
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.review_context import ReviewContext, read_review_contexts, review_context_of
+from policy_service.queries.review_context import (
+    RecentDenials,
+    ReviewContext,
+    lookback_period,
+    read_review_contexts,
+    review_context_of,
+)
 from policy_service.queries.review_models import (
     BreakGlassView,
     CommentLine,
-    DeniedBefore,
     EventLine,
     FactLine,
     GateView,
@@ -60,16 +63,15 @@ from policy_service.queries.review_models import (
 from policy_service.queries.signers import PossibleSigners, possible_signers
 from policy_service.queries.timeline import event_line, person_of, rule_changes_of
 from policy_service.queries.vote_eligibility import (
-    break_glass_signatures,
-    count_votes,
-    counted_verdict,
-    requesters_side,
-)
-from policy_service.queries.voter import (
     Voter,
     approval_step_up,
     break_glass_permission,
+    break_glass_signatures,
     break_glass_step_up,
+    count_votes,
+    counted_verdict,
+    person_key,
+    requesters_side,
     vote_refusal,
 )
 from policy_service.storage.core import find_one
@@ -82,16 +84,16 @@ from policy_service.storage.tables import (
     VoteRow,
 )
 
-TIMELINE_LINES = 500  # of the log, on one page; reminders and comments make the longest stories
+TIMELINE_LINES = 500  # rows of the audit log on one page
 
 
 async def open_review_contexts(
     ctx: Context, cursor: str | None, limit: int
 ) -> tuple[list[ReviewContext], str | None]:
-    """The cases of a page of open reviews, and the cursor of the next.
+    """The contexts of a page of open reviews, and the cursor of the next page.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     after = parse_cursor(cursor)
     return await ctx.db.read(lambda conn: _cases(conn, after, limit))
@@ -107,12 +109,12 @@ def _cases(
 
 
 def owner_name(bundle: Bundle, owner: str | None) -> str | None:
-    """The owner as people know them, or the bare key."""
+    """The owner's display name, or their key."""
     return None if owner is None else bundle.directory.name_of(owner) or owner
 
 
 async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
-    """One review, open or settled; None when there is no such review."""
+    """One review, open or settled; None if it does not exist."""
     now = ctx.clock()
     return await ctx.db.read(lambda conn: read_review_page(conn, ctx, voter, review_id, now))
 
@@ -123,10 +125,12 @@ def review_content(
     have: Mapping[str, int] = MappingProxyType({}),
     signers: Mapping[str, PossibleSigners] = MappingProxyType({}),
 ) -> ReviewContent:
-    """What the view digest covers. By the key of each gate: how many people it has (``have``), and who could sign."""
+    """The part of a review that the view digest covers.
+
+    ``have`` and ``signers`` are by gate key: the number of counted approvals, and who could sign.
+    """
     effect, snapshot = case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewContent(
         review_id=case.review.review_id,
         rev=effect.rev,
@@ -136,7 +140,7 @@ def review_content(
         finality=finality_text(case),
         risk=cast(Risk, case.review.risk),
         tool=effect.tool,
-        tool_title=effect.tool if manifest is None else manifest.title,
+        tool_title=tool_title(bundle, effect),
         args=arg_rows(bundle, effect, decision.unseen),
         gates=_gates(bundle, case, have, signers),
         agent=effect.agent,
@@ -153,7 +157,6 @@ def review_content(
 def read_review_page(
     conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
 ) -> ReviewPage | None:
-    """The same, on a connection."""
     row = repository.review_by_id(conn, review_id)
     if row is None:
         return None
@@ -188,7 +191,7 @@ def read_review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=cast(VoteVerdict | None, counted_verdict(votes, voter.iss, voter.sub)),
         rule_changes=rule_changes_of(conn, bundle, effect),
-        beside=_beside(conn, bundle, effect, meter_lines(bundle, effect, decision)),
+        panel=_context_panel(conn, bundle, effect, meter_lines(bundle, effect, decision)),
         proposals=open_proposal_cards(bundle, case, voter),
         edits=accepted_proposal_cards(conn, bundle, case, voter),
         since_staged=changes_since_staged(conn, bundle, case),
@@ -200,19 +203,16 @@ def read_review_page(
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,
         break_glass=_break_glass(conn, ctx, bundle, case, counted, voter, now),
-        denied_before=tuple(
-            DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in RecentDenials(conn, [case], lookback_period(ctx)).before(case)
-        ),
+        denied_before=RecentDenials(conn, [case], lookback_period(ctx)).before(case),
         step_up=approval_step_up(conn, ctx, bundle, case, voter, now),
     )
 
 
 def _newest(conn: Connection, case: ReviewContext) -> str:
-    """The id of the review that asks about this effect as it stands now."""
+    """The id of the review of this effect at the newest revision; "" if there is none."""
     head = repository.require_transaction(conn, case.review.txn)
-    stands = head.find(case.effect.effect_id)
-    review = None if stands is None else head.review_of(stands)
+    current = head.find(case.effect.effect_id)
+    review = None if current is None else head.review_of(current)
     return "" if review is None else review.review_id
 
 
@@ -225,7 +225,7 @@ def _break_glass(
     voter: Voter,
     now: datetime,
 ) -> BreakGlassView | None:
-    """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
+    """The break-glass signatures and what this person may do; None if there is nothing to show."""
     signed = break_glass_signatures(case.snapshot, case.effect)
     asked = break_glass_permission(ctx, bundle, case, voter, now)
     may = case.review.state == "open" and asked.why_not is None
@@ -241,7 +241,6 @@ def _break_glass(
 
 
 def comment_line(one: CommentRow) -> CommentLine:
-    """One comment, as a page shows it."""
     return CommentLine(
         person_name=one.name,
         text=one.text,
@@ -252,10 +251,12 @@ def comment_line(one: CommentRow) -> CommentLine:
         for_requester=one.for_requester,
         answer=one.answer,
         answered_at=one.answered_at,
+        comment_id=one.comment_id,
+        person=person_key(one.iss, one.sub),
     )
 
 
-def _beside(
+def _context_panel(
     conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]
 ) -> ContextPanel:
     last, past = read_precedents(conn, bundle, effect)
@@ -267,15 +268,15 @@ def _beside(
 
 
 def finality_text(case: ReviewContext) -> str:
-    """Whether it can be taken back, in one sentence; and in a second, where it may fail without stopping the others."""
+    """Whether the effect can be undone, and whether the transaction continues if it fails."""
     if case.effect.kind == "compensate":
-        return "This takes back what fired before."
+        return "This undoes an earlier effect."
     undo = case.effect.compensation
-    told = "This cannot be undone." if undo is None else f"This can be taken back by {undo['tool']}."
-    return f"{told} {_MAY_FAIL}" if case.effect.may_fail else told
+    text = "This cannot be undone." if undo is None else f"This can be undone by {undo['tool']}."
+    return f"{text} {_MAY_FAIL}" if case.effect.may_fail else text
 
 
-_MAY_FAIL = "If it fails, the other effects of its transaction go on."
+_MAY_FAIL = "If it fails, the other effects of its transaction continue."
 
 
 def _gates(
@@ -309,7 +310,7 @@ def _gate_view(
         have=have,
         step_up=merged.step_up,
         shared=merged.shared,
-        cedar_text="(no longer in the bundle in force)" if source is None else source.text,
+        cedar_text="(not in the active bundle)" if source is None else source.text,
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         own_quorum=gate.quorum,
@@ -329,7 +330,7 @@ def _titles(bundle: Bundle, groups: frozenset[str]) -> tuple[str, ...]:
 
 
 def vote_line(vote: VoteRow, counted: Tally) -> VoteLine:
-    """One vote, and whether it matters now."""
+    """One vote, and whether it counts now."""
     return VoteLine(
         person_name=vote.name,
         verdict=cast(VoteVerdict, vote.verdict),
@@ -338,6 +339,9 @@ def vote_line(vote: VoteRow, counted: Tally) -> VoteLine:
         counted=counted.counts(vote.vote_id),
         assurance=vote.assurance,
         step_up=vote.step_up,
+        vote_id=vote.vote_id,
+        person=person_key(vote.iss, vote.sub),
+        view_digest=vote.view_digest,
     )
 
 
@@ -372,7 +376,7 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
 
 
 def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[EventLine, ...]:
-    """What happened to an effect and its transaction, from the log: the newest lines, where there are very many."""
+    """The events of an effect and its transaction from the audit log; the newest ones if there are many."""
     rows = rows_of_effect(conn, effect, TIMELINE_LINES)
     names = names_of(conn, {key for row in rows if (key := person_of(row)) is not None})
     lines = (event_line(bundle, row, names) for row in rows)
@@ -382,11 +386,11 @@ def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[Ev
 def _warnings(bundle: Bundle, case: ReviewContext) -> tuple[str, ...]:
     if case.effect.tool not in bundle.manifests and any(g.policy_id == UNKNOWN_TOOL for g in case.gates):
         return (
-            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: nobody has reviewed what it does, and no policy "
-            "has weighed these arguments. You are asked because this service runs in dev; elsewhere it is denied.",
+            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: its manifest was never reviewed, and no "
+            "policy has evaluated these arguments. This review exists only because the service runs in dev.",
         )
     if manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is None:
         return (
-            "The bundle in force no longer holds this version of the tool: it cannot be released as it is.",
+            "The active bundle does not contain this version of the tool: the effect cannot be released.",
         )
     return ()

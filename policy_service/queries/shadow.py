@@ -1,4 +1,4 @@
-"""What is known of a bundle in shadow: its numbers and its newest differences, and both as the wire's model."""
+"""The comparison of a shadow bundle: its numbers and newest differences, and their wire model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _differences = table(ShadowDifferenceRow)
 
 @dataclass(frozen=True, slots=True)
 class ShadowComparison:
-    """What is known of a candidate: its numbers, and the newest differences."""
+    """The numbers of a candidate, and its newest differences."""
 
     candidate: str
     commit: str
@@ -32,7 +32,7 @@ class ShadowComparison:
 
 
 async def read_shadow(ctx: Context, digest: str, limit: int) -> ShadowComparison | None:
-    """What a candidate would have decided otherwise; None where it was never compared."""
+    """The comparison of a candidate; None if it was never compared."""
     return await ctx.db.read(lambda conn: _read(conn, digest, limit))
 
 
@@ -57,7 +57,7 @@ def _read(conn: Connection, digest: str, limit: int) -> ShadowComparison | None:
 
 
 async def shadow_view(ctx: Context, limit: int) -> ShadowView:
-    """What is in shadow, its numbers, and its newest differences."""
+    """The candidate in shadow, its numbers and its newest differences."""
     if ctx.candidate is None:
         return ShadowView()
     status = ctx.candidate.status()

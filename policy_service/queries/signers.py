@@ -1,9 +1,8 @@
-"""Who can still sign each gate of an open review, by name, so that somebody who cannot decide knows whom to ask.
+"""Who can still sign each gate of an open review, so that a person who cannot decide can ask somebody else.
 
-Known are the members of groups that can be read without them, and everybody who has signed in. Listed are people of the
-gate, and of another gate where a vote that is in can move from there. Named is only whom the bundle or a sign-in names;
-others are counted. Left out are the requester's side (listed apart), those whose approval is in, and those whom Cedar
-does not permit, for the way they may sign in here, at this hour.
+Known people are the members of the bundle's groups and everybody who has signed in. People of another gate
+are listed if a vote can move from there. People without a display name are counted only. The requester's side
+(listed separately), people who have approved, and people Cedar does not permit are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Connection
 
@@ -19,21 +18,23 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
+from policy_service.pdp.people import PersonFacts
 from policy_service.queries.context import Context
+from policy_service.queries.repository import is_valid_vote
 from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.vote_eligibility import (
+    Voter,
     approval_permission,
     current_groups,
     person_key,
     requesters_side,
     valid_ballots,
 )
-from policy_service.queries.voter import Voter
 from policy_service.storage.tables import PersonRow
 
 
 class KnownPeople:
-    """Everybody known here: found once for all gates that ask the same groups."""
+    """Everybody known to the service, cached by the groups asked for."""
 
     def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
         self.bundle = bundle
@@ -41,7 +42,7 @@ class KnownPeople:
         self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
 
     def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-        """Who is in one of these groups, each with the groups they are in now."""
+        """The members of these groups, each with their current groups."""
         if asked not in self._asked:
             named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
             known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
@@ -49,8 +50,7 @@ class KnownPeople:
         return self._asked[asked]
 
     def name_of(self, person: str) -> str | None:
-        """What people call them: by the bundle, or as they signed in. None for somebody known by their key alone,
-        which may be an address of theirs."""
+        """The display name; None for people known by a key alone, which may be an email address."""
         row = self._by_token.get(person)
         signed_in = None if row is None or row.name == row.sub or "@" in row.name else row.name
         return self.bundle.directory.name_of(person) or signed_in
@@ -65,25 +65,27 @@ class KnownPeople:
 def is_permitted(
     ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
 ) -> bool:
-    """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
-    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    """Whether Cedar permits this person now, by any sign-in method of this service."""
+    ways: list[Literal["dev", "oidc"]] = ["dev"] if ctx.settings.dev_signin else []
+    if ctx.settings.providers or not ways:
+        ways.append("oidc")
+    people = (PersonFacts(person, groups, assurance) for assurance in ways)
     return any(
-        approval_permission(
-            ctx, bundle, case.agent, case.review, case.gates,
-            person=person, groups=groups, assurance=assurance, now=now,
-        )
-        for assurance in ways or ["oidc"]
-    )  # fmt: skip
+        approval_permission(ctx, bundle, case.agent, case.review, case.gates, each, now) for each in people
+    )
 
 
 MAX_NAMED: Final = 6
-_WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the rest is counted as it stands
+_MAX_EVALUATED: Final = (
+    40  # people evaluated by Cedar for one gate; others of a larger group are only counted
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PossibleSigners:
-    """Others than the reader: some by name, how many more there are, and who is in the groups but may not. `also`: the
-    groups of other gates whose people can sign here.
+    """People other than the reader: some names, how many more, and members who may not sign.
+
+    `also` holds the groups of other gates whose members can sign here.
     """
 
     names: tuple[str, ...] = ()
@@ -95,12 +97,12 @@ class PossibleSigners:
 def possible_signers(
     conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
 ) -> Mapping[str, PossibleSigners]:
-    """By the key of each gate that is short of its quorum; nothing when the review is settled."""
+    """By the key of each gate that is short of its quorum; empty if the review is settled."""
     if case.review.state != "open":
         return {}
     people = KnownPeople(bundle, list_people(conn))
     votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
-    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
+    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if is_valid_vote(v)}
     counted = valid_ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     voters = {gate.key: gate.voters for gate in case.asked}
@@ -122,11 +124,11 @@ def _of_groups(
     side, members = requesters_side(case.agent, case.review), people.of(asked)
     barred = tuple(name for person, _ in members if person in side - out if (name := people.name_of(person)))
     left = [(person, groups) for person, groups in members if person not in side | out]
-    left.sort(key=lambda member: people.name_of(member[0]) is None)  # those with a name first
+    left.sort(key=lambda member: people.name_of(member[0]) is None)  # people with a name first
     weighed = [
         person
-        for person, groups in left[:_WEIGHED]
+        for person, groups in left[:_MAX_EVALUATED]
         if is_permitted(ctx, people.bundle, case, person, groups, now)
     ]
     names = [name for person in weighed if (name := people.name_of(person))][:MAX_NAMED]
-    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)
+    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_MAX_EVALUATED:]), barred)

@@ -1,10 +1,10 @@
-"""Emergency stops: which are in force, and who may begin or end one."""
+"""Emergency stops: which are in force, and who may start or lift one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from sqlalchemy import Connection, select
 from sqlmodel import col
@@ -12,12 +12,11 @@ from sqlmodel import col
 from policy_service.domain.person_actions import START_AGAIN, STOP
 from policy_service.identity.agents import OPERATOR, agent_names
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import Permission, PersonFacts, StopFacts, check_people_rules
+from policy_service.pdp.people import StopFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.context import Context
-from policy_service.queries.messages import not_in_groups_text
-from policy_service.queries.vote_eligibility import current_groups
-from policy_service.queries.voter import Voter, with_groups_problem
+from policy_service.queries.review_context import not_in_groups_text
+from policy_service.queries.vote_eligibility import Voter, with_groups_problem
 from policy_service.storage.core import table
 from policy_service.storage.tables import StopRow
 
@@ -26,7 +25,7 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An emergency stop that holds now; ``tool``: None for everything; ``by``: as the log names them."""
+    """An emergency stop in force. ``tool`` is None for everything; ``by`` is an actor of the audit log."""
 
     tool: str | None
     reason: str
@@ -35,7 +34,7 @@ class Stop:
 
     @property
     def words(self) -> str:
-        """What is stopped, for people."""
+        """The target for people."""
         return describe_stop(self.tool)
 
 
@@ -45,7 +44,7 @@ def describe_stop(tool: str | None) -> str:
 
 
 def list_stops(conn: Connection) -> list[Stop]:
-    """Every stop that holds, everything first."""
+    """Every stop in force, "everything" first."""
     rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
     return [
         Stop(
@@ -65,7 +64,7 @@ def _of_tool(tool: str) -> str:
 Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
 
 
-_OFFERED = 200  # agents a form offers by name; any other is typed
+_OFFERED = 200  # agents offered by the form; others are typed
 
 
 _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"start_again", resource);'
@@ -81,7 +80,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StopPage:
-    """What can be stopped, and what one person may; where they may not, ``why_not`` and ``why_not_start`` say why."""
+    """What can be stopped, and the reasons why this person may not stop or start it again (None if they may)."""
 
     tools: tuple[str, ...]
     agents: tuple[str, ...]  # the first by name
@@ -90,7 +89,6 @@ class StopPage:
 
 
 async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
-    """For the page of a stop of this."""
     bundle, now = ctx.active.current, ctx.clock()
     agents = await ctx.db.read(lambda conn: agent_names(conn, _OFFERED))
     return StopPage(
@@ -104,30 +102,26 @@ async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
 def stop_refusal(
     ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
 ) -> str | None:
-    """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
-    groups = current_groups(bundle, voter.key, voter.groups)
-    if not groups:
+    """Why this person may not perform the action, as a sentence; None if they may."""
+    person = voter.facts(bundle)
+    if not person.groups:
         return with_groups_problem(
-            "you are in no group here; ask your administrator to add you to one whose people may do this",
-            voter,
+            "you are in no group; ask your administrator to add you to one that may do this", voter
         )
-    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
     granted = check_people_rules(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
     if granted is None:
-        return _without_a_rule(bundle, action, groups, voter)
-    return None if granted else _said(granted)
+        return _without_a_rule(bundle, action, person.groups, voter)
+    if granted:
+        return None
+    return "the policy does not permit you" if granted.reason is None else granted.reason.text
 
 
 def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: Voter) -> str | None:
     if action == START_AGAIN:
-        return f"no policy says who starts again, so an operator does; or name them: {_NAME_THEM}"
+        return f"no policy names who may start it again, so only an operator can; to allow others, add: {_NAME_THEM}"
     asked = bundle.rules.asked | {UNSEEN}
     if groups & asked:
         return None
     named = sorted(bundle.directory.title_of(group) for group in asked)
     return with_groups_problem(not_in_groups_text(named, "may stop this"), voter)
-
-
-def _said(refused: Permission) -> str:
-    return refused.reason.text if refused.reason is not None else "the policy does not permit you"

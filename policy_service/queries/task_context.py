@@ -1,27 +1,25 @@
-"""A task with everything around it: its case, who may settle it, and what each answer says and will cause.
+"""A task with its effect: who may settle it, and what each answer causes.
 
-Rules: nobody settles for their own side, whatever the bundle says: a word of theirs would turn what they asked for
-into truth; and whoever opened something alone does not review that. Then policy decides: where the bundle has rules
-about ``Action::"settle"``, plain Cedar alone says who. Without such a rule it is whoever a gate of the effect asks,
-or, where no gate ever asked about it, whoever some gate of the bundle asks: people already trusted to weigh effects.
-A bundle that asks nobody about anything has to name them.
+The requester's side never settles, even if a policy permits it, and a person who used break-glass alone does
+not review it. Then the policies decide: if the bundle has rules about ``Action::"settle"``, Cedar alone does.
+Otherwise members of the effect's gates may settle, or, if no gate fired, members of any gate of the bundle. A
+bundle without gates has to name them.
 
-What follows from an answer is computed by the rules that will apply then, on the transaction as it would be.
+The consequences of an answer are computed by applying the domain's rules to the state after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any
 
 from sqlalchemy import Connection
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
 from policy_service.domain.gates import Gate
 from policy_service.domain.person_actions import SETTLE
-from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.settlement import (
     ANSWERS,
     EffectStatus,
@@ -32,27 +30,27 @@ from policy_service.domain.settlement import (
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import PersonFacts, TaskFacts, check_people_rules
+from policy_service.pdp.people import TaskFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.messages import not_in_groups_text
+from policy_service.queries.effects import gates_of, manifest_for, principal_of
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import not_in_groups_text
 from policy_service.queries.vote_eligibility import (
+    Voter,
     break_glass_signatures,
-    current_groups,
     person_key,
     requesters_side,
+    with_groups_problem,
 )
-from policy_service.queries.voter import Voter, with_groups_problem
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import AgentRow, EffectRow, TaskRow
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """A task, the transaction at its revision, the effect it is about, and whose effect that is."""
+    """A task, the transaction at its revision, the effect it is about, and the agent."""
 
     task: TaskRow
     snapshot: Snapshot
@@ -61,30 +59,29 @@ class TaskContext:
 
     @property
     def kind(self) -> TaskKind:
-        """What is to be settled."""
         return TaskKind(self.task.kind)
 
     @property
     def state(self) -> EffectState:
-        """Where the effect stands."""
+        """The state of the effect."""
         return EffectState(self.effect.state)
 
     @property
     def forward(self) -> EffectRow:
-        """The effect itself, or for a compensation what it was to take back."""
+        """The effect itself, or the effect that this compensation undoes."""
         return self.snapshot.find(self.effect.compensates or "") or self.effect
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Every gate that ever fired on the effect; a compensation has those of what it takes back."""
+        """Every gate that ever fired on the effect; for a compensation, those of the effect it undoes."""
         return gates_of(self.effect) or gates_of(self.forward)
 
 
 def read_task_context(conn: Connection, task_id: str) -> TaskContext:
-    """One task.
+    """The context of one task.
 
     Raises:
-        NotFoundError: there is no such task, or its effect or agent is gone.
+        NotFoundError: the task, its effect or its agent does not exist.
     """
     task = find_one(conn, TaskRow, task_id=task_id)
     if task is None:
@@ -97,7 +94,7 @@ def read_task_context(conn: Connection, task_id: str) -> TaskContext:
 
 
 def read_task_contexts(conn: Connection, tasks: Sequence[TaskRow]) -> list[TaskContext]:
-    """These tasks, by as many queries as one takes; one whose effect is gone is left out."""
+    """The contexts of these tasks, with a constant number of queries; without those whose effect is missing."""
     snapshots = repository.load_all(conn, [(task.txn, task.rev) for task in tasks])
     agents = repository.agents_of(conn, [snapshot.transaction.agent for snapshot in snapshots.values()])
     found = []
@@ -114,7 +111,7 @@ def _case(task: TaskRow, snapshot: Snapshot, agent: AgentRow | None) -> TaskCont
 
 
 def settlement_of(case: TaskContext) -> dict[str, Any] | None:
-    """What a person said of this task; None while nobody has, and where it settled itself."""
+    """What a person settled by this task; None if it is open or closed by itself."""
     task_id = case.task.task_id
     return next((said for said in case.effect.settlements if said["task_id"] == task_id), None)
 
@@ -126,38 +123,34 @@ _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", re
 def settle_refusal(
     ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: datetime
 ) -> str | None:
-    """The sentence that tells this person why they may not settle it, or None when they may."""
+    """Why this person may not settle it, as a sentence; None if they may."""
     if voter.key == case.agent.owner:
-        return f"you own {case.agent.name}; nobody settles for their own side"
-    if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _who_opened(case):
-        return "you opened this; somebody else says whether that was justified"
+        return f"you own {case.agent.name}, so somebody else has to settle this"
+    if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _break_glass_signers(case):
+        return "you opened this, so somebody else has to review it"
     if voter.key in requesters_side(case.agent, case.snapshot.transaction):
-        return "you changed its arguments; nobody settles for their own side"
-    groups = current_groups(bundle, voter.key, voter.groups)
-    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+        return "you changed its arguments, so somebody else has to settle this"
+    person = voter.facts(bundle)
     granted = check_people_rules(
         bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
     )
     if granted is None:
-        return _not_asked(bundle, case, groups, voter)
+        return _not_in_gates(bundle, case, person.groups, voter)
     if granted:
         return None
-    return (
-        granted.reason.text if granted.reason is not None else "the policy about settling does not permit you"
-    )
+    return "the policy about settling does not permit you" if granted.reason is None else granted.reason.text
 
 
-def _who_opened(case: TaskContext) -> set[str]:
+def _break_glass_signers(case: TaskContext) -> set[str]:
     signed = break_glass_signatures(case.snapshot, case.effect)
     return {person_key(vote.iss, vote.sub) for vote in signed}
 
 
 def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
-    agent = case.agent
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
     return TaskFacts(
         review_id=case.task.task_id,
-        agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
+        agent=principal_of(case.agent),
         tool=case.effect.tool,
         risk=manifest.risk if manifest is not None else _RISK_OF_UNKNOWN,
         gates=frozenset(gate.policy_id for gate in case.gates),
@@ -166,8 +159,9 @@ def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
     )
 
 
-def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
-    gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates  # the very people who are too few
+def _not_in_gates(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
+    # The members of unsatisfiable gates are too few, so others settle that.
+    gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
     of_effect = frozenset[str]().union(*(gate.groups for gate in gates))
     asked = of_effect or bundle.rules.asked | {UNSEEN}
     if groups & asked:
@@ -178,83 +172,90 @@ def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter:
     return with_groups_problem(not_in_groups_text(named, "settle this"), voter)
 
 
+_RESULT = "result:"
 _UNKNOWN = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer, in words."""
+    """One answer with its text and its consequences."""
 
     answer: TaskAnswer
     text: str
     follows: str
+    wants_result: tuple[str, ...] = ()  # fields of the tool's result that the compensation needs
 
 
 def choices(case: TaskContext) -> tuple[Choice, ...]:
-    """The answers this task takes; none once it is settled."""
+    """The answers of an open task."""
     if case.task.state != "open":
         return ()
     return tuple(
-        Choice(answer, answer_text(case, answer), _follows(case, answer)) for answer in ANSWERS[case.kind]
+        Choice(answer, answer_text(case, answer), _consequences(case, answer), _wants_result(case, answer))
+        for answer in ANSWERS[case.kind]
     )
 
 
+def _wants_result(case: TaskContext, answer: TaskAnswer) -> tuple[str, ...]:
+    """The fields of the tool's result that its compensation needs."""
+    if answer is not TaskAnswer.FIRED or case.effect.compensation is None:
+        return ()
+    mapping: Mapping[str, str] = case.effect.compensation["map"]
+    return tuple(source.removeprefix(_RESULT) for source in mapping.values() if source.startswith(_RESULT))
+
+
 def answer_text(case: TaskContext, answer: TaskAnswer) -> str:
-    """An answer as a sentence a person could say."""
+    """An answer as a sentence."""
     if case.effect.kind == "compensate" and answer in {TaskAnswer.FIRED, TaskAnswer.NOT_FIRED}:
-        return "It was taken back" if answer is TaskAnswer.FIRED else "It was not taken back"
+        return "It was undone" if answer is TaskAnswer.FIRED else "It was not undone"
     return _TEXTS[answer]
 
 
 _TEXTS = {
     TaskAnswer.FIRED: "It fired",
     TaskAnswer.NOT_FIRED: "It did not happen",
-    TaskAnswer.COMPENSATED: "It was taken back by hand",
-    TaskAnswer.LEFT_STANDING: "It stays as it is",
+    TaskAnswer.COMPENSATED: "It was undone manually",
+    TaskAnswer.LEFT_STANDING: "Leave it as it is",
     TaskAnswer.RECORD_HOLDS: "The record is right",
     TaskAnswer.REPORT_HOLDS: "The later report is right",
     TaskAnswer.WITHDRAWN: "Withdraw it",
     TaskAnswer.LEFT_WAITING: "Leave it waiting",
-    TaskAnswer.JUSTIFIED: "Opening it was justified",
-    TaskAnswer.NOT_JUSTIFIED: "Opening it was not justified",
+    TaskAnswer.JUSTIFIED: "Break-glass was justified",
+    TaskAnswer.NOT_JUSTIFIED: "Break-glass was not justified",
 }
 
 
-def _follows(case: TaskContext, answer: TaskAnswer) -> str:
+def _consequences(case: TaskContext, answer: TaskAnswer) -> str:
     if case.kind in _UNKNOWN:
         return (
-            _of_compensation(case, answer) if case.effect.kind == "compensate" else _of_unknown(case, answer)
+            _compensation_consequences(case, answer)
+            if case.effect.kind == "compensate"
+            else _unknown_consequences(case, answer)
         )
     tool, others = case.effect.tool, len(case.snapshot.effects) - 1
-    beside = (
-        f" and the {others} beside it are"
-        if others > 1
-        else " and the one beside it are"
-        if others
-        else " is"
-    )
+    recorded = f"Nothing changes: {tool} stays recorded as {case.effect.state}"
+    withdrawn = f"It and the other {others} of its transaction are" if others else "It is"
     return {
-        TaskAnswer.COMPENSATED: f"{tool} is recorded as taken back. Nothing is called.",
-        TaskAnswer.LEFT_STANDING: f"{tool} is recorded as standing. Nothing takes it back any more.",
-        TaskAnswer.RECORD_HOLDS: f"Nothing moves: {tool} stays recorded as {case.effect.state}.",
-        TaskAnswer.REPORT_HOLDS: f"Nothing moves: what is recorded as {case.effect.state} stays so, with your word "
-        "beside it. What that leaves to be done is done by hand.",
-        TaskAnswer.WITHDRAWN: f"It{beside} withdrawn. Nothing fires, and the agent is told.",
-        TaskAnswer.LEFT_WAITING: "It goes on waiting, and expires unfired when its time is up. Enough people in these "
-        "groups before that, and it goes on by itself.",
-        TaskAnswer.JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word beside it.",
-        TaskAnswer.NOT_JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word "
-        "beside it. To stop what has not fired yet, press Stop at the top; what fired is taken back by hand.",
+        TaskAnswer.COMPENSATED: f"{tool} is recorded as undone. No tool is called.",
+        TaskAnswer.LEFT_STANDING: f"{tool} stays recorded as fired. It will not be undone.",
+        TaskAnswer.RECORD_HOLDS: f"{recorded}.",
+        TaskAnswer.REPORT_HOLDS: f"{recorded}, with your answer. Correct the consequences manually.",
+        TaskAnswer.WITHDRAWN: f"{withdrawn} withdrawn. Nothing fires, and the agent is notified.",
+        TaskAnswer.LEFT_WAITING: "It stays open and expires at its deadline. If enough people join the groups before, "
+        "it continues automatically.",
+        TaskAnswer.JUSTIFIED: f"{recorded}, with your answer.",
+        TaskAnswer.NOT_JUSTIFIED: f"{recorded}, with your answer. To stop effects that have not fired, press "
+        "Stop at the top; undo what fired manually.",
     }[answer]
 
 
-def _of_compensation(case: TaskContext, answer: TaskAnswer) -> str:
+def _compensation_consequences(case: TaskContext, answer: TaskAnswer) -> str:
     if answer is TaskAnswer.FIRED:
-        return f"{case.forward.tool} is recorded as taken back."
-    return f"{case.forward.tool} stands: its compensation failed, and that becomes a task of its own."
+        return f"{case.forward.tool} is recorded as undone."
+    return f"{case.forward.tool} stays fired: its compensation failed, and a new task is opened."
 
 
-def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
+def _unknown_consequences(case: TaskContext, answer: TaskAnswer) -> str:
     to = transitions_for(case.state, answer, spent=case.effect.redeemed_by is not None)[-1]
     after = [
         replace(part, state=to) if effect is case.effect else part
@@ -265,27 +266,25 @@ def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
         if to is EffectState.FIRED
         else f"It is recorded as {to.value}; nothing fired."
     )
-    return f"{recorded} {_of_transaction(case.snapshot.effects, after)}"
+    return f"{recorded} {_transaction_consequences(case.snapshot.effects, after)}"
 
 
-def _of_transaction(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
+def _transaction_consequences(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
     state = transaction_state(after)
     if any(part.state is EffectState.UNKNOWN for part in after):
-        return "Another effect of its transaction is not known yet: nothing is taken back before that is settled."
+        return "Another effect of its transaction is unknown: nothing is undone before that is settled."
     if state is TxnState.SETTLED:
         return "The transaction is settled."
     if state is TxnState.ENDED:
-        return "Nothing of its transaction stands."
+        return "No effect of its transaction remains."
     if not has_missing_effect(after):
-        return "What became of the others of its transaction is still to be told."
+        return "The outcomes of the other effects are not reported yet."
     due = [
         (effect.tool, str(effect.compensation["tool"]))
         for effect, part in zip(effects, after, strict=True)
         if part.state is EffectState.FIRED and effect.compensation is not None
     ]
-    told = [
-        f"{undo} is asked for, to take {tool} back, by a release of its own." for tool, undo in reversed(due)
-    ]
+    texts = [f"{undo} is requested to undo {tool}, with its own release." for tool, undo in reversed(due)]
     if needs_manual_settlement(after):
-        told.append("What fired and has no compensation stands: that becomes a task.")
-    return " ".join(["The transaction did not go through.", *told])
+        texts.append("Effects that fired and have no compensation become a task.")
+    return " ".join(["The transaction did not complete.", *texts])

@@ -1,4 +1,6 @@
-"""What an agent is told: a snapshot as the wire's read models. Nothing here is a permission but a signed token."""
+"""Wire models of transactions and effects. None of them authorizes anything; only a signed release token
+does.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +39,17 @@ from countersign.contract.wire import (
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import Tally
-from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import without_secrets
-from policy_service.queries.effects import args_of, gates_of
+from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.vote_eligibility import count_votes, person_key
-from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
 
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
 _OUTCOMES = {outcome.value for outcome in Outcome}
 _ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
-_TAKES_SIBLINGS_ALONG = {
+_ENDS_SIBLINGS = {
     EffectState.DENIED: "was denied",
     EffectState.EXPIRED: "expired",
     EffectState.REVOKED: "was revoked",
@@ -58,17 +58,15 @@ _TAKES_SIBLINGS_ALONG = {
 
 def transaction_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
-    now: datetime,
     *,
     releases: Sequence[str] = (),
     receipt: str | None = None,
 ) -> TransactionView:
-    """A transaction for its agent, with tokens only where they were asked for.
+    """A transaction for its agent, with tokens only where requested.
 
-    A spent one names the attempt it was spent under, so that whoever lost an answer knows its own.
+    A redeemed transaction names its attempt, so that a redeemer that lost the response recognizes it.
     """
     row = snapshot.transaction
     return TransactionView(
@@ -82,7 +80,7 @@ def transaction_view(
         submitted_at=row.submitted_at,
         valid_until=row.valid_until,
         superseded_by=snapshot.superseded_by,
-        effects=tuple(effect_view(ctx, bundle, agent, snapshot, effect, now) for effect in snapshot.effects),
+        effects=tuple(effect_view(ctx, agent, snapshot, effect) for effect in snapshot.effects),
         releases=tuple(releases),
         receipt=receipt,
         attempt_id=snapshot.effects[0].redeemed_by,
@@ -91,7 +89,7 @@ def transaction_view(
 
 
 def question_views(snapshot: Snapshot) -> tuple[QuestionView, ...]:
-    """What people have asked the agent about this revision, oldest first."""
+    """The questions to the agent about this revision, oldest first."""
     asked = [
         (review, one)
         for review in snapshot.reviews.values()
@@ -115,18 +113,16 @@ def question_views(snapshot: Snapshot) -> tuple[QuestionView, ...]:
 
 def effect_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     *,
     counted: Tally | None = None,
     for_people: bool = False,
 ) -> EffectView:
-    """One effect or compensation as the service holds it; people are not shown its secrets.
+    """One effect or compensation. ``for_people`` hides its secrets.
 
-    Whoever has counted its votes already hands in what they came to.
+    ``counted`` is the vote count if the caller has it already.
     """
     args = args_of(effect)
     undo = next((c for c in snapshot.compensations if c.compensates == effect.effect_id), None)
@@ -142,7 +138,7 @@ def effect_view(
         state=EffectState(effect.state),
         args=without_secrets(args, effect.secret) if for_people else args,
         decision=_decision(snapshot, effect),
-        review=_review(ctx, bundle, agent, snapshot, effect, now, counted, for_people=for_people),
+        review=_review(ctx, agent, snapshot, effect, counted, for_people=for_people),
         outcome=_outcome(effect),
         compensation=None
         if undo is None
@@ -157,7 +153,7 @@ def effect_view(
 
 
 def proposal_view(effect: EffectRow, row: ProposalRow, *, for_people: bool = False) -> ProposalView:
-    """Arguments that were proposed for an effect; people are not shown its secrets."""
+    """Proposed arguments for an effect. ``for_people`` hides its secrets."""
     args = cast("dict[str, JSON]", load(row.args))
     return ProposalView(
         proposal_id=row.proposal_id,
@@ -181,7 +177,9 @@ def _settlements(effect: EffectRow, *, for_people: bool) -> tuple[Settlement, ..
 
 
 def settlement_view(said: Mapping[str, Any], *, for_people: bool = False) -> Settlement:
-    """What a person said; the result of a tool is for its agent, who knows what in it is secret."""
+    """What a person settled. The tool's result is left out for people: only the agent knows what in it is
+    secret.
+    """
     shown = {name: value for name, value in said.items() if not (for_people and name == "result")}
     return Settlement(
         **{
@@ -217,7 +215,7 @@ def _reasons(row: DecisionRow) -> tuple[Reason, ...]:
 
 
 def _waiting_reasons(effect: EffectRow) -> tuple[Reason, ...]:
-    """Why an effect waits, one reason for each gate that asked."""
+    """One reason for each gate that waits for approval."""
     if EffectState(effect.state) is not EffectState.REVIEW:
         return ()
     return tuple(
@@ -246,21 +244,21 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
         return (_why_withdrawn(snapshot),)
     if state is EffectState.EXPIRED:
         text = "nobody answered or used it in time; submit it again to ask anew"
-        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_longer(effect)),)
+        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_deadline_advice(effect)),)
     return ()
 
 
-def _longer(effect: EffectRow) -> str:
-    """The annotations that would give more time, and where."""
+def _deadline_advice(effect: EffectRow) -> str:
+    """The annotations that extend the deadlines, and the gates to put them on."""
     asked = ", ".join(dict.fromkeys(repr(gate.policy_id) for gate in gates_of(effect)))
     where = f"on the gate {asked}" if asked else "on a gate of its tool"
     return f"more time is `@answer_within(...)` for people and `@valid_for(...)` for the agent, {where}"
 
 
 def _why_withdrawn(snapshot: Snapshot) -> Reason:
-    """The effects of a transaction are withdrawn together: because one of them ended, or because nobody wants them."""
+    """Why the effects of a transaction were withdrawn: one of them ended, or the agent withdrew them."""
     for effect in snapshot.effects:
-        if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
+        if (ended := _ENDS_SIBLINGS.get(EffectState(effect.state))) is not None:
             advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
             return Reason(
                 code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
@@ -282,17 +280,15 @@ def _why_withdrawn(snapshot: Snapshot) -> Reason:
 
 
 def review_url(ctx: Context, review: ReviewRow) -> str:
-    """Where people answer a review."""
+    """The page on which people decide a review."""
     return f"{ctx.settings.public_url}/reviews/{review.review_id}"
 
 
 def _review(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     counted: Tally | None,
     *,
     for_people: bool,
@@ -301,7 +297,8 @@ def _review(
     if review is None:
         return None
     if counted is None:
-        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+        bundle, gates = ctx.active.current, gates_of(effect)
+        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates, ctx.clock())
     return ReviewSummary(
         review_id=review.review_id,
         state=review.state,
@@ -318,12 +315,12 @@ def _review(
 
 
 def escalated_at(review: ReviewRow) -> datetime | None:
-    """Since when a review asks further groups as well."""
+    """When a review was first escalated."""
     return min(map(datetime.fromisoformat, review.escalated.values()), default=None)
 
 
 def need_views(counted: Tally) -> tuple[Need, ...]:
-    """What each merged gate asks for and has."""
+    """What each merged gate requires and what it has."""
     return tuple(
         Need(
             gates=entry.gate.gates,
@@ -345,16 +342,17 @@ def _outcome(effect: EffectRow) -> OutcomeView | None:
 
 
 def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView:
-    """The answer to a dry run; nothing of it is stored, so the decision has no id of its own."""
+    """The result of a dry run. Nothing is stored, so the decisions have no id."""
     return EvaluationView(
         effects=tuple(
-            EvaluatedEffect(tool=tool, decision=_dry(d), needs=_asked(d.gates)) for tool, d in evaluated
+            EvaluatedEffect(tool=tool, decision=_dry_run_decision(d), needs=_needs_before_votes(d.gates))
+            for tool, d in evaluated
         )
     )
 
 
-def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
-    """What the review that would be opened asks for, before anybody has voted or it was escalated."""
+def _needs_before_votes(gates: Sequence[Gate]) -> tuple[Need, ...]:
+    """What a review of these gates would require, without votes and before any escalation."""
     return tuple(
         Need(
             gates=gate.gates,
@@ -368,16 +366,15 @@ def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
     )
 
 
-def _dry(decision: Decision) -> DecisionView:
-    reasons: list[dict[str, Any]] = [
-        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice} for r in decision.reasons
-    ]
+def _dry_run_decision(decision: Decision) -> DecisionView:
     return DecisionView(
         decision_id="dry-run",
         outcome=decision.outcome,
         policies=decision.policies,
         gates=tuple(gate.policy_id for gate in decision.gates),
-        reasons=tuple(Reason(**reason) for reason in reasons),
+        reasons=tuple(
+            Reason(code=r.code, text=r.text, policy=r.policy, advice=r.advice) for r in decision.reasons
+        ),
         bundle=decision.bundle,
         commit=decision.commit,
         unseen=decision.unseen,

@@ -1,8 +1,8 @@
-"""Transactions for their agents: one of them, a list of them, and waiting for a change of one.
+"""Transactions as agents read them: one, a page of them, and waiting for a change of one.
 
-A party sees what it submitted and what it alone may redeem, each at the revision in force, the newest first; a page is
-found by key, in each of the two ways a transaction is a party's, and costs what it holds. Waiting holds no lock, no
-connection and no rows, only an entry in a list, because ten thousand agents may wait at once.
+An agent sees the transactions it submitted and those it may redeem, at the newest revision, newest first.
+Each of the two sets has its own index. A waiting request holds no lock, connection or rows, because thousands
+of agents may wait.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from policy_service.storage.types import time_text
 
 
 class TransactionPresenter:
-    """Read models for agents."""
+    """Builds wire models of transactions for agents."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
     async def visible(self, caller: Caller, txn: str) -> Snapshot:
-        """The transaction in force, if this caller may see it.
+        """The newest revision of a transaction, if this caller may see it.
 
         Raises:
-            NotFoundError: no such transaction, or a stranger asks.
+            NotFoundError: it does not exist, or the caller may not see it.
         """
         snapshot = await self._ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_visible(caller, snapshot.transaction)
@@ -53,25 +53,16 @@ class TransactionPresenter:
         releases: Sequence[str] = (),
         receipt: str | None = None,
     ) -> TransactionView:
-        """A transaction, with tokens only where they were asked for."""
+        """A transaction, with tokens only where requested."""
         agent = await self._agent(snapshot)
-        return transaction_view(
-            self._ctx,
-            self._ctx.active.current,
-            agent,
-            snapshot,
-            self._ctx.clock(),
-            releases=releases,
-            receipt=receipt,
-        )
+        return transaction_view(self._ctx, agent, snapshot, releases=releases, receipt=receipt)
 
     async def effect(self, snapshot: Snapshot, effect: EffectRow) -> EffectView:
-        """One effect or compensation."""
         agent = await self._agent(snapshot)
-        return effect_view(self._ctx, self._ctx.active.current, agent, snapshot, effect, self._ctx.clock())
+        return effect_view(self._ctx, agent, snapshot, effect)
 
     async def _agent(self, snapshot: Snapshot) -> AgentRow:
-        """Who must not vote on it, asked for only where there are votes to count."""
+        """The agent row, which counting votes needs; read only if there are reviews."""
         name, agent = snapshot.transaction.agent, None
         if snapshot.reviews:
             agent = await self._ctx.db.read(lambda conn: repository.agent_of(conn, name))
@@ -79,10 +70,10 @@ class TransactionPresenter:
 
 
 def require_visible(caller: Caller, transaction: TransactionRow) -> None:
-    """Refuse to tell strangers whether a transaction exists.
+    """Refuse callers other than the agent and the redeemer, without revealing that the transaction exists.
 
     Raises:
-        NotFoundError: neither the agent's own nor this party's to redeem.
+        NotFoundError: the transaction belongs to other agents.
     """
     if caller.agent not in {transaction.agent, transaction.aud}:
         raise NotFoundError(f"there is no transaction {transaction.txn!r}")
@@ -94,10 +85,10 @@ _TRANSACTIONS = table(TransactionRow)
 async def transaction_page(
     ctx: Context, caller: Caller, *, state: TxnState | None, cursor: str | None, limit: int
 ) -> TransactionPage:
-    """A page of them.
+    """A page of transactions.
 
     Raises:
-        InvalidRequestError: the cursor is not one of ours.
+        InvalidRequestError: the cursor is invalid.
     """
     before = parse_cursor(cursor)
     found = await ctx.db.read(lambda conn: _find(conn, caller.agent, state, before, limit + 1))
@@ -111,16 +102,16 @@ async def transaction_page(
 def _find(
     conn: Connection, party: str, state: TxnState | None, before: tuple[datetime, str] | None, limit: int
 ) -> list[TransactionRow]:
-    """The newest of each way, and of those the newest: one OR over both would read all the party ever had."""
+    """The newest of both sets. One query with OR could use neither index."""
     found = {
         row.txn: row
         for mine in (_TRANSACTIONS.c.agent, _TRANSACTIONS.c.aud)
-        for row in rows(conn, TransactionRow, _of(mine, party, state, before, limit))
+        for row in rows(conn, TransactionRow, _query(mine, party, state, before, limit))
     }
     return sorted(found.values(), key=lambda row: (row.submitted_at, row.txn), reverse=True)[:limit]
 
 
-def _of(
+def _query(
     mine: Column[str],
     party: str,
     state: TxnState | None,
@@ -150,35 +141,38 @@ def _line(row: TransactionRow) -> TransactionLine:
     )
 
 
-_GoesOn = Callable[[Snapshot], bool]
+_KeepWaiting = Callable[[Snapshot], bool]
 
 
 async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
-    """The transaction as soon as it no longer waits for people, or they want something of its agent: an answer, or
-    other arguments, proposed or put in force. Or as it is when the time is up."""
-    return await _wait(ctx, txn, seconds, _until_decided_or_asked)
+    """Wait until the transaction leaves review or needs its agent: a new question, a proposal or new
+    arguments.
+
+    Returns it as it is when the time is over.
+    """
+    return await _wait(ctx, txn, seconds, _until_agent_is_needed)
 
 
 async def wait_for_people(
     ctx: Context, caller: Caller, txn: str, seconds: float, asked_after: str | None = None
 ) -> Snapshot:
-    """The same, also while people are to settle what became of it: until they have settled something more.
+    """Like :func:`wait_while_in_review`; for an unsettled transaction, wait until people settle more of it.
 
-    ``asked_after``: the last question the caller has seen, empty for none: a newer one that waits ends this at once.
-    Otherwise only what is asked from now on does.
+    ``asked_after`` is the id of the last question the caller has seen, "" for none. A newer open question
+    ends the wait at once. If it is None, only questions asked from now on do.
 
     Raises:
-        NotFoundError: no such transaction, or a stranger asks.
+        NotFoundError: there is no such transaction, or the caller may not see it.
     """
 
-    def seen(first: Snapshot) -> _GoesOn:
+    def seen(first: Snapshot) -> _KeepWaiting:
         require_visible(caller, first.transaction)
-        return _until_settled_further(first, asked_after)
+        return _until_more_is_settled(first, asked_after)
 
     return await _wait(ctx, txn, seconds, seen)
 
 
-def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> _GoesOn:
+def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:
     before, proposed = first.open_questions, _proposed(first)
 
     def is_news(question: str) -> bool:
@@ -192,38 +186,38 @@ def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> 
 
 
 def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
-    """What its agent may answer: which revision people are asked about, and what they would have instead."""
+    """The revision and the open proposals, which the agent reacts to."""
     rows = [row for effect in snapshot.effects for row in snapshot.open_proposals_of(effect)]
     return snapshot.transaction.rev, [row.proposal_id for row in rows]
 
 
-def _until_settled_further(first: Snapshot, asked_after: str | None) -> _GoesOn:
+def _until_more_is_settled(first: Snapshot, asked_after: str | None) -> _KeepWaiting:
     if first.transaction.state != TxnState.UNSETTLED.value:
-        return _until_decided_or_asked(first, asked_after)
+        return _until_agent_is_needed(first, asked_after)
     before = _outcomes(first)
     return lambda now: _outcomes(now) == before
 
 
 def _outcomes(snapshot: Snapshot) -> list[tuple[str, str, int]]:
-    """What people change by settling."""
+    """What settling changes."""
     effects = [*snapshot.effects, *snapshot.compensations]
     return [(effect.effect_id, effect.state, len(effect.settlements)) for effect in effects]
 
 
-async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot], _GoesOn]) -> Snapshot:
-    """``wish`` is given the transaction as it is at first, and tells how long to go on."""
+async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot], _KeepWaiting]) -> Snapshot:
+    """``wish`` receives the first snapshot and returns the condition under which waiting continues."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    goes_on: _GoesOn | None = None
+    keep_waiting: _KeepWaiting | None = None
     with metrics.LONG_POLLS.track_inprogress():
         while True:
             seen = ctx.feed.index
-            # Read after the index was noted: a change between the two is seen by one of them.
+            # The index is taken before the read, so no change between the two is missed.
             current = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
-            goes_on = goes_on or wish(current)
+            keep_waiting = keep_waiting or wish(current)
             left = deadline - loop.time()
-            if left <= 0 or not goes_on(current):
+            if left <= 0 or not keep_waiting(current):
                 return current
-            del current  # kilobytes, for minutes, for each who waits
+            del current  # free the snapshot: thousands of requests may wait for minutes
             if not await ctx.feed.wait_after(seen, left, topic=transaction_topic(txn)):
                 return await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))

@@ -1,15 +1,14 @@
-"""What a person was shown, in one digest that goes into their vote.
+"""The view digest: a hash of what the page showed the voter. It is part of the vote.
 
     view_digest = SHA-256("countersign/view/v1\\n" + JCS(material))
 
-The material is everything a person reads to decide, taken from the same read model the page is drawn from, with how it
-was drawn: by which renderer, what was hidden, what stood folded. In it are the effect in words and digests, the other
-effects of its transaction in words, the gates with the text of their rules, the facts with their sources, the warnings,
-and what the agent claims. Not in it is what moves without changing the question: votes, counts, the time, the state of
-anything, the commit, and what is said to this person alone. So a vote that comes in meanwhile leaves a page as good as
-it was, and a rule, a fact or a word that is another now does not.
+The material is the read model that the page renders and how it was rendered: by which renderer, what was
+hidden and what was folded. It contains the effect, the other effects of its transaction, the gates with the
+text of their policies, the facts with their sources, the warnings and the agent's claims. It excludes what
+changes without changing the question: votes, counts, times, states, the commit, and texts for one person. So
+another person's vote does not invalidate an open page; a changed rule, fact or text does.
 
-A value is in it as the digest of its text, so that the material tells no secret and stays small.
+Values are included as digests of their text, so the material reveals no secret and stays small.
 """
 
 from __future__ import annotations
@@ -22,54 +21,54 @@ from typing import Any, Final
 
 from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import GateView, ReviewContent
 
 VIEW_LABEL: Final = b"countersign/view/v1\n"
 WEB_RENDERER: Final = "web/2"
-"""The web's renderer. Another number whenever its pages show something else of the same read model."""
+"""The web page. Raise the number when it shows the same read model differently."""
 BATCH_RENDERER: Final = "web-batch/2"
-"""The page on which reviews of one kind are decided together: its rules, facts and claims stand a link away."""
+"""The batch page. Rules, facts and claims are on the linked review page."""
 API_RENDERER: Final = "api/1"
-"""A program's: it is given everything, so nothing is folded."""
+"""A program. It receives everything, so nothing is folded."""
 SLACK_RENDERER: Final = "slack/2"
-"""A message in Slack, which stands without buttons where it cannot hold every argument; the rest is a link away."""
+"""A Slack message. It has no buttons if it cannot hold every argument."""
 RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {
     "web": (WEB_RENDERER, BATCH_RENDERER),
     "slack": (SLACK_RENDERER,),
     "api": (API_RENDERER,),
 }
-"""By the channel a vote comes through."""
+"""The accepted renderers of each channel."""
 
 CHANNELS_REQUIRING_VIEW: Final = frozenset({"web", "slack"})
-"""Channels whose approvals must name what was shown."""
+"""Channels whose approvals must name a view digest."""
 
 FOLD_ABOVE_BYTES: Final = 320  # about five lines on a phone
 FOLD_ABOVE_LINES: Final = 6
 MAX_SPACES: Final = 15  # in a row; more is padding
 MAX_LINE_BREAKS: Final = 3  # in a row; more is padding
 PADDING: Final = re.compile(rf"[ \t]{{{MAX_SPACES + 1},}}|(?:[ \t]*\n){{{MAX_LINE_BREAKS + 1},}}")
-"""Runs that push text out of sight; a page counts them instead of drawing them."""
+"""Whitespace runs that push text out of sight; a page shows their length instead."""
 
 _PARTS: Final = {
     "effect": "the effect",
-    "transaction": "what stands beside it in its transaction",
-    "gates": "the rules that ask",
-    "facts": "what was looked up",
+    "transaction": "the other effects of its transaction",
+    "gates": "the gates",
+    "facts": "the facts",
     "warnings": "the warnings",
-    "claimed": "what the agent says",
-    "drawn": "how the page was drawn",
+    "claimed": "the agent's claims",
+    "drawn": "how the page was rendered",
 }
-_PART_CHARACTERS = 16  # of a part's digest: it tells what moved, and binds nothing
+_PART_CHARACTERS = 16  # a part digest only helps to name changes; it authenticates nothing
 
 
 def line_count(text: str) -> int:
-    """The lines a page draws of a text: padding is counted there, not drawn."""
+    """The lines a page draws for a text. Padding is counted, not drawn."""
     return 1 + PADDING.sub("", text).count("\n")
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is more than a reader takes in at a glance, so that a page folds it."""
+    """Whether a page folds this text."""
     return len(text.encode()) > FOLD_ABOVE_BYTES or line_count(text) > FOLD_ABOVE_LINES
 
 
@@ -81,22 +80,26 @@ class RenderedView:
 
     @property
     def canonical(self) -> bytes:
-        """The bytes that are hashed."""
+        """The hashed bytes."""
         return canonicalize(dict(self.material))
 
     @property
     def digest(self) -> str:
-        """The name of exactly this rendering."""
+        """The view digest."""
         return labelled_digest(VIEW_LABEL, self.canonical)
 
     @property
     def parts(self) -> str:
-        """What a form carries beside the digest, so that a page that went stale can say what moved."""
+        """Short digests of the parts. Forms send them, so that the refusal of a stale page can name what
+        changed.
+        """
         parts = (f"{name}={self._part(name)}" for name in _PARTS)
         return " ".join(parts)
 
     def moved(self, parts: str) -> list[str]:
-        """What is another now than in the parts of the page that was read, in words; nothing where they say nothing."""
+        """The parts that changed since the page with these part digests, in words; empty if they are not
+        readable.
+        """
         read = dict(part.partition("=")[::2] for part in parts.split(" "))
         return [words for name, words in _PARTS.items() if name in read and read[name] != self._part(name)]
 
@@ -106,7 +109,7 @@ class RenderedView:
 
 
 def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> RenderedView:
-    """A review as a renderer shows it; ``full``: nothing is folded."""
+    """A review as a renderer shows it. ``full`` folds nothing."""
     folded = _folded(page) if renderer == WEB_RENDERER and not full else []
     return RenderedView(
         {
@@ -119,7 +122,7 @@ def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> Render
                 "owner": page.agent_owner,
                 "tool": page.tool,
                 "title": page.tool_title,
-                "sentence": _words(page.sentence),
+                "sentence": _plain_text(page.sentence),
                 "finality": page.finality,
                 "risk": page.risk,
                 "args": [
@@ -130,7 +133,9 @@ def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> Render
             },
             "transaction": {
                 "txn_digest": page.txn_digest,
-                "others": [{"seq": other.seq, "sentence": _words(other.sentence)} for other in page.siblings],
+                "others": [
+                    {"seq": other.seq, "sentence": _plain_text(other.sentence)} for other in page.siblings
+                ],
             },
             "gates": [_gate(gate) for gate in page.gates],
             "facts": [
@@ -157,12 +162,12 @@ def views_for_channel(page: ReviewContent, channel: str) -> list[RenderedView]:
     if any(folded_args(view) for view in folds):
         renderers = tuple(
             renderer for renderer in renderers if renderer != BATCH_RENDERER
-        )  # no list holds such a one
+        )  # batches contain no folded arguments
     return [*(view_of(page, renderer, full=True) for renderer in renderers), *folds]
 
 
 def folded_args(view: RenderedView) -> list[str]:
-    """The arguments that stood folded."""
+    """The names of folded arguments."""
     return [
         name.removeprefix("args/") for name in view.material["drawn"]["folded"] if name.startswith("args/")
     ]
@@ -186,7 +191,7 @@ def _gate(gate: GateView) -> dict[str, Any]:
     }
 
 
-def _words(pieces: Iterable[Piece]) -> str:
+def _plain_text(pieces: Iterable[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 

@@ -1,6 +1,5 @@
-"""Tables, units of work, leases, outbox and migrations: the only rooms that know a database is there.
+"""Tables, units of work, locks, leases, outbox and migrations: the only modules that access the database.
 
-Nothing here decides. Every change of state goes through
-:meth:`~policy_service.storage.database.Database.write`, and an answer is given only for what the database
-has committed.
+No decisions are made here. Every state change goes through :meth:`~policy_service.storage.database.Database.write`,
+and a response is sent only for what the database has committed.
 """

@@ -1,21 +1,18 @@
-"""Being alone with something: of the units that ask for the same name, one runs at a time.
+"""Advisory locks: one unit of work at a time per transaction id; and leases of background jobs.
 
-A verb reads a transaction, decides, and moves it. Between the reading and the moving nobody else may move it: two votes
-would each miss the other, two submissions would open the same revision. SQLite has one writer, so a unit is always
-alone. On PostgreSQL a unit takes an advisory lock that ends with its database transaction, and reads the clock again
-afterwards: it may have waited, and a unit that runs later must not have the earlier ``now``.
+A verb reads a transaction, decides, and changes its state. No other unit may change it in between: two votes would
+each miss the other, two submissions would open the same revision. SQLite has a single writer, so every unit is
+exclusive. On PostgreSQL a unit takes an advisory lock that ends with its database transaction. It then reads the clock
+again, because it may have waited, and a later unit must not have an earlier ``now``.
 
-A unit is alone with one transaction at most, and asks for that before anything else is locked: so nobody waits in a
-ring. Parties come after (an agent by name, a person by issuer and subject), shared by those who act for them and alone
-for those who stop them. Then come those a submission is counted for, in the order of their numbers, and last the
-agent that has people asked.
+Locks are taken in one order, so that units cannot deadlock: one transaction id at most, first of all; then principals
+(agents by name, people by issuer and subject), shared by units that act for them and exclusive for units that stop
+them; then metered subjects, by lock id; last the review quota of an agent.
 
-Who leads a job, on every replica, by the database's clock.
-
-A lease row has a holder, an end and a fence. Taking it over raises the fence; renewing keeps it. A lease is
-an optimisation: every job it guards is idempotent, so two leaders for a moment do no harm. Where a unit of
-work must not interleave with another leader's, it takes the lease in that unit: the row stays locked until
-commit.
+A lease says which replica runs a job, by the database's clock. Its row has a holder, an expiry and a fence. Taking it
+over raises the fence; renewing keeps it. A lease is only an optimisation: every job is idempotent, so two holders do no
+harm for a moment. A unit that must not interleave with another holder's takes the lease itself: the row stays locked
+until its commit.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ _CLOCK = select(func.clock_timestamp())
 
 
 def current_time(conn: Connection, clock: Clock | None) -> datetime:
-    """The time a unit of work on PostgreSQL goes by."""
+    """The time of a unit of work on PostgreSQL."""
     if clock is not None:
         return clock()
     moment: datetime = conn.execute(_CLOCK).scalar_one()
@@ -47,67 +44,70 @@ def current_time(conn: Connection, clock: Clock | None) -> datetime:
 
 
 def lock_transaction(tx: Tx, txn: str) -> Tx:
-    """The same unit, alone with a transaction until it ends; go on with this one, its ``now`` is newer.
+    """Lock a transaction id until the unit ends. Continue with the returned unit, whose ``now`` is later.
 
     Raises:
-        RuntimeError: it is alone with another one already.
+        RuntimeError: the unit holds the lock of a transaction already.
     """
-    if tx.alone_with is not None:
-        raise RuntimeError("a unit of work is alone with one transaction at most")
+    if tx.locked_txn is not None:
+        raise RuntimeError("a unit of work locks one transaction at most")
     if tx.conn.dialect.name == "sqlite":
-        return replace(tx, alone_with=txn)
+        return replace(tx, locked_txn=txn)
     tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"txn {txn}")})
-    return replace(tx, alone_with=txn, now=current_time(tx.conn, tx.clock))
+    return replace(tx, locked_txn=txn, now=current_time(tx.conn, tx.clock))
 
 
 def require_locked(tx: Tx, txn: str) -> None:
-    """Refuse to move what another unit may be moving.
+    """Refuse to change a transaction that another unit may be changing.
 
     Raises:
-        RuntimeError: the unit did not ask to be alone with this transaction.
+        RuntimeError: the unit has not locked this transaction.
     """
-    if tx.alone_with != txn:
-        raise RuntimeError("a unit of work moves a transaction it is not alone with; ask for that first")
+    if tx.locked_txn != txn:
+        raise RuntimeError(
+            "a unit of work changes a transaction it has not locked; call lock_transaction first"
+        )
 
 
-def lock_shared(tx: Tx, party: str) -> None:
-    """Whoever stops this party waits until this unit has ended; many may act for it at once."""
+def lock_shared(tx: Tx, principal: str) -> None:
+    """Hold off :func:`lock_exclusive` of this principal until the unit ends; units that act for it run concurrently."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_SHARED, {"key": _lock_id(f"party {party}")})
+        tx.conn.execute(_SHARED, {"key": _lock_id(f"party {principal}")})
 
 
-def lock_exclusive(tx: Tx, party: str) -> None:
-    """Wait for every unit that acts for this party; those that come later see what this one does."""
+def lock_exclusive(tx: Tx, principal: str) -> None:
+    """Wait for every unit that acts for this principal; later ones see this unit's changes."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"party {party}")})
+        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"party {principal}")})
 
 
 def lock_counters(tx: Tx, counted: Iterable[str]) -> None:
-    """Be alone, until the unit ends, with those it is counted for; on SQLite every unit is. Once in a unit, or two
-    units could wait for each other: then the server ends one, and it runs again."""
+    """Lock the metered subjects until the unit ends.
+
+    Call it once per unit: two units that call it twice can deadlock. The server then ends one, which runs again.
+    """
     if tx.conn.dialect.name != "sqlite":
         for key in sorted({_lock_id(f"counted {name}") for name in counted}):
             tx.conn.execute(_EXCLUSIVE, {"key": key})
 
 
 def lock_review_quota(tx: Tx, agent: str) -> None:
-    """Be the only one who counts what this agent has people asked, until the unit ends. Nothing is locked after it, so
-    nobody waits in a ring."""
+    """Lock the count of open reviews of this agent until the unit ends. It is the last lock a unit takes."""
     if tx.conn.dialect.name != "sqlite":
         tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"asking {agent}")})
 
 
 def _lock_id(name: str) -> int:
-    """Two names with the same number only wait for each other."""
+    """Names whose ids collide only wait for each other."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 _leases = table(LeaseRow)
 _lease = _leases.c
-# What a leader asks all the time is built once; who takes over asks it once.
+# The renewal is frequent, so its statement is built once.
 _RENEW = (
     update(_leases)
-    .where(_lease.name == bindparam("asked"), _lease.holder == bindparam("mine"))
+    .where(_lease.name == bindparam("lease"), _lease.holder == bindparam("mine"))
     .where(_lease.expires_at > bindparam("now"))
     .values(expires_at=bindparam("until"))
     .returning(_lease.fence)
@@ -115,12 +115,12 @@ _RENEW = (
 
 
 def acquire_lease(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
-    """Take, keep or fail to get the lease; the answer is its fence.
+    """Take or renew the lease. Returns its fence, or None if another holder has it.
 
-    ``holder`` names one life of one process, never a host: a restarted process is another holder.
+    ``holder`` names one run of one process, never a host: a restarted process is another holder.
     """
     until = tx.now + ttl
-    kept = tx.conn.execute(_RENEW, {"asked": name, "mine": holder, "now": tx.now, "until": until})
+    kept = tx.conn.execute(_RENEW, {"lease": name, "mine": holder, "now": tx.now, "until": until})
     if (fence := kept.scalar_one_or_none()) is not None:
         return int(fence)
     lapsed = update(_leases).where(_lease.name == name, _lease.expires_at <= tx.now)
@@ -132,7 +132,7 @@ def acquire_lease(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
 
 
 def release_lease(tx: Tx, name: str, holder: str) -> bool:
-    """Let go early, so that another need not wait for the end. False: it was not held by this holder."""
+    """Release the lease before its expiry. False: this holder did not have it."""
     held = update(_leases).where(_lease.name == name, _lease.holder == holder, _lease.expires_at > tx.now)
     return tx.conn.execute(held.values(expires_at=tx.now)).rowcount == 1
 

@@ -1,8 +1,7 @@
-"""The tables as statements see them: SQLModel declares, Core reads and writes.
+"""Rows and statements: SQLModel declares the tables, SQLAlchemy Core reads and writes them.
 
-Statements are built once for each shape, never once for each request: building one costs more than running it. The
-ones that write are compiled once too, and then sent as the driver takes them: Core's way from a statement to its text
-costs as much again as running it, and a spend writes a dozen rows.
+Each shape of statement is built once, because building one costs more than running it. Writes are also compiled once
+and then passed to the driver directly: Core's compilation costs as much again, and a redemption writes a dozen rows.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
+    TextClause,
     Update,
     bindparam,
     insert,
     select,
+    text,
     tuple_,
     update,
 )
@@ -36,11 +37,11 @@ _INSERT: dict[str, Callable[..., Any]] = {"sqlite": sqlite.insert, "postgresql":
 class Row(SQLModel):
     """A row as a plain typed value.
 
-    No session ever holds one, so it is made and changed without the bookkeeping of the ORM and of pydantic, which
-    together cost twenty times the query.
+    No session holds one, so it skips the bookkeeping of the ORM and of pydantic, which together cost twenty times the
+    query.
 
     Raises:
-        TypeError: a column without a default was left out, or there is no such column.
+        TypeError: a column without a default is missing, or there is no such column.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -59,7 +60,7 @@ _AnyRow = TypeVar("_AnyRow", bound=Row)
 
 @cache
 def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
-    """The columns that may be left out, and what makes the value each then has: a fresh list is nobody else's."""
+    """The columns with a default, and the factory of each; a mutable default is made anew for each row."""
     fields = model.__pydantic_fields__.items()
     return [
         (name, field.default_factory or (lambda value=field.default: value))
@@ -69,16 +70,13 @@ def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def rows_of(model: type[_AnyRow], found: Iterable[Iterable[Any]]) -> list[_AnyRow]:
-    """What a query for every column of ``model``, in their order, has found."""
-    names = _columns(model)
-    return [_loaded_row(model, dict(zip(names, row, strict=True))) for row in found]
-
-
-def _loaded_row(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
-    """A row whose columns came from the database: there is nothing to check and no default to make."""
-    row = object.__new__(model)
-    row.__dict__.update(values)
-    return row
+    """The rows of a query that selects every column of ``model`` in order."""
+    rows = []
+    for values in found:  # no validation and no defaults: the values come from the database
+        row = object.__new__(model)
+        row.__dict__.update(zip(_columns(model), values, strict=True))
+        rows.append(row)
+    return rows
 
 
 def table(row: type[SQLModel]) -> Table:
@@ -86,21 +84,24 @@ def table(row: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(row.__tablename__)]
 
 
-def key_after(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
-    """Rows whose key comes after this one, as one comparison of rows.
+def partial(condition: str | TextClause) -> dict[str, Any]:
+    """The arguments of an Index that covers only the rows of a condition, on both engines."""
+    where = text(condition) if isinstance(condition, str) else condition
+    return {"sqlite_where": where, "postgresql_where": where}
 
-    Spelt out with OR it is a walk through everything that stands before the page: no index can be entered by it.
-    """
+
+def key_after(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+    """Rows whose key comes after this one, as one row comparison. Written with OR, no index can start at it."""
     return tuple_(*key) > tuple_(*last, types=[column.type for column in key])
 
 
 def key_before(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
-    """The same for a list that is read from its end."""
+    """The same for a list that is read backwards."""
     return tuple_(*key) < tuple_(*last, types=[column.type for column in key])
 
 
 def find(conn: Connection, model: type[_AnyRow], **where: Any) -> list[_AnyRow]:
-    """The rows whose columns have these values, in no order. None is no value: as in SQL, it equals nothing."""
+    """The rows whose columns have these values, in no order. As in SQL, None equals nothing."""
     return rows_of(model, conn.execute(_select(model, tuple(where)), where))
 
 
@@ -115,13 +116,13 @@ def insert_row(conn: Connection, row: Row) -> None:
 
 
 def insert_row_or_ignore(conn: Connection, row: Row) -> bool:
-    """Insert one row where no unique key of it is taken; whether it was inserted."""
+    """Insert one row unless a unique key of it exists. Returns whether it was inserted."""
     statement = _insert_or_ignore(type(row), conn.dialect.name)
     return bool(execute_write(conn, statement, _column_values(row)))
 
 
 def update_rows(conn: Connection, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> int:
-    """Give the rows whose columns have the values of ``where`` others; how many those were. None equals nothing."""
+    """Update the rows whose columns have the values of ``where``. Returns their number. None equals nothing."""
     statement = _update(model, tuple(where), tuple(columns))
     values = {f"was_{name}": value for name, value in where.items()} | columns
     return execute_write(conn, statement, values)
@@ -129,15 +130,15 @@ def update_rows(conn: Connection, model: type[Row], where: dict[str, Any], colum
 
 @dataclass(frozen=True, slots=True)
 class _CompiledStatement:
-    """A statement in the words of one driver: its text, and each parameter with what turns a value into it."""
+    """A statement compiled for one driver: its text, and each parameter with its bind processor."""
 
     text: str
     parameters: tuple[tuple[str, Callable[[Any], Any] | None], ...]
-    own: Mapping[str, Any]  # values that belong to the statement itself
+    own: Mapping[str, Any]  # literal values of the statement itself
     by_name: bool
 
     def bound(self, values: Mapping[str, Any]) -> Any:
-        """The values as the driver takes them. A missing one is a KeyError."""
+        """The parameters as the driver takes them. A missing one raises KeyError."""
         values = {**values, **self.own}
         bound = [(name, values[name] if to is None else to(values[name])) for name, to in self.parameters]
         return dict(bound) if self.by_name else tuple(value for _, value in bound)
@@ -146,9 +147,9 @@ class _CompiledStatement:
 def execute_write(
     conn: Connection, statement: Insert | Update, values: Mapping[str, Any], *, explicit_columns: bool = False
 ) -> int:
-    """Send a statement that is kept and used again; how many rows it has touched.
+    """Run a statement from the cache of compiled ones. Returns the number of rows it changed.
 
-    Without ``spelt_out`` the values are those of the columns of their names; with it the statement names each itself.
+    Without ``explicit_columns`` the values go to the columns of their names; with it the statement names each itself.
 
     Raises:
         KeyError: a value is missing.
@@ -159,7 +160,7 @@ def execute_write(
     return conn.exec_driver_sql(ready.text, ready.bound(values)).rowcount
 
 
-# One entry a shape: engines come and go, their dialects are all alike.
+# One entry per shape; dialects of different engines are alike.
 _compiled: dict[tuple[Insert | Update, tuple[str, ...], str], _CompiledStatement] = {}
 
 
@@ -180,7 +181,7 @@ def _column_values(row: Row) -> dict[str, Any]:
 
 @cache
 def _columns(model: type[Row]) -> tuple[str, ...]:
-    configure_mappers()  # what making the first row would do: here a row may be read before one was ever made
+    configure_mappers()  # the first row may be read before one was ever made
     return tuple(column.name for column in table(model).columns)
 
 
@@ -209,6 +210,6 @@ def _update(model: type[Row], where: tuple[str, ...], columns: tuple[str, ...]) 
 
 
 def insert_or_ignore(conn: Connection, into: Table) -> Any:
-    """An INSERT that does nothing where a unique key is taken; its row count says which it was."""
+    """An INSERT that does nothing if a unique key exists; the row count shows which happened."""
     statement = _INSERT[conn.dialect.name](into).on_conflict_do_nothing()
-    return statement.execution_options(preserve_rowcount=True)  # or PostgreSQL's is forgotten
+    return statement.execution_options(preserve_rowcount=True)  # otherwise PostgreSQL's row count is lost

@@ -1,13 +1,11 @@
-"""The tables of what agents and people show to be known by: keys, API keys, sessions, sign-in links, logouts."""
+"""Tables of credentials: keys, API keys, sessions, sign-in links, logout tokens."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    Index,
-)
+from sqlalchemy import Index
 from sqlmodel import Field
 
 from policy_service.storage.core import Row
@@ -15,7 +13,7 @@ from policy_service.storage.types import UtcDateTime
 
 
 class AgentKeyRow(Row, table=True):
-    """One public key of a party; ``kid`` is its RFC 7638 thumbprint, so a key belongs to one party only."""
+    """A public key of an agent. ``kid`` is its RFC 7638 thumbprint, so a key belongs to one agent only."""
 
     __tablename__: ClassVar[Any] = "agent_keys"
 
@@ -23,14 +21,14 @@ class AgentKeyRow(Row, table=True):
     agent: str = Field(foreign_key="agents.name", index=True)
     x: str  # base64url of the raw 32 bytes, as in the JWK
     added_at: datetime = Field(sa_type=UtcDateTime)
-    issuer: str | None = None  # whose token brought it; None: an operator enrolled it
-    trust: str | None = None  # the issuer's settings then; under others the key does not count
-    expires_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # a brought key's end
+    issuer: str | None = None  # the issuer whose token vouched for it; None: enrolled by an operator
+    trust: str | None = None  # digest of the issuer's settings then; the key is void under others
+    expires_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # of a vouched key
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class ApiKeyRow(Row, table=True):
-    """A bearer key for trials on loopback; only its hash is kept."""
+    """A bearer key for trials on loopback; only its hash is stored."""
 
     __tablename__: ClassVar[Any] = "api_keys"
 
@@ -50,11 +48,11 @@ class SessionRow(Row, table=True):
     iss: str
     sub: str
     assurance: str  # "oidc" or "dev"
-    trust: str | None = None  # the provider's settings then; under others the session is over
-    sid: str | None = None  # what the provider calls its own session, which it may end
+    trust: str | None = None  # digest of the provider's settings then; the session is void under others
+    sid: str | None = None  # the provider's id of its own session, which it may end
     csrf_token: str
-    auth_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # when they last proved who they are
-    told_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # what changed before, they have seen
+    auth_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # time of the last authentication
+    told_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # notices seen until then
     created_at: datetime = Field(sa_type=UtcDateTime)
     seen_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
@@ -62,7 +60,7 @@ class SessionRow(Row, table=True):
 
 
 class LogoutTokenRow(Row, table=True):
-    """A provider's logout token that was obeyed; each is once."""
+    """A provider's logout token that was applied, once."""
 
     __tablename__: ClassVar[Any] = "logout_tokens"
 
@@ -83,6 +81,3 @@ class SignInLinkRow(Row, table=True):
     created_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
     used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-
-
-# -- effects ---------------------------------------------------------------------------------------------------------

@@ -1,23 +1,23 @@
-"""The database as the rest of the service sees it: write a unit, read a query.
+"""The database: write a unit of work, read a snapshot.
 
-``await db.write(unit)`` answers after the commit that holds the unit; ``await db.read(query)`` sees one
-committed snapshot and cannot write. Neither blocks the event loop. The ``_sync`` twins are for the command
-line and for threads.
+``await db.write(unit)`` returns after the commit that holds the unit. ``await db.read(query)`` sees one committed
+snapshot and cannot write. Neither blocks the event loop. The ``_sync`` variants are for threads and the command line.
 
-An error of the database itself arrives as ``StorageUnavailableError``; what a unit raises arrives as it was
-raised (an ``IntegrityError`` too: the unit's author knows what it means).
+A fault of the database is raised as ``StorageUnavailableError``. What a unit raises is raised unchanged, an
+``IntegrityError`` too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
 from sqlalchemy import URL, Engine, make_url
@@ -25,8 +25,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
-from policy_service.storage import postgres, sqlite
+from policy_service.storage import sqlite
 from policy_service.storage.sqlite_writer import SqliteWriter
+
+if TYPE_CHECKING:
+    from policy_service.storage.postgres import PostgresWriter
 from policy_service.storage.unit_of_work import (
     Clock,
     CommitListener,
@@ -44,31 +47,21 @@ __all__ = ["Database", "StorageLimits", "Tx"]
 
 log = structlog.get_logger(__name__)
 
-# Units handed over and not answered: seconds of work on either engine. Whoever came after them would have given up
-# before being served, and what is refused at once can be asked again at once.
+# Pending units: seconds of work on either engine. A later caller would time out before it was served;
+# a refused caller can retry at once.
 MAX_PENDING_UNITS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
-    """How much the database is asked to do at once. ``settings.py`` says why each is what it is."""
+    """Concurrency limits of the database. ``settings.py`` gives the reason for each."""
 
     max_batch: int = 256
     busy_timeout_ms: int = 5_000
     read_threads: int = 4
     pool_size: int = 8
     max_runs: int = 5
-    durable: bool = True  # SQLite: every acknowledged commit is on the disk (I-7)
-
-
-class Writer(Protocol):
-    """Runs units of work; one of them for each kind of database."""
-
-    def submit(self, unit: Unit[Any], future: Future[Any] | asyncio.Future[Any]) -> None:
-        """Queue a unit; the future is settled after its commit."""
-
-    def close(self) -> None:
-        """Finish what waits, then stop."""
+    durable: bool = True  # SQLite: every acknowledged commit is synced to disk (I-7)
 
 
 class Database:
@@ -82,8 +75,8 @@ class Database:
         self.failed: tuple[str, datetime] | None = None
         self._pending = threading.BoundedSemaphore(MAX_PENDING_UNITS)
         self._readers: Engine
-        self._pools: tuple[Engine, ...] = ()  # of a database server: connections come and go
-        self._writer: Writer
+        self._pools: tuple[Engine, ...] = ()  # of a database server
+        self._writer: SqliteWriter | PostgresWriter
         if self.dialect == "sqlite":
             self._open_sqlite(limits, clock or utc_now)
         elif self.dialect == "postgresql":
@@ -99,13 +92,15 @@ class Database:
         """Open for reading and writing.
 
         Raises:
-            StartError: another kind of database, a damaged file, or one that would lose acknowledged commits.
+            StartError: an unsupported or damaged database, or one that could lose acknowledged commits.
             StorageUnavailableError: it cannot be reached.
         """
         try:
             return cls(make_url(url), limits or StorageLimits(), clock)
         except SQLAlchemyError as error:
-            raise _open_failed(error) from error
+            raise StorageUnavailableError(
+                f"the database cannot be opened ({type(error).__name__}); check database_url"
+            ) from error
 
     def _open_sqlite(self, limits: StorageLimits, clock: Clock) -> None:
         sqlite.create_file(self.url)
@@ -125,7 +120,9 @@ class Database:
         )
 
     def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
-        waits, name = limits.busy_timeout_ms, postgres.make_application_name()
+        from policy_service.storage import postgres  # imports psycopg, which SQLite does not need
+
+        waits, name = limits.busy_timeout_ms, f"countersign-{secrets.token_hex(8)}"
         engine = postgres.open_pool(
             self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits, name=name
         )
@@ -146,17 +143,16 @@ class Database:
     # -- writing --------------------------------------------------------------------------------------------
 
     async def write(self, unit: Unit[T]) -> T:
-        """Run a unit of work and answer once it is committed.
+        """Run a unit of work and return its result after the commit.
 
-        Cancelling the caller does not cancel the unit: it is committed whole or not at all, and nobody is
-        told.
+        Cancelling the caller does not cancel the unit: it is committed entirely or not at all.
 
         Raises:
-            StorageUnavailableError: it was not committed, or nobody knows; or too many wait, and it was not begun.
+            StorageUnavailableError: it was not committed, or its outcome is unknown; or the queue is full.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._submit(unit, future)
-        return await asyncio.shield(future)  # a caller who goes away takes nothing from the count
+        return await asyncio.shield(future)  # a cancelled caller must not change the count
 
     def write_sync(self, unit: Unit[T]) -> T:
         """:meth:`write` for threads and the command line."""
@@ -169,24 +165,21 @@ class Database:
             raise StorageUnavailableError(
                 "too many changes wait for the database; this one was not begun, repeat the request under the same key"
             )
-        told = ObservedUnit(unit, self._listener)
+        observed = ObservedUnit(unit, self._listener)
         try:
-            self._writer.submit(told, future)
+            self._writer.submit(observed, future)
         except BaseException:
             self._pending.release()
             raise
-        told.when(future)  # called back in the caller's context, and before the caller goes on
-        future.add_done_callback(self._release_pending)
-
-    def _release_pending(self, _over: object) -> None:
-        self._pending.release()
+        observed.observe(future)  # runs in the caller's context
+        future.add_done_callback(lambda _: self._pending.release())
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after commits, from the writer's thread: a hint, so it must return at once."""
+        """Call ``listener`` after commits, in the writer's thread. It must return at once."""
         self._listeners.append(listener)
 
     def set_listener(self, listener: CommitListener) -> None:
-        """Show ``listener`` the lines of the log that are committed from here."""
+        """Report the audit lines of later commits to ``listener``."""
         self._listener = listener
 
     def _committed(self) -> None:
@@ -194,13 +187,13 @@ class Database:
             listener()
 
     def _failed(self, name: str | None) -> None:
-        """A commit failed; the first since :meth:`well` is remembered, for whoever looks whether it still does."""
+        """Count a failed commit and remember the first since :meth:`clear_failure` for the health check."""
         metrics.COMMIT_FAILURES.inc()
         if self.failed is None:
             self.failed = (name or "unknown", utc_now())
 
-    def well(self) -> None:
-        """Writing works again."""
+    def clear_failure(self) -> None:
+        """Clear the remembered failure: writing works again."""
         self.failed = None
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -230,18 +223,25 @@ class Database:
     # -- a server that comes back ---------------------------------------------------------------------------
 
     def count_other_connections(self) -> int:
-        """How many connections other processes of ours have; an embedded database has one process."""
-        return self.read_sync(postgres.count_other_connections) if self._pools else 0
+        """Connections of other processes of this service; 0 for an embedded database, which has one process."""
+        if not self._pools:
+            return 0
+        from policy_service.storage import postgres
+
+        return self.read_sync(postgres.count_other_connections)
 
     def refuse_stale_server(self, reached: Callable[[], tuple[int, int]]) -> None:
-        """Stop using a server that comes back behind what was reached (epoch, audit index)."""
-        for engine in self._pools:
-            postgres.refuse_stale_server(engine, reached)
+        """Refuse a server that reconnects behind ``reached`` (epoch, audit index)."""
+        if self._pools:
+            from policy_service.storage import postgres
+
+            for engine in self._pools:
+                postgres.refuse_stale_server(engine, reached)
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish the units that wait, then let go."""
+        """Finish the queued units, then disconnect."""
         self._writer.close()
         self._read_threads.shutdown(wait=True)
         self._readers.dispose()
@@ -253,9 +253,3 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _open_failed(error: SQLAlchemyError) -> StorageUnavailableError:
-    return StorageUnavailableError(
-        f"the database cannot be opened ({type(error).__name__}); check database_url"
-    )

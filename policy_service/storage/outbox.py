@@ -1,9 +1,9 @@
-"""Messages that must leave: written with the change they tell of, delivered at least once afterwards.
+"""Outbox: messages to send, written with the change that causes them and delivered at least once.
 
-A message carries ids, never content: whoever delivers it reads what is true at that moment. Delivery may
-repeat, so receivers must bear it. A claim hides a message for a while instead of deleting it; a process that
-dies while delivering makes it due again. After the last attempt it is set aside as ``dead`` and said aloud. Each
-receiver has a lane of its own, so that a slow one delays no other.
+A message carries ids, never content: the sender reads the current state. Delivery may repeat, so receivers must be
+idempotent. A claim hides a message for a while instead of deleting it; if the process dies meanwhile, the message
+becomes due again. After the last attempt it becomes ``dead`` and is logged. Each receiver has its own lane, so a slow
+one does not delay others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = structlog.get_logger(__name__)
 _outbox = table(OutboxRow)
 _row = _outbox.c
 _MESSAGE = (_row.outbox_id, _row.kind, _row.payload, _row.attempts, _row.created_at)
-_MAX_DOUBLINGS = 30  # beyond it the pause is the longest anyway, and the number need not grow
+_MAX_DOUBLINGS = 30  # beyond it the pause is at its maximum anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message on its way out; ``attempt`` counts from 1."""
+    """A claimed message; ``attempt`` counts from 1."""
 
     outbox_id: str
     kind: str
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently. ``settings.py`` says why each is what it is."""
+    """Attempts and backoff. ``settings.py`` gives the reason for each value."""
 
     max_attempts: int = 20
     backoff_s: float = 1
@@ -59,7 +59,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """What one drain did."""
+    """Counts of one drain."""
 
     sent: int = 0
     failed: int = 0
@@ -70,7 +70,7 @@ Deliver = Callable[[Message], Awaitable[None]]
 
 
 def enqueue(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
-    """Write a message in the unit of work whose change it tells of."""
+    """Write a message in the unit of work whose change causes it."""
     tx.conn.execute(
         insert(_outbox).values(
             outbox_id=new_id("out", tx.now), lane="", kind=kind, payload=dict(payload), state="waiting", attempts=0,
@@ -82,7 +82,7 @@ def enqueue(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
 def enqueue_once(
     tx: Tx, outbox_id: str, kind: str, payload: Mapping[str, Any], *, lane: str, give_up_at: datetime
 ) -> None:
-    """Write a message under a name of its own into a lane, unless it is there; it is tried until ``give_up_at``."""
+    """Write a message under a given id into a lane, unless it exists. It is retried until ``give_up_at``."""
     row = OutboxRow(
         outbox_id=outbox_id, lane=lane, kind=kind, payload=dict(payload), next_at=tx.now, created_at=tx.now,
         give_up_at=give_up_at,
@@ -91,7 +91,7 @@ def enqueue_once(
 
 
 def claim(tx: Tx, limit: int, retry: RetryPolicy, lane: str = "") -> list[Message]:
-    """Take what is due in a lane, oldest first, and hide it from everybody else for the time of the claim."""
+    """Claim the due messages of a lane, oldest first, and hide them for the time of the claim."""
     due = (
         select(_row.outbox_id)
         .where(_row.lane == lane, _row.state == "waiting", _row.next_at <= tx.now)
@@ -102,7 +102,7 @@ def claim(tx: Tx, limit: int, retry: RetryPolicy, lane: str = "") -> list[Messag
 
 
 def claim_first(tx: Tx, retry: RetryPolicy, lane: str) -> Message | None:
-    """Take the first message of a lane that keeps its order; None while that one is under way or not yet due."""
+    """Claim the first message of an ordered lane; None while it is claimed or not yet due."""
     first = select(_row.outbox_id, _row.next_at).where(_row.lane == lane, _row.state == "waiting")
     found = tx.conn.execute(
         first.order_by(_row.created_at, _row.outbox_id).limit(1).with_for_update()
@@ -114,7 +114,7 @@ def claim_first(tx: Tx, retry: RetryPolicy, lane: str) -> Message | None:
 
 
 def _hide(tx: Tx, ids: Sequence[str], retry: RetryPolicy) -> list[Message]:
-    """Begin an attempt of these, in this order: nobody else sees them for the time of the claim."""
+    """Start an attempt of these messages, in this order, and hide them for the time of the claim."""
     if not ids:
         return []
     begun = {"attempts": _row.attempts + 1, "next_at": tx.now + timedelta(seconds=retry.claim_s)}
@@ -124,36 +124,40 @@ def _hide(tx: Tx, ids: Sequence[str], retry: RetryPolicy) -> list[Message]:
 
 
 def mark_sent(tx: Tx, outbox_id: str, attempt: int | None = None) -> bool:
-    """The message has left. ``attempt``, here and below: False, and nothing is written, where another one was begun
-    since, because this one took longer than its claim."""
+    """Mark a message as sent.
+
+    ``attempt``, here and below: if a later attempt has started, because this one exceeded its claim, nothing is
+    written and the result is False.
+    """
     statement = _waiting(outbox_id, attempt).values(state="sent", next_at=tx.now, last_error=None)
     return tx.conn.execute(statement).rowcount == 1
 
 
 def mark_failed(tx: Tx, message: Message, error: str, retry: RetryPolicy) -> None:
-    """Try again later, or set it aside after the last attempt. ``error`` names the kind, never quotes."""
+    """Retry later, or mark as dead after the last attempt. ``error`` names the kind, never quotes."""
     state = "dead" if message.attempt >= retry.max_attempts else "waiting"
     later = {"state": state, "next_at": tx.now + retry.pause(message.attempt), "last_error": error}
     tx.conn.execute(_waiting(message.outbox_id).values(later))
 
 
 def reschedule(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
-    """It did not leave; try again at that moment. ``error`` names the kind, never quotes."""
+    """Retry at that time. ``error`` names the kind, never quotes."""
     tx.conn.execute(_waiting(outbox_id).values(next_at=until, last_error=error))
 
 
 def requeue(
     tx: Tx, outbox_id: str, error: str | None, *, untried: bool = False, attempt: int | None = None
 ) -> bool:
-    """It did not leave, and stands where it stood. ``error`` names the kind, never quotes. ``untried``: it certainly
-    did not arrive either, so that the attempt does not count."""
+    """Return a message to its position in the lane. ``error`` names the kind, never quotes. ``untried``: it certainly
+    did not arrive, so the attempt does not count.
+    """
     attempts = _row.attempts - 1 if untried else _row.attempts
     back = {"next_at": _row.created_at, "attempts": attempts, "last_error": error}
     return tx.conn.execute(_waiting(outbox_id, attempt).values(back)).rowcount == 1
 
 
 def mark_dead(tx: Tx, outbox_id: str, error: str | None, attempt: int | None = None) -> bool:
-    """It can never leave as it is."""
+    """Mark a message that can never be delivered."""
     statement = _waiting(outbox_id, attempt).values(state="dead", next_at=tx.now, last_error=error)
     return tx.conn.execute(statement).rowcount == 1
 
@@ -164,20 +168,23 @@ def _waiting(outbox_id: str, attempt: int | None = None) -> Update:
 
 
 def expire_messages(tx: Tx, lane: str) -> int:
-    """Set aside what has waited in a lane for as long as it may; how many that were."""
+    """Mark the messages of a lane as dead that have passed ``give_up_at``. Returns their number."""
     late = (_row.lane == lane, _row.state == "waiting", _row.give_up_at <= tx.now)
     return tx.conn.execute(update(_outbox).where(*late).values(state="dead", next_at=tx.now)).rowcount
 
 
 def delete_expired(tx: Tx, lane: str, kind: str) -> int:
-    """Forget what has waited in a lane for as long as it may and is worth nothing later; how many that were."""
+    """Delete messages of a kind that have passed ``give_up_at`` and have no value later. Returns their number."""
     late = (_row.lane == lane, _row.kind == kind, _row.state == "waiting", _row.give_up_at <= tx.now)
     return tx.conn.execute(delete(_outbox).where(*late)).rowcount
 
 
 def retry_dead(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attempts: int = 0) -> int:
-    """Let what was set aside in a lane leave after all, ``but`` for one kind, and what waits there leave now; how many
-    were dead. ``attempts``: how many are known of, where a message that may have arrived is not sent again."""
+    """Retry the dead messages of a lane, except one kind, and make the waiting ones due now. Returns the number of
+    dead ones.
+
+    ``attempts``: the count they start with, so that a message that may have arrived is not sent again.
+    """
     dead = update(_outbox).where(_row.lane == lane, _row.state == "dead", _row.kind != but)
     fresh = {"state": "waiting", "attempts": attempts, "give_up_at": give_up_at, "next_at": tx.now}
     revived = tx.conn.execute(dead.values(fresh))
@@ -187,12 +194,12 @@ def retry_dead(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attemp
 
 
 def delete_sent(tx: Tx, before: datetime) -> int:
-    """Drop what left before that moment. The audit log remembers; the outbox need not."""
+    """Delete messages sent before that time. The audit log keeps the record."""
     return tx.conn.execute(delete(_outbox).where(_row.state == "sent", _row.next_at < before)).rowcount
 
 
 def delete_dead(tx: Tx, before: datetime) -> int:
-    """Drop what a lane had to give up before that moment."""
+    """Delete messages of lanes that became dead before that time."""
     over = (_row.state == "dead", _row.give_up_at < before)
     return tx.conn.execute(delete(_outbox).where(*over)).rowcount
 
@@ -200,7 +207,7 @@ def delete_dead(tx: Tx, before: datetime) -> int:
 async def drain(
     db: Database, deliver: Deliver, *, limit: int = 50, retry: RetryPolicy | None = None
 ) -> DrainResult:
-    """Deliver what is due, one after the other. An error of one message holds up none of the others."""
+    """Deliver the due messages one after the other. An error of one does not delay the others."""
     patience = retry or RetryPolicy()
     messages = await db.write(lambda tx: claim(tx, limit, patience))
     outcomes = [await _deliver(db, deliver, message, patience) for message in messages]
@@ -210,7 +217,7 @@ async def drain(
 async def _deliver(db: Database, deliver: Deliver, message: Message, retry: RetryPolicy) -> str:
     try:
         await deliver(message)
-    except Exception as error:  # noqa: BLE001  recorded and tried again; the poison message must not block
+    except Exception as error:  # noqa: BLE001  recorded and retried; a poison message must not block others
         dead = message.attempt >= retry.max_attempts
         say = log.error if dead else log.warning
         name = type(error).__name__

@@ -1,30 +1,29 @@
-"""How a shared database is written: one unit a transaction, several at once.
+"""PostgreSQL: one unit of work per transaction, several at once.
 
-READ COMMITTED is enough because races are decided by one conditional UPDATE and its row count, and because a
-unit that reads a transaction before it moves it is alone with it (``alone.py``). A serialization failure or
-a deadlock is run again with the same unit, and so is a unique key that another unit took first: run again,
-the unit sees the row. A connection lost at COMMIT is *not*, because nobody knows whether it happened: the
-caller repeats under the same key and finds out.
+READ COMMITTED suffices: races are decided by one conditional UPDATE and its row count, and a unit locks a transaction
+id before it reads it (``advisory_locks.py``). A serialization failure, a deadlock, or a unique key that another unit
+took first reruns the unit, which then sees the row. A connection lost at COMMIT does not, because the outcome is
+unknown: the caller repeats the request under the same key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
+import psycopg
 import structlog
+from psycopg.abc import RV, PQGen
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.advisory_locks import current_time
-from policy_service.storage.audit_writer import run_unit
 from policy_service.storage.types import refuse_nul
 from policy_service.storage.unit_of_work import (
     Clock,
@@ -33,25 +32,22 @@ from policy_service.storage.unit_of_work import (
     Tx,
     Unit,
     as_storage_error,
-    require_plain_result,
     resolve_futures,
+    run_unit,
 )
 
 log = structlog.get_logger(__name__)
 
 RERUN_STATES = frozenset({"40001", "40P01", "23505"})  # serialization failure, deadlock, unique key taken
 _IDLE_MS = (
-    30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
+    30_000  # a unit computes for milliseconds; a longer idle transaction belongs to a replica that hangs
 )
-_KEEPALIVE_S = 10  # before a peer that says nothing is asked, and between two questions
-_KEEPALIVE_COUNT = 2  # without an answer: then it is gone
-_USER_TIMEOUT_MS = (
-    (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000
-)  # the same for what was sent and never acknowledged
-_RESPONSE_S = 30.0  # beyond the wait for a lock: a statement takes milliseconds
-_RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
+_KEEPALIVE_S = 10  # idle time before the first keepalive, and between two
+_KEEPALIVE_COUNT = 2  # unanswered keepalives before the connection is dropped
+_USER_TIMEOUT_MS = (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000  # the same for unacknowledged data
+_RESPONSE_S = 30.0  # in addition to the lock timeout; a statement takes milliseconds
+_RERUN_PAUSE = 0.005  # seconds, doubled with each run; the other transaction finishes meanwhile
 _random = random.SystemRandom()
-_NAME = "countersign"
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
     "AND application_name LIKE 'countersign%' AND application_name <> current_setting('application_name')"
@@ -61,29 +57,65 @@ _OTHERS = text(
 _EPOCH_AND_INDEX = "SELECT (SELECT value FROM meta WHERE name = 'epoch'), (SELECT max(idx) FROM audit)"
 
 
-def make_application_name() -> str:
-    """What the server knows one open database by."""
-    return f"{_NAME}-{secrets.token_hex(8)}"
+class TimedConnection(psycopg.Connection[Any]):
+    """A connection that closes itself when one response takes too long.
+
+    Keepalives detect a host that has gone. They do not detect a server that hangs, or one that is gone behind a proxy
+    that still acknowledges.
+    """
+
+    _response_s: float
+
+    @classmethod
+    def connect_within(cls, seconds: float, *args: Any, **options: Any) -> Self:
+        """Connect; each response may take this many seconds."""
+        connection = cls.connect(*args, **options)
+        connection._response_s = seconds
+        return connection
+
+    def wait(self, gen: PQGen[RV], *args: Any, **more: Any) -> RV:
+        """Run one exchange with the server; psycopg calls this for each.
+
+        Raises:
+            psycopg.OperationalError: no response in time; the connection is closed, because its state is unknown.
+        """
+        try:
+            return super().wait(_with_timeout(gen, self._response_s), *args, **more)
+        except _ResponseTimeoutError:
+            self.close()
+            raise
+
+
+class _ResponseTimeoutError(psycopg.OperationalError):
+    """No response in time."""
+
+
+def _with_timeout(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
+    """The driver's own steps, with a deadline. Without input the driver resumes the generator ten times a second."""
+    until = time.monotonic() + seconds
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > until:
+                raise _ResponseTimeoutError(f"the server did not answer within {seconds:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        answer: RV = done.value
+        return answer
 
 
 def count_other_connections(conn: Connection) -> int:
-    """How many connections of other processes of ours there are."""
+    """How many connections other processes of this service have."""
     found: int = conn.execute(_OTHERS).scalar_one()
     return found
 
 
-def open_pool(
-    url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int, name: str = _NAME
-) -> Engine:
-    """An engine over a small pool; times arrive in UTC. Nothing waits for ever: not for a lock, not for a server that
-    does not answer, and no lock for a replica that has gone away in the middle of a unit. The server knows it by
-    ``name``.
+def open_pool(url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int, name: str) -> Engine:
+    """An engine over a small pool; times arrive in UTC. Locks, responses and idle transactions all have a timeout.
+    ``name`` is its ``application_name`` on the server.
     """
-    from policy_service.storage.response_timeout import (
-        TimedConnection,  # and the driver: SQLite starts without
-    )
-
-    session = {  # these are the server's: so it notices a replica that has gone
+    session = {  # on the server: detects a replica that has gone
         "application_name": name,
         "timezone": "UTC",
         "default_transaction_read_only": "on" if read_only else "off",
@@ -93,7 +125,7 @@ def open_pool(
         "tcp_keepalives_interval": _KEEPALIVE_S,
         "tcp_keepalives_count": _KEEPALIVE_COUNT,
     }
-    sockets = {  # and these are ours, for a server that has gone
+    sockets = {  # on this side: detects a server that has gone
         "connect_timeout": _KEEPALIVE_S,
         "keepalives": 1,
         "keepalives_idle": _KEEPALIVE_S,
@@ -112,19 +144,19 @@ def open_pool(
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> Any:
-        return TimedConnection.within(answer_s, *args, **options)
+        return TimedConnection.connect_within(answer_s, *args, **options)
 
     return engine
 
 
 def refuse_stale_server(engine: Engine, reached: Callable[[], tuple[int, int]]) -> None:
-    """Use no new connection that leads to another incarnation of the database, or to one whose log ends before what
-    ``reached`` tells (epoch, index): a server that went away may come back restored, or as a standby that lacks the
-    last commits, and a replica that went on would take what was redeemed for not redeemed.
+    """Refuse new connections to another epoch of the database, or to one whose audit log ends before ``reached()``
+    (epoch, index). A server may return restored, or as a standby without the last commits. A replica that continued
+    would take redeemed releases for unredeemed.
     """
 
     @event.listens_for(engine, "connect")
-    def _look(driver: Any, _record: object) -> None:
+    def _check(driver: Any, _record: object) -> None:
         epoch, index = reached()
         try:
             found = driver.execute(_EPOCH_AND_INDEX).fetchone()
@@ -141,7 +173,7 @@ def refuse_stale_server(engine: Engine, reached: Callable[[], tuple[int, int]]) 
 
 
 def require_durable(engine: Engine) -> None:
-    """Refuse a server that acknowledges what it has not written.
+    """Refuse a server that acknowledges unwritten commits.
 
     Raises:
         StartError: ``synchronous_commit`` is off.
@@ -150,7 +182,7 @@ def require_durable(engine: Engine) -> None:
         with engine.connect() as conn:
             setting = conn.execute(text("SHOW synchronous_commit")).scalar_one()
     finally:
-        engine.dispose()  # a service that refuses to start leaves no connection behind
+        engine.dispose()  # a service that refuses to start keeps no connection
     if setting == "off":
         raise StartError(
             "the database acknowledges commits it may lose (synchronous_commit = off); "
@@ -159,7 +191,7 @@ def require_durable(engine: Engine) -> None:
 
 
 class PostgresWriter:
-    """Runs each unit of work in a transaction of its own, again where the database asks for it."""
+    """Runs each unit of work in its own transaction, again where the database asks for it."""
 
     def __init__(
         self,
@@ -192,22 +224,22 @@ class PostgresWriter:
             ) from error
 
     def close(self) -> None:
-        """Finish what waits, then stop."""
+        """Finish the queued units, then stop."""
         self._threads.shutdown(wait=True)
         self._engine.dispose()
 
-    def _serve(self, waiting: QueuedUnit) -> None:
+    def _serve(self, queued: QueuedUnit) -> None:
         try:
-            waiting.require_not_expired()
-            waiting.answer = self._run(waiting.unit)
-        except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
-            waiting.error = as_storage_error(error)
-            if isinstance(waiting.error, StorageUnavailableError):
+            queued.require_not_expired()
+            queued.answer = self._run(queued.unit)
+        except BaseException as error:  # noqa: BLE001  it is returned to the caller of the unit
+            queued.error = as_storage_error(error)
+            if isinstance(queued.error, StorageUnavailableError):
                 self._on_failure(
                     getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__
                 )
-        resolve_futures([waiting])
-        if waiting.error is None:
+        resolve_futures([queued])
+        if queued.error is None:
             metrics.COMMIT_UNITS.observe(1)
             self._on_commit()
 
@@ -224,6 +256,4 @@ class PostgresWriter:
 
     def _once(self, unit: Unit[T]) -> T:
         with self._engine.begin() as conn:
-            return require_plain_result(
-                run_unit(unit, Tx(conn, current_time(conn, self._clock), self._clock))
-            )
+            return run_unit(unit, Tx(conn, current_time(conn, self._clock), self._clock))

@@ -1,8 +1,8 @@
-"""What effects take of the meters that count them: the table, and the few questions that are asked of it.
+"""Reservations: what effects hold of meters, and the queries over them.
 
-A row says what one effect takes by one field, kept by what it is and not by meter: any window and any subject is a sum
-over the same rows, by one index. Of two rows that share an agent or a resource the later one has the higher ordinal,
-whatever the clock did in between: it is given while the unit is alone with both (``storage/alone.py``).
+A row says how much one effect takes by one field. It is stored per field, not per meter, so any window and any subject
+is a sum over the same rows by one index. Of two rows that share an agent or a resource, the later one has the higher
+ordinal, independent of clocks: it is assigned while the unit holds the locks of both (``advisory_locks.py``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, execute_write, rows_of, table
+from policy_service.storage.core import Row, execute_write, partial, rows_of, table
 from policy_service.storage.types import UtcDateTime
 from policy_service.storage.unit_of_work import Tx
 
 _HELD = sql("given_back_at IS NULL")
-_ORDINAL: Any = BigInteger().with_variant(Integer, "sqlite")  # there only an INTEGER key numbers itself
+_ORDINAL: Any = BigInteger().with_variant(
+    Integer, "sqlite"
+)  # on SQLite only an INTEGER primary key autoincrements
 
 
 def _by(subject: str) -> Index:
-    """Finds and sums what one subject holds; what came back is in it no more."""
+    """An index that finds and sums what one subject holds; it excludes released rows."""
     columns = (subject, "field", "tool", "reserved_at", "amount")
-    return Index(f"ix_reservations_{subject}", *columns, sqlite_where=_HELD, postgresql_where=_HELD)
+    return Index(f"ix_reservations_{subject}", *columns, **partial(_HELD))
 
 
 class ReservationRow(Row, table=True):
@@ -54,16 +56,16 @@ class ReservationRow(Row, table=True):
         CheckConstraint("amount >= 0", name="amount_not_negative"),
         _by("agent"),
         _by("resource"),
-        {"sqlite_autoincrement": True},  # an ordinal never comes twice
+        {"sqlite_autoincrement": True},  # an ordinal is never reused
     )
 
     ordinal: int | None = Field(default=None, primary_key=True, sa_type=_ORDINAL)
     effect_id: str
     rev: int
-    field: str  # pointer into the args; empty: the effect itself, whose amount is 1
+    field: str  # JSON pointer into the arguments; empty: the effect itself, with amount 1
     tool: str
     agent: str
-    resource: str  # digest of its type and id: an id may be longer than an index takes
+    resource: str  # digest of its type and id: an id may exceed an index's limit
     amount: int = Field(sa_type=BigInteger)
     reserved_at: datetime = Field(sa_type=UtcDateTime)
     given_back_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
@@ -71,7 +73,7 @@ class ReservationRow(Row, table=True):
 
 Subject = Literal["agent", "resource"]
 NEWEST: Final = 2**63 - 1
-"""Above every ordinal: all that is held counts."""
+"""Above every ordinal: all reservations count."""
 
 _LOW_BITS: Final = 26
 
@@ -102,39 +104,39 @@ _OF_EFFECT: Final = select(*table(ReservationRow).columns).where(
 
 
 def resource_digest(kind: str, name: str) -> str:
-    """The name of a resource in these rows."""
+    """The key of a resource in these rows."""
     return hashlib.sha256(f"{len(kind)} {kind} {name}".encode()).hexdigest()
 
 
 def reserved_total(
     conn: Connection,
     subject: Subject,
-    who: str,
+    name: str,
     field: str,
     tools: Sequence[str],
     *,
     first: datetime,
     before: int = NEWEST,
 ) -> int:
-    """What is held by this subject since ``first`` in rows below the ordinal ``before``. Exact, whatever its size."""
-    values = {"who": who, "counted": field, "tools": tools, "first": first, "before": before}
+    """The sum this subject holds since ``first``, over rows below the ordinal ``before``. Exact at any size."""
+    values = {"who": name, "counted": field, "tools": tools, "first": first, "before": before}
     high, low = conn.execute(_TOTALS[subject], values).one()
     return (int(high) << _LOW_BITS) + int(low)
 
 
 def reservations_of(conn: Connection, effect_id: str, rev: int) -> dict[str, ReservationRow]:
-    """What an effect holds, by field."""
+    """The reservations of an effect, by field."""
     found = conn.execute(_OF_EFFECT, {"of_effect": effect_id, "of_rev": rev})
     return {row.field: row for row in rows_of(ReservationRow, found)}
 
 
 def add_reservation(tx: Tx, **columns: Any) -> None:
-    """Write one reservation down; the unit is alone with its subjects."""
+    """Insert one reservation. The unit holds the locks of its subjects."""
     execute_write(tx.conn, _INSERT, columns)
 
 
 def release_reservations(tx: Tx, effect_id: str, rev: int) -> None:
-    """What an effect holds is anybody's again."""
+    """Release the reservations of an effect."""
     c = table(ReservationRow).c
     mine = (c.effect_id == effect_id, c.rev == rev, _HELD)
     tx.conn.execute(update(table(ReservationRow)).where(*mine).values(given_back_at=tx.now))

@@ -1,7 +1,7 @@
-"""The tables of the Slack channel: who is who there, what was posted where, and how it stands with Slack.
+"""The tables of the Slack channel, and queries over its delivery lanes.
 
-Rules kept here: an account of a workspace is one person's; an invitation to link is found by the hash of its secret
-and spent once; a review has one message in a place; a delivery of Slack is acted on once.
+Constraints: an account of a workspace belongs to one person; an invitation is found by the hash of its secret and used
+once; a review has one message per place; an interaction is processed once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from policy_service.storage.types import UtcDateTime
 
 
 class SlackLinkRow(Row, table=True):
-    """A Slack account that is a person's, since they said so themselves while signed in."""
+    """A Slack account linked to a person, who confirmed it while signed in."""
 
     __tablename__: ClassVar[Any] = "slack_links"
     __table_args__ = (Index("ix_slack_links_person", "iss", "sub"),)
@@ -36,23 +36,23 @@ class SlackLinkRow(Row, table=True):
     user_id: str = Field(primary_key=True)
     iss: str
     sub: str
-    assurance: str  # of the sign-in that made it; votes through it have no better one
-    trust: str | None = None  # the provider that vouched, as of that day
-    account: str  # what the account called itself then, for people to recognise
-    direct: bool = False  # its person wants to be asked in direct messages too
+    assurance: str  # of the sign-in that linked it; votes through it have at most this one
+    trust: str | None = None  # the provider's settings at that time, as a digest
+    account: str  # the account's display name at that time
+    direct: bool = False  # also send reviews as direct messages
     linked_at: datetime = Field(sa_type=UtcDateTime)
-    linked_by: str  # the session it was linked in, as a digest; the person's others are told
-    # their provider ended all their sessions; it rests until they sign in again
+    linked_by: str  # the session it was linked in, by its hash; the person's other sessions show a notice
+    # their provider ended all their sessions; suspended until they sign in again
     signed_out_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
     @property
     def person(self) -> str:
-        """``iss|sub``: whose it is."""
+        """``iss|sub`` of its person."""
         return f"{self.iss}|{self.sub}"
 
 
 class SlackInvitationRow(Row, table=True):
-    """A link that only one account was shown, and that joins it to whoever opens it and says so, once."""
+    """An invitation shown to one account only. It links the account to the person who opens and confirms it, once."""
 
     __tablename__: ClassVar[Any] = "slack_invitations"
     __table_args__ = (Index("ix_slack_invitations_over", "expires_at"),)
@@ -61,14 +61,14 @@ class SlackInvitationRow(Row, table=True):
     team_id: str
     user_id: str
     account: str
-    email: str | None = None  # of the account, to be compared with the person's; never to find them by
+    email: str | None = None  # of the account, compared with the person's; never used to find them
     created_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
     used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class SlackCardRow(Row, table=True):
-    """A message about a review in one place; or a digest, which holds those of many reviews."""
+    """A message about a review in one place, or a digest of many reviews."""
 
     __tablename__: ClassVar[Any] = "slack_cards"
     __table_args__ = (
@@ -81,25 +81,25 @@ class SlackCardRow(Row, table=True):
 
     card_id: str = Field(primary_key=True)
     kind: str = "card"
-    place: str  # as it was asked for: '#name', or the id of a channel or a person
+    place: str  # as configured: '#name', or the id of a channel or a person
     review_id: str | None = None  # of a card
     effect_id: str | None = None
     rev: int | None = None
-    digest_id: str | None = None  # the digest that holds it; it has then no message of its own
-    channel: str | None = None  # Slack's own id of where it stands
+    digest_id: str | None = None  # the digest that contains it instead of a message of its own
+    channel: str | None = None  # Slack's id of the channel
     ts: str | None = None  # the message there
-    drawn: str | None = None  # digest of what Slack was last given
+    drawn: str | None = None  # digest of the content last sent
     created_at: datetime = Field(sa_type=UtcDateTime)
     posted_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class SlackPlaceRow(Row, table=True):
-    """A channel or a person that is written to: its pace, and why it rests."""
+    """A channel or a person messages are sent to: its rate limit and its failures."""
 
     __tablename__: ClassVar[Any] = "slack_places"
 
     place: str = Field(primary_key=True)
-    channel: str | None = None  # Slack's own id of it, once found
+    channel: str | None = None  # Slack's id, once looked up
     not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)
     failures: int = 0  # in a row
     last_error: str | None = None
@@ -107,12 +107,12 @@ class SlackPlaceRow(Row, table=True):
 
 
 class SlackStatusRow(Row, table=True):
-    """How far Slack was told of the log, and how it stands with the app as a whole."""
+    """How far the audit log was projected to Slack, and the failures of the app as a whole."""
 
     __tablename__: ClassVar[Any] = "slack_standing"
 
     team_id: str = Field(primary_key=True)
-    upto: int = Field(sa_type=BigInteger)  # index of the last line that was looked at
+    upto: int = Field(sa_type=BigInteger)  # index of the last projected audit line
     not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)
     failures: int = 0
     last_error: str | None = None
@@ -120,7 +120,7 @@ class SlackStatusRow(Row, table=True):
 
 
 class SlackDeliveryRow(Row, table=True):
-    """Something a person did in Slack that was acted on: the same again is not."""
+    """An interaction that was processed; a repeat is ignored."""
 
     __tablename__: ClassVar[Any] = "slack_deliveries"
 
@@ -130,7 +130,7 @@ class SlackDeliveryRow(Row, table=True):
 
 _PREFIX: Final = "slack "
 _MAX_LISTED: Final = 20
-"""Places that are named where several take nothing."""
+"""Failing places listed by name."""
 
 _outbox, _places = table(OutboxRow).c, table(SlackPlaceRow)
 
@@ -143,8 +143,9 @@ def lane_of(place: str) -> str:
 
 
 def all_lanes() -> Select[tuple[str]]:
-    """The lanes of all places. By name, so that the index of lanes serves: what begins alike does not stand together
-    in every collation."""
+    """The lanes of all places. Compared by name so that the index of lanes is used: a common prefix is not one range
+    in every collation.
+    """
     return select(_PREFIX + _places.c.place)
 
 

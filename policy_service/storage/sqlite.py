@@ -1,12 +1,11 @@
-"""How the embedded database is opened: one way to write, one way to read, both durable.
+"""SQLite: engines for writing, reading and migrating, the process lock, and backups.
 
-The driver's own transaction handling is switched off (``isolation_level=None``): it sends no BEGIN before a
-SELECT, and read-modify-write units then lose updates without an error.
+The driver's transaction handling is off (``isolation_level=None``): it sends no BEGIN before a SELECT, and units that
+read and then write would lose updates without an error.
 
-One process for each embedded database.
-
-The lock is the kernel's (``flock``), so it ends with its holder however that ends; the pid in the file only
-helps people. The file is never deleted: a deleted one could be locked by two, each holding another inode.
+One process at a time uses a database. The lock is the kernel's (``flock``), so it ends with its holder in every case;
+the pid in the file is only information. The file is never deleted: two processes could then lock two inodes of that
+name.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class DatabaseInUseError(StartError):
     def __init__(self, path: Path, holder: str) -> None:
         self.holder = holder
         super().__init__(
-            f"the database beside {str(path)!r} is in use by {holder}; stop that one first, "
+            f"the database of {str(path)!r} is in use by {holder}; stop that process first, "
             "or use another folder (data_dir)"
         )
 
 
 class ProcessLock:
-    """Hold ``path`` for as long as this object, or refuse."""
+    """Holds a lock file, or refuses."""
 
     def __init__(self, path: Path, what: str = "policy-service serve") -> None:
         self.path = path
@@ -48,7 +47,7 @@ class ProcessLock:
         """Take the lock.
 
         Raises:
-            InUseError: another process holds it; the sentence names it.
+            DatabaseInUseError: another process holds it; the message names it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,7 +63,7 @@ class ProcessLock:
         return self
 
     def release(self) -> None:
-        """Let go. Doing it twice is no error."""
+        """Release the lock. A second call does nothing."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.ftruncate(fd, 0)
@@ -80,14 +79,14 @@ class ProcessLock:
 
 
 def lock_path(database_file: Path) -> Path:
-    """Where the lock of a database lies: beside it."""
+    """The lock file of a database, in the same folder."""
     return database_file.with_name(database_file.name + ".lock")
 
 
 def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engine:
-    """An engine whose connections write: WAL, every commit on the disk (unless not `durable`), foreign keys kept."""
+    """An engine for writing: WAL, synced commits (unless not ``durable``), foreign keys enforced."""
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
-    # SQLAlchemy keeps its books but ends no transaction: the writer sends every BEGIN, COMMIT and ROLLBACK.
+    # SQLAlchemy must not end transactions: the writer sends every BEGIN, COMMIT and ROLLBACK.
     for name in ("do_commit", "do_rollback"):
         setattr(engine.dialect, name, _no_operation)
 
@@ -102,10 +101,10 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
                 f"the database {url.database!r} cannot use a write-ahead log (mode {mode!r}); "
                 "put data_dir on a local disk"
             )
-        # NORMAL may lose acknowledged commits at power loss: a trial's choice, never production's (settings.py)
+        # NORMAL may lose acknowledged commits at power loss: for trials only (settings.py)
         driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         driver.execute("PRAGMA foreign_keys = ON")
-        # without it INSERT OR REPLACE deletes and no trigger sees it
+        # without it INSERT OR REPLACE deletes rows without firing triggers
         driver.execute("PRAGMA recursive_triggers = ON")
 
     return engine
@@ -133,9 +132,9 @@ def open_reader(url: URL, *, busy_timeout_ms: int, connections: int) -> Engine:
 
 
 def open_migrator(url: URL) -> Engine:
-    """An engine for changing tables: SQLAlchemy ends its transactions, each begun here.
+    """An engine for migrations: SQLAlchemy ends its transactions, and each begins here.
 
-    Foreign keys are off, because a table is changed by dropping it and putting a copy in its place.
+    Foreign keys are off, because a table is changed by replacing it with a copy.
     """
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
 
@@ -150,11 +149,11 @@ _CONNECT: dict[str, object] = {"isolation_level": None}
 
 
 def _no_operation(_driver: object) -> None:
-    """In place of the dialect's own COMMIT and ROLLBACK."""
+    """Replaces the dialect's COMMIT and ROLLBACK."""
 
 
 def is_missing(url: URL) -> bool:
-    """Whether an embedded database has no file yet. One that may not be looked at is there."""
+    """Whether an embedded database has no file yet. A file that cannot be accessed counts as present."""
     if url.get_backend_name() != "sqlite" or not url.database:
         return False
     try:
@@ -162,15 +161,15 @@ def is_missing(url: URL) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
-        return False  # whoever opens it says why that cannot be done
+        return False  # opening it reports the reason
     return False
 
 
 def create_file(url: URL) -> None:
-    """Make the file readable by its owner only; the write-ahead log takes the same mode.
+    """Create the file with mode 0600; the write-ahead log takes the same mode.
 
     Raises:
-        StartError: the URL names no file, or one that this user may not write.
+        StartError: the URL names no file, or this user may not write it.
     """
     if not url.database or url.database == ":memory:":
         raise StartError(
@@ -188,15 +187,15 @@ def create_file(url: URL) -> None:
 
 
 def backup_to(database: Path, file: Path) -> None:
-    """Copy a database, in use or not, as one committed snapshot: page by page, so that rows keep their places. The copy
-    is one file, sound and on the disk, or there is none.
+    """Copy a database, in use or not, as one committed snapshot, page by page. The copy is one file, checked and
+    synced, or there is none.
 
     Raises:
-        StartError: there is a file of that name already, no such folder, or no sound database to copy.
+        StartError: the file exists, its folder does not, or the database is damaged.
     """
     part = file.with_name(f"{file.name}.part")
     try:
-        part.unlink(missing_ok=True)  # of a backup that was cut short, or planted: never written through
+        part.unlink(missing_ok=True)  # left by an interrupted backup, or planted: never write through it
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     except OSError as error:
         raise StartError(f"{file} cannot be written: {error.strerror}") from error
@@ -204,16 +203,22 @@ def backup_to(database: Path, file: Path) -> None:
         with closing(sqlite3.connect(database, isolation_level=None)) as source:
             source.execute("PRAGMA query_only = ON")
             with closing(sqlite3.connect(part, isolation_level=None)) as copy:
-                # at once: a copy in steps would begin anew with every commit of the service
+                # in one step: a copy in steps restarts at every commit of the service
                 source.backup(copy)
-                copy.execute("PRAGMA journal_mode = DELETE")  # no log beside it that could be left behind
-                _require_ok(copy, database)
+                copy.execute(
+                    "PRAGMA journal_mode = DELETE"
+                )  # a single file, without a log that could be forgotten
+                found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise StartError(
+                        f"the database {str(database)!r} is damaged ({found}); keep the backups you have"
+                    )
         handle = os.open(part, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.link(part, file)  # unlike a rename it takes nobody's place
+        os.link(part, file)  # unlike a rename, it never replaces a file
     except FileExistsError:
         raise StartError(
             f"{file} is there already; a backup is never overwritten, name another file"
@@ -226,17 +231,11 @@ def backup_to(database: Path, file: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _require_ok(copy: sqlite3.Connection, database: Path) -> None:
-    found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise StartError(f"the database {str(database)!r} is damaged ({found}); keep the backups you have")
-
-
 def require_intact(engine: Engine, path: str | None) -> None:
     """Refuse a damaged file.
 
     Raises:
-        StartError: SQLite's own check found a fault.
+        StartError: SQLite's quick check found a fault.
     """
     with engine.connect() as conn:
         found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
@@ -245,10 +244,10 @@ def require_intact(engine: Engine, path: str | None) -> None:
 
 
 def is_corruption(error: BaseException | None) -> bool:
-    """Whether SQLite says with this that the file is not what it wrote."""
+    """Whether this error means that the file is corrupt."""
     return getattr(error, "sqlite_errorname", None) in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 
 
 def corruption_error(path: str | None, found: object) -> StartError:
-    """The refusal to start on a damaged file."""
+    """The error for a damaged file."""
     return StartError(f"the database {path!r} is damaged ({found}); restore it from its newest backup")

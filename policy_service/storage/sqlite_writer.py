@@ -1,19 +1,18 @@
-"""The one writer of an embedded database: waiting units of work, one commit.
+"""The single writer of SQLite: queued units of work share one commit.
 
 The thread owns its connection, in autocommit, and sends every BEGIN, SAVEPOINT and COMMIT itself. For a
 batch it
 
-1. begins with BEGIN IMMEDIATE, so that no unit can read what another process is about to change;
-2. runs each unit in its own savepoint; one that raises is undone alone and gets its own exception;
-3. asks after each unit, and before each of its statements, whether the transaction still stands. SQLite
-   throws all of it away on a full disk, an I/O error or RAISE(ROLLBACK), and the next statement would then
-   run outside any transaction. If it is gone the batch has failed;
-4. commits with a COMMIT that must find a transaction (the driver's own ``commit()`` is silent when there is
-   none);
-5. only then answers.
+1. sends BEGIN IMMEDIATE, so that no unit reads what another process is about to change;
+2. runs each unit in its own savepoint; one that raises is rolled back alone and gets its own exception;
+3. checks after each unit, and before each of its statements, that the transaction is still open. SQLite rolls all of it
+   back on a full disk, an I/O error or RAISE(ROLLBACK), and the next statement would then run in autocommit. If it was
+   rolled back, the batch has failed;
+4. sends a COMMIT that must find a transaction (the driver's ``commit()`` does nothing when there is none);
+5. only then sets the results.
 
-INVARIANT (I-7): an answer is given only after the COMMIT that holds it, and a batch that failed answers
-nobody but with ``storage_unavailable``.
+INVARIANT (I-7): a result is set only after the COMMIT that holds it. Every unit of a failed batch gets
+``storage_unavailable``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from sqlalchemy import Connection, Engine, event
 
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.audit_writer import run_unit
 from policy_service.storage.unit_of_work import (
     Clock,
     QueuedUnit,
@@ -39,8 +37,8 @@ from policy_service.storage.unit_of_work import (
     Tx,
     Unit,
     as_storage_error,
-    require_plain_result,
     resolve_futures,
+    run_unit,
     storage_unavailable,
 )
 
@@ -50,11 +48,11 @@ _SAVEPOINT = "unit"
 
 
 class TransactionLostError(Exception):
-    """The database has thrown the whole transaction away."""
+    """SQLite has rolled the whole transaction back."""
 
 
 class SqliteWriter:
-    """Runs units of work on a thread of its own."""
+    """Runs units of work on its own thread."""
 
     def __init__(
         self,
@@ -71,12 +69,11 @@ class SqliteWriter:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._queue: queue.SimpleQueue[QueuedUnit | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # between the last unit and the end of the queue
+        self._gate = threading.Lock()  # no unit is queued after the end marker
         self._closed = False
         self._conn: Connection | None = None
         self._in_unit = False
         self.commits = 0
-        self.units = 0
         for name in ("commit", "rollback"):
             event.listen(engine, name, self._refuse_ending)
         event.listen(engine, "before_cursor_execute", self._refuse_outside)
@@ -99,7 +96,7 @@ class SqliteWriter:
             self._queue.put(QueuedUnit(unit, future))
 
     def close(self) -> None:
-        """Finish what waits, then stop."""
+        """Finish the queued units, then stop."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -112,61 +109,60 @@ class SqliteWriter:
         while batch := self._next_batch():
             self._run_batch(batch)
             resolve_futures(batch)
-            self._tell()
+            self._notify()
         self._drop_connection()
         self._engine.dispose()
 
     def _next_batch(self) -> list[QueuedUnit]:
-        """Whoever waits now, at least one; empty when the writer is closed."""
+        """The queued units, at least one; empty when the writer is closed."""
         batch: list[QueuedUnit] = []
         while len(batch) < self._max_batch:
             try:
-                waiting = self._queue.get(block=not batch)
+                queued = self._queue.get(block=not batch)
             except queue.Empty:
                 break
-            if waiting is None:
+            if queued is None:
                 if batch:
-                    self._queue.put(None)  # the end stays the end
+                    self._queue.put(None)  # keep the end marker last
                 break
-            batch.append(waiting)
+            batch.append(queued)
         return batch
 
     def _run_batch(self, batch: list[QueuedUnit]) -> None:
         try:
             conn, driver = self._connection()
             driver.execute("BEGIN IMMEDIATE")
-            for waiting in batch:
-                self._run_unit(conn, driver, waiting)
+            for queued in batch:
+                self._run_unit(conn, driver, queued)
             self._commit(driver)
             metrics.COMMIT_UNITS.observe(len(batch))
-        except BaseException as error:  # noqa: BLE001  whatever it was, nobody may be told that it worked
+        except BaseException as error:  # noqa: BLE001  no unit of the batch may succeed
             log.error("batch_failed", units=len(batch), error=_name(error), cause=_name(error.__cause__))
             self._on_failure(_name(error.__cause__) or _name(error))
             self._abandon()
-            for waiting in batch:
-                waiting.answer, waiting.error = (
+            for queued in batch:
+                queued.answer, queued.error = (
                     None,
                     storage_unavailable("the database lost the change", error),
                 )
 
-    def _run_unit(self, conn: Connection, driver: sqlite3.Connection, waiting: QueuedUnit) -> None:
-        self.units += 1
+    def _run_unit(self, conn: Connection, driver: sqlite3.Connection, queued: QueuedUnit) -> None:
         driver.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
-            waiting.require_not_expired()
-            waiting.answer = self._call(conn, waiting.unit)
-        except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
+            queued.require_not_expired()
+            queued.answer = self._call(conn, queued.unit)
+        except BaseException as error:  # noqa: BLE001  it is returned to the caller of the unit
             _require_transaction(driver, error)
             driver.execute(f"ROLLBACK TO {_SAVEPOINT}")
             _restart_bookkeeping(conn)
-            waiting.error = as_storage_error(error)
+            queued.error = as_storage_error(error)
         _require_transaction(driver, None)
         driver.execute(f"RELEASE {_SAVEPOINT}")
 
     def _call(self, conn: Connection, unit: Unit[T]) -> T:
         self._in_unit = True
         try:
-            answer = require_plain_result(run_unit(unit, Tx(conn, self._clock())))
+            answer = run_unit(unit, Tx(conn, self._clock()))
             if conn.in_nested_transaction():
                 raise RuntimeError("a unit of work left a savepoint open; use begin_nested() in a with block")
             return answer
@@ -185,7 +181,7 @@ class SqliteWriter:
         return self._conn, cast(sqlite3.Connection, self._conn.connection.driver_connection)
 
     def _abandon(self) -> None:
-        """Leave no transaction open; a connection that cannot even roll back is thrown away."""
+        """Leave no transaction open; drop a connection that cannot roll back."""
         if self._conn is None:
             return
         try:
@@ -212,11 +208,11 @@ class SqliteWriter:
             raise RuntimeError("a unit of work neither commits nor rolls back; raise to undo it")
 
     def _refuse_outside(self, _conn: Connection, cursor: sqlite3.Cursor, *_rest: object) -> None:
-        """A unit that caught the error and writes on would write in autocommit: half of it would stay."""
+        """Refuse a statement outside the transaction: a unit that caught the error would continue in autocommit."""
         if self._in_unit and not cursor.connection.in_transaction:
             raise TransactionLostError("the transaction is gone; nothing more of this unit can be written")
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         try:
             self._on_commit()
         except Exception:
@@ -224,7 +220,7 @@ class SqliteWriter:
 
 
 def _restart_bookkeeping(conn: Connection) -> None:
-    """Let SQLAlchemy forget what a failed unit did to its own idea of the transaction; sends nothing."""
+    """Reset SQLAlchemy's view of the transaction after a failed unit; sends nothing."""
     conn.rollback()
     conn.begin()
 
@@ -235,7 +231,7 @@ def _require_transaction(driver: sqlite3.Connection, cause: BaseException | None
 
 
 def _name(error: BaseException | None) -> str | None:
-    """What happened, by its name in the database where it has one; a message might quote a row."""
+    """The error's name in the database, else its class; a message could quote a row."""
     if error is None:
         return None
     driver_error = getattr(error, "orig", None) or error

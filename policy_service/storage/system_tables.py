@@ -1,36 +1,39 @@
-"""The tables the service itself runs on: idempotency keys, the log, the outbox, webhooks, leases, policy commits,
-shadows, facts of the database.
+"""Tables of the service itself: idempotency keys, audit log, outbox, webhooks, leases, policy commits, shadows,
+passkeys and the epoch of the database.
 
-What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
+The tables of the protocol are in ``tables.py``. Only the sequencer updates an audit row, once, to assign its index.
 
-The meta table holds facts the database keeps about itself: its epoch, and for each epoch that a restore began, what was
-lost before it. ``tokens/epoch.py`` compares it with the mark outside; nothing here decides whether a database may be
-used.
+The meta table holds the epoch and, for each epoch that a restore began, the time after which data may be lost. The
+comparison with the mark outside the database is in ``tokens/epoch.py``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqlalchemy import BigInteger, CheckConstraint, Connection, Index, LargeBinary, select, text
 from sqlmodel import Field, col
 
-from policy_service.storage.core import Row, insert_row, table, update_rows
+from policy_service.storage.core import Row, insert_row, partial, table, update_rows
 from policy_service.storage.types import Json, UtcDateTime, time_text
-from policy_service.storage.unit_of_work import Tx
+
+if TYPE_CHECKING:
+    from policy_service.storage.unit_of_work import Tx
 
 BUNDLE_LINES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')")
-"""Lines of the log about which policies are in force: some among millions, so they have an index of their own."""
+"""Audit lines about which bundle is active: few among millions, so they have their own index."""
 
 
 PERSON_LINES: Final = text("substr(actor, 1, 7) = 'person:'")
-"""Lines of the log that tell what a person did: few beside those of agents and the service."""
+"""Audit lines of actions by people: few among those of agents and the service."""
 
 
 class IdempotencyRow(Row, table=True):
-    """What a key made: the resource's id and the digest of the body, never the answer."""
+    """What a request with an idempotency key created: the resource's id and the digest of the body, never the
+    response.
+    """
 
     __tablename__: ClassVar[Any] = "idempotency_keys"
 
@@ -43,18 +46,16 @@ class IdempotencyRow(Row, table=True):
 
 
 class AuditRow(Row, table=True):
-    """One line of the log. ``idx`` is given once, later, by the sequencer; triggers refuse every other change."""
+    """One audit line. The sequencer assigns ``idx`` once, later; triggers refuse every other change."""
 
     __tablename__: ClassVar[Any] = "audit"
     __table_args__ = (
         Index("ix_audit_txn", "txn", "audit_id"),
-        # What people search the log by. An id sorts by time, so a page of any search is a stretch of one index.
+        # Searches of the log. An id sorts by time, so each page is one range of an index.
         Index("ix_audit_agent", "agent", "audit_id"),
         Index("ix_audit_kind", "kind", "audit_id"),
-        Index(
-            "ix_audit_person", "actor", "audit_id", sqlite_where=PERSON_LINES, postgresql_where=PERSON_LINES
-        ),
-        Index("ix_audit_bundles", "audit_id", sqlite_where=BUNDLE_LINES, postgresql_where=BUNDLE_LINES),
+        Index("ix_audit_person", "actor", "audit_id", **partial(PERSON_LINES)),
+        Index("ix_audit_bundles", "audit_id", **partial(BUNDLE_LINES)),
     )
 
     audit_id: str = Field(primary_key=True)
@@ -64,15 +65,13 @@ class AuditRow(Row, table=True):
     txn: str | None = None
     effect_id: str | None = Field(default=None, index=True)
     rev: int | None = None
-    agent: str | None = (
-        None  # whose transaction it is about, or which agent: to search by, and no part of the record
-    )
+    agent: str | None = None  # for searches; not part of the record
     body: bytes = Field(sa_type=LargeBinary)  # canonical JSON
     at: datetime = Field(sa_type=UtcDateTime)
 
 
 class OutboxRow(Row, table=True):
-    """A message that must leave the service at least once."""
+    """A message to deliver at least once."""
 
     __tablename__: ClassVar[Any] = "outbox"
     __table_args__ = (
@@ -81,32 +80,32 @@ class OutboxRow(Row, table=True):
     )
 
     outbox_id: str = Field(primary_key=True)
-    lane: str = ""  # who is told: the service's own log, or "webhook NAME"; lanes do not wait for each other
+    lane: str = ""  # the receiver: "" is the service's log, else "webhook NAME" or "slack PLACE"
     kind: str
     payload: dict[str, Any] = Field(sa_type=Json)
     state: str = "waiting"  # waiting, sent, dead
     attempts: int = 0
     next_at: datetime = Field(sa_type=UtcDateTime)
     created_at: datetime = Field(sa_type=UtcDateTime)
-    give_up_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # None: after so many attempts
+    give_up_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # None: by attempts
     last_error: str | None = None
 
 
 class WebhookRow(Row, table=True):
-    """How far a receiver of webhooks was told of the log, and how it takes it."""
+    """The delivery status of a webhook receiver: how far the audit log was sent, and its failures."""
 
     __tablename__: ClassVar[Any] = "webhooks"
 
     name: str = Field(primary_key=True)
-    upto: int = Field(sa_type=BigInteger)  # index of the last line whose message waits or has left
+    upto: int = Field(sa_type=BigInteger)  # index of the last line whose message was enqueued
     failures: int = 0  # in a row
-    not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)  # let it rest until then
-    disabled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # it said that it is gone
+    not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)  # no delivery before this time
+    disabled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # it answered 410 Gone
     last_error: str | None = None
 
 
 class LeaseRow(Row, table=True):
-    """Who leads a job, until when, and the fencing number of that reign."""
+    """The holder of a job's lease, its expiry and its fencing number."""
 
     __tablename__: ClassVar[Any] = "leases"
 
@@ -117,23 +116,23 @@ class LeaseRow(Row, table=True):
 
 
 class ShadowRow(Row, table=True):
-    """How a candidate bundle would have decided what another one decided, in numbers, and how far was looked."""
+    """Counts of how a candidate bundle would have decided, and how far the audit log was compared."""
 
     __tablename__: ClassVar[Any] = "shadows"
 
     candidate: str = Field(primary_key=True)  # its digest
     commit: str
     since: datetime = Field(sa_type=UtcDateTime, index=True)
-    upto: int = Field(sa_type=BigInteger)  # index of the last line of the log that was looked at
+    upto: int = Field(sa_type=BigInteger)  # index of the last compared audit line
     compared: int = 0
     looser: int = 0
     stricter: int = 0
-    other: int = 0  # laxer in one thing and stricter in another
-    failed: int = 0  # could not be asked about
+    other: int = 0  # looser in one respect and stricter in another
+    failed: int = 0  # the evaluation failed
 
 
 class ShadowDifferenceRow(Row, table=True):
-    """One effect about which the candidate and the active bundle differ."""
+    """One effect that the candidate and the active bundle decide differently."""
 
     __tablename__: ClassVar[Any] = "shadow_differences"
     __table_args__ = (Index("ix_shadow_differences_newest", "candidate", "idx"),)
@@ -141,18 +140,18 @@ class ShadowDifferenceRow(Row, table=True):
     candidate: str = Field(primary_key=True)
     effect_id: str = Field(primary_key=True)
     rev: int = Field(primary_key=True)
-    idx: int = Field(sa_type=BigInteger)  # of the line that tells the decision
+    idx: int = Field(sa_type=BigInteger)  # of the audit line of the decision
     at: datetime = Field(sa_type=UtcDateTime)
     way: str  # looser, stricter, other
     tool: str
     agent: str
-    active: str  # digest of the bundle it is compared with
+    active: str  # digest of the active bundle
     before: dict[str, Any] = Field(sa_type=Json)  # outcome, policies, asks
     after: dict[str, Any] = Field(sa_type=Json)
 
 
 class MetaRow(Row, table=True):
-    """Facts about this database itself: its epoch and when it was made."""
+    """Facts about this database: its epoch, and the times that restores may have lost."""
 
     __tablename__: ClassVar[Any] = "meta"
 
@@ -161,10 +160,10 @@ class MetaRow(Row, table=True):
 
 
 class PolicyHeadRow(Row, table=True):
-    """A commit of the policies that all replicas know of, by what is known of it: see ``pap/git``.
+    """A policy commit known to all replicas, by its role: see ``pap/git``.
 
-    ``active``: the one in force, which ``seq`` counts up. ``override``: one an operator has said may follow though it
-    does not descend from it. ``refused``: the newest head that was refused, so that its line is written once.
+    ``active``: the commit in force, counted by ``seq``. ``override``: a commit an operator permits although it does
+    not descend from the active one. ``refused``: the newest refused head, so that its audit line is written once.
     """
 
     __tablename__: ClassVar[Any] = "policy_heads"
@@ -180,20 +179,20 @@ class PolicyHeadRow(Row, table=True):
 
 
 class PasskeyRow(Row, table=True):
-    """One passkey of a person. What was removed stays: votes were proved with it, and it is never enrolled again."""
+    """One passkey of a person. A removed one is kept: votes were proved with it, and it cannot return."""
 
     __tablename__: ClassVar[Any] = "passkeys"
     __table_args__ = (Index("ix_passkeys_person", "iss", "sub"),)
 
     passkey_id: str = Field(primary_key=True)
-    credential_id: str = Field(unique=True)  # base64url, as the browser says it
+    credential_id: str = Field(unique=True)  # base64url, as the browser sends it
     key_digest: str = Field(unique=True)  # SHA-256 of the public key
     public_key: bytes = Field(sa_type=LargeBinary)  # COSE
     iss: str
     sub: str
     name: str
     sign_count: int
-    vouched_by: str | None = None  # the older passkey that vouched; None: a fresh sign-in alone
+    vouched_by: str | None = None  # the older passkey that confirmed it; None: only a fresh sign-in
     created_by: str  # the session it was enrolled in, by its hash
     created_at: datetime = Field(sa_type=UtcDateTime)
     counts_from: datetime = Field(sa_type=UtcDateTime)
@@ -203,7 +202,7 @@ class PasskeyRow(Row, table=True):
 
 
 class ChallengeRow(Row, table=True):
-    """One question a passkey is to answer, once: enrol, vouch for a change, or sign a vote."""
+    """A single-use WebAuthn challenge: enrol a passkey, confirm a change, or sign a vote."""
 
     __tablename__: ClassVar[Any] = "challenges"
     __table_args__ = (
@@ -215,7 +214,7 @@ class ChallengeRow(Row, table=True):
     purpose: str
     iss: str
     sub: str
-    session: str  # its hash: another session of the same person cannot answer
+    session: str  # its hash; another session of the same person cannot use it
     about: dict[str, Any] = Field(sa_type=Json)
     created_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
@@ -240,7 +239,7 @@ class AssertionRow(Row, table=True):
 
 
 class ViewRow(Row, table=True):
-    """What some vote's person was shown, in canonical bytes."""
+    """What the page showed the person of a vote, in canonical bytes."""
 
     __tablename__: ClassVar[Any] = "views"
 
@@ -256,20 +255,20 @@ _ALL = select(*table(MetaRow).columns).where(col(MetaRow.name).startswith(_LOST_
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """An epoch that a restore began, and from when on things may have been forgotten."""
+    """An epoch that a restore began, and the time after which data may be lost."""
 
     epoch: int
     lost_after: datetime
 
 
 def read_epoch(conn: Connection) -> int | None:
-    """The incarnation of this database; None before its first start."""
+    """The epoch of this database; None before its first start."""
     found = conn.execute(select(col(MetaRow.value)).where(col(MetaRow.name) == _EPOCH)).scalar()
     return None if found is None else int(found)
 
 
 def ensure_epoch(tx: Tx) -> int:
-    """The epoch, begun here if there is none."""
+    """The epoch; the first one is written if there is none."""
     found = read_epoch(tx.conn)
     if found is None:
         insert_row(tx.conn, MetaRow(name=_EPOCH, value=str(_FIRST)))
@@ -277,14 +276,14 @@ def ensure_epoch(tx: Tx) -> int:
 
 
 def begin_epoch(tx: Tx, epoch: int, lost_after: datetime) -> None:
-    """This database goes on as another incarnation: what came after ``lost_after`` may be forgotten."""
+    """Start another epoch: changes after ``lost_after`` may be lost."""
     ensure_epoch(tx)
     update_rows(tx.conn, MetaRow, {"name": _EPOCH}, {"value": str(epoch)})
     insert_row(tx.conn, MetaRow(name=f"{_LOST_AFTER}{epoch}", value=time_text(lost_after)))
 
 
 def list_restores(conn: Connection) -> list[Restore]:
-    """Every restore this database has been through, by epoch."""
+    """Every restore of this database, by epoch."""
     found = [
         Restore(int(row.name.removeprefix(_LOST_AFTER)), datetime.fromisoformat(row.value))
         for row in conn.execute(_ALL)

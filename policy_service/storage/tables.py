@@ -1,11 +1,11 @@
-"""The service's tables, and nothing else: no query, no rule.
+"""The tables of the protocol; no queries and no rules.
 
-Rules kept here because only the database can keep them: one redemption for an effect over all its revisions, one
-revision number for a transaction, one vote of a kind for a person, one resource for an idempotency key, one row in
-the log for an index. Every primary key is either a digest of what it names or time-ordered, so pages go by key.
+Constraints that only the database can enforce: one redemption per effect over all its revisions, one row per
+transaction and revision, one vote of a kind per person, one resource per idempotency key, one audit row per index. A
+primary key is either a digest of what it names or time-ordered, so pages go by key.
 
-States are text checked against the contract's tables; bytes that were voted on are stored as bytes, never as JSON the
-database could re-serialise. SQLModel does not validate ``table=True`` models, hence the CHECK constraints.
+States are text, checked against the contract's enums. Bytes that were voted on are stored as bytes, never as JSON that
+the database could re-serialise. SQLModel does not validate ``table=True`` models, hence the CHECK constraints.
 """
 
 from __future__ import annotations
@@ -21,35 +21,29 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
 )
-from sqlalchemy import text as sql
 from sqlmodel import Field
 
 from countersign.contract import EffectState, TaskKind, TxnState
-from policy_service.storage.core import Row
+from policy_service.storage.core import Row, partial
 from policy_service.storage.types import Json, UtcDateTime
 
 
 def _one_of(column: str, values: type[Any]) -> CheckConstraint:
-    """A CHECK that keeps a text column inside an enum."""
+    """A CHECK that restricts a text column to an enum."""
     quoted = ", ".join(f"'{value.value}'" for value in values)
     return CheckConstraint(f"{column} IN ({quoted})", name=f"{column}_known")
 
 
-# -- parties ---------------------------------------------------------------------------------------------------------
+# -- principals ----------------------------------------------------------------------------------------------
 
 
 class AgentRow(Row, table=True):
-    """An enrolled party: an agent, or an executor that redeems for agents (its name is then their ``aud``)."""
+    """An enrolled agent, or an executor that redeems for agents (its name is then their ``aud``)."""
 
     __tablename__: ClassVar[Any] = "agents"
     __table_args__ = (
-        # Every page asks which are frozen: few of many.
-        Index(
-            "ix_agents_frozen",
-            "name",
-            sqlite_where=sql("frozen_at IS NOT NULL"),
-            postgresql_where=sql("frozen_at IS NOT NULL"),
-        ),
+        # Every page lists the frozen ones, which are few of many.
+        Index("ix_agents_frozen", "name", **partial("frozen_at IS NOT NULL")),
     )
 
     name: str = Field(primary_key=True, max_length=200)
@@ -58,12 +52,12 @@ class AgentRow(Row, table=True):
     teams: list[str] = Field(default_factory=list, sa_type=Json)
     enrolled_at: datetime = Field(sa_type=UtcDateTime)
     frozen_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    frozen_by: str | None = None  # as the log names who did it
+    frozen_by: str | None = None  # an actor, as in the audit log
     frozen_reason: str | None = None
 
 
 class PersonRow(Row, table=True):
-    """A person, known by issuer and subject and never by an address."""
+    """A person, identified by issuer and subject, never by an address."""
 
     __tablename__: ClassVar[Any] = "people"
 
@@ -71,16 +65,16 @@ class PersonRow(Row, table=True):
     sub: str = Field(primary_key=True)
     name: str
     email: str | None = None
-    groups: list[str] = Field(default_factory=list, sa_type=Json)  # what the token said, with its age below
+    groups: list[str] = Field(default_factory=list, sa_type=Json)  # from the token, with its age below
     groups_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    groups_problem: str | None = None  # why groups of the provider were missing from it
+    groups_problem: str | None = None  # why groups of the provider were missing from the token
     first_seen_at: datetime = Field(sa_type=UtcDateTime)
     last_seen_at: datetime = Field(sa_type=UtcDateTime)
-    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # decides nothing any more
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # may decide nothing
 
 
 class TransactionRow(Row, table=True):
-    """One revision of a transaction. The highest revision is the one in force; the others are history."""
+    """One revision of a transaction. The highest revision is in force; the others are history."""
 
     __tablename__: ClassVar[Any] = "transactions"
     __table_args__ = (
@@ -101,7 +95,7 @@ class TransactionRow(Row, table=True):
     txn_digest: str
     aud: str
     claimed: dict[str, str] = Field(default_factory=dict, sa_type=Json)
-    # "iss|sub" of whoever changed args in force
+    # "iss|sub" of people who changed arguments in force
     edited_by: list[str] = Field(default_factory=list, sa_type=Json)
     submitted_at: datetime = Field(sa_type=UtcDateTime)
     ready_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
@@ -109,7 +103,7 @@ class TransactionRow(Row, table=True):
 
 
 class EffectRow(Row, table=True):
-    """One effect at one revision. ``args`` are the canonical bytes: shown, voted on, signed over and fired."""
+    """One effect at one revision. ``args`` are the canonical bytes that are shown, voted on, signed and fired."""
 
     __tablename__: ClassVar[Any] = "effects"
     __table_args__ = (
@@ -122,13 +116,7 @@ class EffectRow(Row, table=True):
         Index("ix_effects_resource", "tool", "resource_key", "asked_at"),
         Index("ix_effects_recipients", "tool", "recipients_key", "asked_at"),
         Index(
-            "ix_effects_denied",
-            "agent",
-            "tool",
-            "resource_key",
-            "changed_at",
-            sqlite_where=sql("state = 'denied'"),
-            postgresql_where=sql("state = 'denied'"),
+            "ix_effects_denied", "agent", "tool", "resource_key", "changed_at", **partial("state = 'denied'")
         ),
     )
 
@@ -143,37 +131,37 @@ class EffectRow(Row, table=True):
     tool_digest: str
     resource_type: str
     resource_id: str
-    resource_key: str  # digest of both: an id may be longer than an index takes
-    recipients_key: str | None = None  # digest of whom the arguments name as recipients
+    resource_key: str  # digest of both: an id may exceed an index's limit
+    recipients_key: str | None = None  # digest of the recipients in the arguments
     args: bytes = Field(sa_type=LargeBinary)
     args_digest: str
     effect_digest: str
     call_key: str
     compensation: dict[str, Any] | None = Field(default=None, sa_type=Json)
-    secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of that day
-    # known not to have acted, it stops no sibling; of that day too
+    secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of the manifest at submission
+    # its failure does not stop its siblings; of the manifest at submission
     may_fail: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
-    # fired, nothing of it has to be taken back; of that day too
+    # it only reads, so it needs no compensation; of the manifest at submission
     reads: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     state: str
     decision_id: str
-    gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # all that ever fired
+    gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # every gate that ever fired
     valid_for_s: int  # the shortest valid_for that ever applied
     lapses_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # of a released compensation
     redeemed_by: str | None = None  # attempt id
     fire_by: datetime | None = Field(default=None, sa_type=UtcDateTime)
     unknown_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # fire_by + the manifest's timeout
     result: bytes | None = Field(default=None, sa_type=LargeBinary)  # canonical JSON the redeemer reported
-    error: str | None = None  # what the redeemer said of a call that went wrong
-    taken_back: str | None = None  # the words of the requester's side, where it took it back with some
-    settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # what people said of it
-    metered: bool = False  # it holds reservations, or has held some
-    asked_at: datetime = Field(sa_type=UtcDateTime)  # when this revision was first decided about
+    error: str | None = None  # the redeemer's error text of a failed call
+    taken_back: str | None = None  # the reason given when the requester withdrew it
+    settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # by people
+    metered: bool = False  # it holds or has held reservations
+    asked_at: datetime = Field(sa_type=UtcDateTime)  # time of this revision's first decision
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 
 class DecisionRow(Row, table=True):
-    """What the policy said, once: every later answer is a row of its own."""
+    """One answer of the policy; every later evaluation is a new row."""
 
     __tablename__: ClassVar[Any] = "decisions"
     __table_args__ = (Index("ix_decisions_effect", "effect_id", "rev"),)
@@ -188,7 +176,7 @@ class DecisionRow(Row, table=True):
     reasons: list[dict[str, Any]] = Field(sa_type=Json)
     unseen: list[str] = Field(sa_type=Json)
     facts: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)
-    # what each meter of its tool stood at
+    # the value of each meter of its tool
     history: dict[str, int] = Field(default_factory=dict, sa_type=Json)
     bundle: str
     commit: str
@@ -210,13 +198,8 @@ class ReviewRow(Row, table=True):
         Index("ix_reviews_settled", "settled_at", "review_id"),
         Index("ix_reviews_remind", "state", "remind_at"),
         Index("ix_reviews_escalate", "state", "escalate_at"),
-        # Every page asks which were opened by break-glass lately: hardly any.
-        Index(
-            "ix_reviews_break_glass",
-            "break_glass_at",
-            sqlite_where=sql("break_glass_at IS NOT NULL"),
-            postgresql_where=sql("break_glass_at IS NOT NULL"),
-        ),
+        # Every page lists the recent break-glass openings, which are rare.
+        Index("ix_reviews_break_glass", "break_glass_at", **partial("break_glass_at IS NOT NULL")),
     )
 
     review_id: str = Field(primary_key=True)
@@ -227,22 +210,22 @@ class ReviewRow(Row, table=True):
     tool: str
     risk: str
     state: str
-    edited_by: list[str] = Field(default_factory=list, sa_type=Json)  # the transaction's, for a queue to read
+    edited_by: list[str] = Field(default_factory=list, sa_type=Json)  # as in the transaction
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    # last opened without its quorum
+    # last break-glass opening
     break_glass_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     remind_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the next reminder
     reminded_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the last one
     escalate_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the earliest of `escalates`
-    escalates: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> when it will
-    escalated: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> since when
-    unanswerable: str | None = None  # why all people known here could not meet it together, as last found
+    escalates: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> due time
+    escalated: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> time it escalated
+    unanswerable: str | None = None  # why the known people cannot meet its quorum, as last computed
 
 
 class CommentRow(Row, table=True):
-    """What somebody wrote about an open review. A question is for its agent, whose answer stands beside it."""
+    """A comment on an open review. A question is for the agent, whose answer is shown with it."""
 
     __tablename__: ClassVar[Any] = "comments"
     __table_args__ = (CheckConstraint("kind IN ('comment', 'question')", name="comment_kind_known"),)
@@ -255,7 +238,7 @@ class CommentRow(Row, table=True):
     sub: str
     name: str
     assurance: str
-    for_requester: bool = False  # written by the agent's own side
+    for_requester: bool = False  # written by the requester's side
     text: str
     channel: str
     written_at: datetime = Field(sa_type=UtcDateTime)
@@ -264,11 +247,11 @@ class CommentRow(Row, table=True):
 
 
 class VoteRow(Row, table=True):
-    """One person's answer, or their signature for break-glass. Late ones are kept and change nothing."""
+    """One person's vote, or their break-glass signature. Late votes are kept and have no effect."""
 
     __tablename__: ClassVar[Any] = "votes"
     __table_args__ = (
-        # A vote that was revoked with its person does not stand in the way of a new one.
+        # A vote revoked with its person does not block a new one.
         Index(
             "uq_votes_person",
             "review_id",
@@ -277,8 +260,7 @@ class VoteRow(Row, table=True):
             "verdict",
             "late",
             unique=True,
-            sqlite_where=sql("revoked_at IS NULL"),
-            postgresql_where=sql("revoked_at IS NULL"),
+            **partial("revoked_at IS NULL"),
         ),
         CheckConstraint("verdict IN ('approve', 'deny', 'break_glass')", name="verdict_known"),
     )
@@ -296,17 +278,17 @@ class VoteRow(Row, table=True):
     reason: str | None = None
     assurance: str
     step_up: str | None = None
-    view_digest: str | None = None  # what its person was shown
-    groups: list[str] = Field(sa_type=Json)  # of the token; readable sources are asked anew
+    view_digest: str | None = None  # the page shown to this person
+    groups: list[str] = Field(sa_type=Json)  # of the token; groups from readable sources are looked up again
     channel: str
     late: bool = False
     cast_at: datetime = Field(sa_type=UtcDateTime)
-    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # out of the count
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # no longer counted
 
 
 class AttemptRow(Row, table=True):
-    """One intended commit, named by the redeemer before it starts. Names are each redeemer's own: nobody can take
-    one that another party will want to use.
+    """One intended commit, named by the redeemer before it starts. Names are scoped to a redeemer, so no other can
+    take one.
     """
 
     __tablename__: ClassVar[Any] = "attempts"
@@ -316,13 +298,13 @@ class AttemptRow(Row, table=True):
     txn: str = Field(index=True)
     rev: int
     kind: str
-    jkt: str | None = None  # key that asked; None for an API key
+    jkt: str | None = None  # key of the proof; None for an API key
     fire_by: datetime = Field(sa_type=UtcDateTime)
     redeemed_at: datetime = Field(sa_type=UtcDateTime)
 
 
 class RedemptionRow(Row, table=True):
-    """An effect spent. The primary key is the effect alone: one redemption over all revisions."""
+    """A spent effect. The primary key is the effect alone: one redemption over all revisions."""
 
     __tablename__: ClassVar[Any] = "redemptions"
     __table_args__ = (
@@ -340,14 +322,14 @@ class RedemptionRow(Row, table=True):
 
 
 class TaskRow(Row, table=True):
-    """Something a person must settle."""
+    """A question that only a person can settle."""
 
     __tablename__: ClassVar[Any] = "tasks"
     __table_args__ = (
         Index("ix_tasks_effect", "effect_id", "kind"),
         Index("ix_tasks_state", "state", "task_id"),
-        # Every page asks which openings nobody has reviewed yet: hardly any of what may be thousands. Not partial: the
-        # planner of SQLite, which knows no figures here, takes a partial index for no better than the one above.
+        # Every page lists the break-glass openings not yet reviewed. Not partial: SQLite's planner has no statistics
+        # here and does not prefer a partial index to the one above.
         Index("ix_tasks_kind", "kind", "state", "task_id"),
         _one_of("kind", TaskKind),
     )
@@ -364,11 +346,11 @@ class TaskRow(Row, table=True):
 
 
 class StopRow(Row, table=True):
-    """An emergency stop that holds now: of ``everything``, or of ``tool:NAME``."""
+    """An emergency stop in force: of ``everything``, or of ``tool:NAME``."""
 
     __tablename__: ClassVar[Any] = "stops"
 
     what: str = Field(primary_key=True)
     reason: str
-    by: str  # as the log names who did it
+    by: str  # an actor, as in the audit log
     at: datetime = Field(sa_type=UtcDateTime)

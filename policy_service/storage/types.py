@@ -1,17 +1,15 @@
-"""Column types that mean the same on SQLite and PostgreSQL.
+"""Column types with the same meaning on SQLite and PostgreSQL, and time-ordered ids.
 
-* A time is aware UTC in Python, always. SQLite has no such type, so it is stored there as fixed-width text
-  (``2026-11-21T22:00:00.123456Z``), which sorts and compares as the times do; PostgreSQL uses
-  ``timestamptz``.
-* A naive time is refused when it is bound, not guessed at: the same number would be another moment elsewhere.
-* ``Json`` is for what only this service reads, and is text on both engines: PostgreSQL's ``jsonb`` refuses the
-  U+0000 that a reason may quote from somebody's args. Bytes that were voted on are never stored as JSON.
-* Text holds no U+0000: PostgreSQL cannot store it, SQLite can, and the answer must not depend on the engine.
-
-Ids for things that are not named by a digest: time-ordered, so that pages and indexes go by key.
+* A time is always aware UTC in Python. SQLite stores it as fixed-width text (``2026-11-21T22:00:00.123456Z``), which
+  sorts as the times do. PostgreSQL uses ``timestamptz``.
+* A naive time is refused when it is bound, because its zone would be a guess.
+* ``Json`` is for what only this service reads. It is text on both engines: PostgreSQL's ``jsonb`` refuses U+0000,
+which
+  a reason may quote from arguments. Bytes that were voted on are never stored as JSON.
+* Text holds no U+0000: PostgreSQL cannot store it, SQLite can, and the response must not depend on the engine.
 
 ``new_id("rev", now)`` is ``rev_`` and 26 characters of Crockford base32: 48 bits of milliseconds, then 80 random bits
-(the layout of a ULID). Order within one millisecond is not promised and nothing relies on it.
+(the layout of a ULID). Pages and indexes use the key order. Order within one millisecond is not guaranteed.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ TIME_TEXT_LENGTH = 27  # characters of 2026-11-21T22:00:00.123456Z
 
 
 def time_text(moment: datetime) -> str:
-    """The fixed-width text of a moment, as it is stored on SQLite and shown on the wire.
+    """The fixed-width text of a time, as stored on SQLite and sent in responses.
 
     Raises:
-        ValueError: the moment is naive.
+        ValueError: the time is naive.
     """
     if moment.tzinfo is None:
         raise ValueError(f"time {moment.isoformat()!r} has no zone; pass an aware UTC datetime")
@@ -58,26 +56,26 @@ class UtcDateTime(TypeDecorator[datetime]):
         return dialect.type_descriptor(DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """Refuse a naive time; write what the dialect stores."""
+        """Refuse a naive time; convert to what the dialect stores."""
         if value is None:
             return None
         text = time_text(value)
         return text if dialect.name == "sqlite" else value.astimezone(UTC)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """Read back as aware UTC whatever the session's own zone is."""
+        """Convert to aware UTC, independent of the session's time zone."""
         if value is None:
             return None
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         return moment.astimezone(UTC)
 
 
-# None is SQL NULL, not the JSON word null: one absent value, not two.
+# None is SQL NULL, not JSON null: one absent value, not two.
 Json = sqlalchemy.JSON(none_as_null=True)
 
 
 def refuse_nul(engine: Engine) -> None:
-    """Let no statement of this engine carry text with U+0000; bytes may hold anything."""
+    """Refuse text with U+0000 in any statement of this engine; bytes may hold anything."""
     event.listen(engine, "before_cursor_execute", _require_no_nul)
 
 
@@ -93,7 +91,7 @@ def _require_no_nul(
 def parse_stored_json(raw: bytes) -> JSON:
     """The value of canonical bytes from our own tables.
 
-    No limit of admission applies: an audit body or a view is made here, and may hold more than one request could.
+    Admission limits do not apply: an audit body or a view is made here and may hold more than one request could.
     """
     value: JSON = json.loads(raw)
     return value
@@ -105,18 +103,18 @@ _LENGTH = 26
 
 
 def new_id(prefix: str, now: datetime) -> str:
-    """A fresh id that says its kind and sorts by time of making."""
+    """A new id: its prefix, then a part that sorts by creation time."""
     number = (int(now.timestamp() * 1000) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
     return f"{prefix}_{_encode(number)}"
 
 
 def min_id_at(prefix: str, at: datetime) -> str:
-    """What every id of that kind made at this moment or later is not less than."""
+    """The lower bound of the ids with this prefix created at this time or later."""
     return f"{prefix}_{_encode(int(at.timestamp() * 1000) << _RANDOM_BITS)}"
 
 
 def id_created_at(made: str) -> datetime:
-    """When an id of :func:`new_id` was made, to the millisecond."""
+    """The creation time of an id from :func:`new_id`, to the millisecond."""
     number = 0
     for digit in made.rpartition("_")[2]:
         number = number * 32 + _ALPHABET.index(digit)

@@ -1,33 +1,48 @@
-"""The unit of work: what a change may see, and who waits for it.
+"""Units of work: the transaction handle, the audit lines a unit writes, and the queue entry a writer runs.
 
-A unit is a plain function of a :class:`Tx`. It touches nothing but the database, because it may run twice
-and because others may be in the same commit; its answer is a plain value, because the connection it came
-from moves on.
+A unit is a plain function of a :class:`Tx`. It touches only the database, because it may run twice and may share its
+commit with other units. It returns plain values, because its connection is reused after the commit.
 
-What a unit of work has to tell once it is committed: the lines of the log it wrote, and how long it took.
-
-A unit may run twice; what it wrote in a run that was thrown away is not told. Nothing told here is asked for again: who
-needs to know for certain reads the log.
+No audit row, no change: a line that cannot be written rolls its unit back. A line is canonical JSON, so no actor and no
+reason can forge another line. It holds ids, digests and codes; texts of people and arguments of agents stay in their
+own tables. A unit's lines are inserted together, as its last statement and without an index. The sequencer assigns
+indexes after the commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import perf_counter
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Result
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Insert,
+    Result,
+    String,
+    bindparam,
+    cast,
+    func,
+    insert,
+)
 from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, OperationalError
 
+from countersign.contract import canonicalize
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
+from policy_service.storage.core import execute_write, table
+from policy_service.storage.system_tables import AuditRow
 
 T = TypeVar("T")
 Clock = Callable[[], datetime]
@@ -36,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class AuditLine(NamedTuple):
-    """A line of the log as a unit wrote it, for whoever counts or traces what was committed."""
+    """An audit line as a unit wrote it, for metrics and traces."""
 
     kind: str
     txn: str | None
@@ -48,20 +63,19 @@ class AuditLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tx:
-    """One unit of work: its connection, and the one ``now`` everything in it agrees on."""
+    """One unit of work: its connection and its time. ``now`` is the same for all of the unit."""
 
     conn: Connection
     now: datetime
-    clock: Clock | None = None  # of this host, or of a test; None: the database server's own
-    alone_with: str | None = None  # see `storage/alone.py`
-    lines: list[AuditLine] = field(default_factory=list)  # what it says to the log
-    # those of them that are not yet in the database
-    unwritten: list[dict[str, Any]] = field(default_factory=list)
+    clock: Clock | None = None  # of this host, or of a test; None: the clock of the database server
+    locked_txn: str | None = None  # the transaction id locked by advisory_locks.lock_transaction
+    lines: list[AuditLine] = field(default_factory=list)
+    unwritten: list[dict[str, Any]] = field(default_factory=list)  # lines not yet inserted
 
 
-MAX_QUEUE_S = 30.0  # in the queue: by then whoever asked has given up, and asks again under the same key
+MAX_QUEUE_S = 30.0  # by then the caller has timed out and repeats the request under the same key
 
-# Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError
+# Not IntegrityError, DataError, ProgrammingError: those are faults of the unit. A bare DatabaseError
 # is a malformed file.
 _DATABASE_ERRORS = (OperationalError, InterfaceError, InternalError)
 
@@ -70,38 +84,119 @@ Query = Callable[[Connection], T]
 
 
 def utc_now() -> datetime:
-    """The clock of an embedded database: this host's."""
+    """The host's clock, which an embedded database uses."""
     return datetime.now(UTC)
 
 
-def require_plain_result(answer: T) -> T:
-    """Refuse an answer that would still be reading when the unit is over.
+# -- audit lines ---------------------------------------------------------------------------------------------
+
+_audit = table(AuditRow)
+_counter = itertools.count()
+_MICROSECONDS = 1_000_000
+_MAX_LINES = 16  # per statement; each count is a compiled statement of its own
+
+
+def append(
+    tx: Tx,
+    kind: str,
+    *,
+    actor: str,
+    body: Mapping[str, Any],
+    txn: str | None = None,
+    effect_id: str | None = None,
+    rev: int | None = None,
+    agent: str | None = None,
+) -> None:
+    """Write an audit line. ``agent`` is an index for searches, not part of the record.
+
+    Raises:
+        AdmissionError: the body is not plain JSON; the unit must not continue.
+    """
+    rest = f"{next(_counter) & 0xFFFF_FFFF:08x}{secrets.token_hex(4)}"
+    tx.unwritten.append(
+        {
+            "audit_id": f"{int(tx.now.timestamp() * _MICROSECONDS):014x}{rest}", "rest": rest, "kind": kind,
+            "actor": actor, "txn": txn, "effect_id": effect_id, "rev": rev, "agent": agent,
+            "body": canonicalize(dict(body)), "at": tx.now,
+        }
+    )  # fmt: skip
+    tx.lines.append(AuditLine(kind, txn, effect_id, rev, tx.now, body))
+
+
+def run_unit(unit: Unit[T], tx: Tx) -> T:
+    """Run a unit and insert its audit lines.
+
+    Raises:
+        TypeError: the result is a coroutine (the unit was ``async def``) or an open result.
+    """
+    result = unit(tx)
+    write_lines(tx)
+    return require_plain_result(result)
+
+
+def write_lines(tx: Tx) -> None:
+    """Insert the pending audit lines, several per statement, because each statement is a round trip."""
+    for first in range(0, len(tx.unwritten), _MAX_LINES):
+        lines = tx.unwritten[first : first + _MAX_LINES]
+        values = {f"{name}_{n}": value for n, line in enumerate(lines) for name, value in line.items()}
+        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values, explicit_columns=True)
+    tx.unwritten.clear()
+
+
+# An id is microseconds, a counter and random bits: 30 hex digits that sort in the order of writing. On PostgreSQL the
+# time is the server's at this statement, after every row lock the unit has waited for. So of two units where one
+# depends on the other, the later line sorts later on every replica.
+_SERVER_TIME = cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, BigInteger)
+_WRITTEN = tuple(column for column in _audit.c if column.name not in {"audit_id", "idx"})
+
+
+@cache
+def _insert(lines: int, dialect: str) -> Insert:
+    """An INSERT of this many lines; each parameter is a column's name and the line's number."""
+    return insert(_audit).values([_line(n, dialect) for n in range(lines)])
+
+
+def _line(n: int, dialect: str) -> dict[str, ColumnElement[Any]]:
+    line: dict[str, ColumnElement[Any]] = {
+        column.name: bindparam(f"{column.name}_{n}", type_=column.type) for column in _WRITTEN
+    }
+    if dialect == "sqlite":
+        return line | {"audit_id": bindparam(f"audit_id_{n}", type_=String)}
+    rest: ColumnElement[str] = bindparam(f"rest_{n}", type_=String)
+    return line | {"audit_id": func.lpad(func.to_hex(_SERVER_TIME), 14, "0").concat(rest)}
+
+
+# -- results and errors --------------------------------------------------------------------------------------
+
+
+def require_plain_result(result: T) -> T:
+    """Refuse a result that would still read from the connection after the unit.
 
     Raises:
         TypeError: a coroutine (the unit was ``async def``) or an open result.
     """
-    if inspect.iscoroutine(answer):
-        answer.close()
+    if inspect.iscoroutine(result):
+        result.close()
         raise TypeError("a unit of work is a plain function; it was async and has not run")
-    if isinstance(answer, Result):
-        raise TypeError("a unit of work answered with an open result; read the rows inside the unit")
-    return answer
+    if isinstance(result, Result):
+        raise TypeError("a unit of work returned an open result; read the rows inside the unit")
+    return result
 
 
 def as_storage_error(error: BaseException) -> BaseException:
-    """The error a caller sees: the database's own trouble is the world's fault, the rest is left as it is."""
+    """The error a caller sees: a fault of the database as StorageUnavailableError, any other unchanged."""
     if isinstance(error, _DATABASE_ERRORS) or type(error) is DatabaseError:
         return storage_unavailable("the database refused the change", error)
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    # A future cannot carry StopIteration, and nobody's SystemExit may end the writer.
+    # A future cannot carry StopIteration, and a SystemExit in a unit must not end the writer.
     carried = RuntimeError(f"a unit of work raised {type(error).__name__}: {error}")
     carried.__cause__ = error
     return carried
 
 
 def storage_unavailable(what: str, cause: BaseException) -> StorageUnavailableError:
-    """Nothing was acknowledged. The cause's text stays in the log: it may quote a row."""
+    """Nothing was acknowledged. The cause's text stays in the log, because it may quote a row."""
     error = StorageUnavailableError(
         f"{what}; nothing was acknowledged, repeat the request under the same key"
     )
@@ -109,21 +204,24 @@ def storage_unavailable(what: str, cause: BaseException) -> StorageUnavailableEr
     return error
 
 
+# -- the writers' queue --------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True, eq=False)
 class QueuedUnit:
-    """A unit in the queue, and where its answer goes."""
+    """A queued unit and the future of its result."""
 
     unit: Unit[Any]
     future: Future[Any] | asyncio.Future[Any]
     answer: Any = None
-    error: BaseException | None = field(default=None)
+    error: BaseException | None = None
     since: float = field(default_factory=time.monotonic)
 
     def require_not_expired(self) -> None:
-        """Refuse to begin what has waited for too long.
+        """Refuse to start a unit that waited longer than MAX_QUEUE_S.
 
         Raises:
-            StorageUnavailableError: it has; nothing of it was done.
+            StorageUnavailableError: it has; none of it ran.
         """
         if (waited := time.monotonic() - self.since) > MAX_QUEUE_S:
             raise StorageUnavailableError(
@@ -132,7 +230,7 @@ class QueuedUnit:
             )
 
     def settle(self) -> None:
-        """Give the answer, unless whoever asked has gone away."""
+        """Set the future's result, unless the caller has cancelled it."""
         if self.future.done():
             return
         if self.error is not None:
@@ -142,44 +240,48 @@ class QueuedUnit:
 
 
 def _resolve_all(group: Iterable[QueuedUnit]) -> None:
-    for waiting in group:
-        waiting.settle()
+    for queued in group:
+        queued.settle()
 
 
 def resolve_futures(batch: Iterable[QueuedUnit]) -> None:
-    """Answer everybody of a batch; one wake-up for each event loop, not one for each unit."""
+    """Set the results of a batch, with one wake-up per event loop rather than one per unit."""
     by_loop: dict[asyncio.AbstractEventLoop, list[QueuedUnit]] = {}
-    for waiting in batch:
-        if isinstance(waiting.future, asyncio.Future):
-            by_loop.setdefault(waiting.future.get_loop(), []).append(waiting)
+    for queued in batch:
+        if isinstance(queued.future, asyncio.Future):
+            by_loop.setdefault(queued.future.get_loop(), []).append(queued)
         else:
-            waiting.settle()
+            queued.settle()
     for loop, group in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve_all, group)
-        except RuntimeError:  # the loop is closed: what was committed stays, nobody is left to be told
+        except RuntimeError:  # the loop is closed: the commits stay, no caller is left
             log.warning("answers_undelivered", units=len(group))
 
 
 class CommitListener(Protocol):
-    """Counts and traces what is committed. It changes nothing and asks for nothing."""
+    """Counts and traces committed audit lines. It changes nothing."""
 
     def before_commit(self, tx: Tx) -> Any:
-        """In the unit, when it has done its work: whatever :meth:`committed` will want to know from the database."""
+        """Called in the unit, after its work: read what :meth:`committed` needs from the database."""
 
     def committed(self, lines: list[AuditLine], known: Any, seconds: float) -> None:
-        """The unit is committed; ``known`` is what :meth:`before_commit` answered."""
+        """The unit is committed; ``known`` is the result of :meth:`before_commit`."""
 
 
 class ObservedUnit:
-    """A unit of work, and its telling."""
+    """A unit of work that reports its audit lines to a listener after its commit.
+
+    A unit may run twice; only the lines of the committed run are reported, at most once. Code that needs every line
+    reads the audit log.
+    """
 
     def __init__(self, unit: Unit[Any], listener: CommitListener | None) -> None:
         self.unit = unit
         self._listener = listener
         self._lines: list[AuditLine] = []
         self._known: Any = None
-        self._began = perf_counter()
+        self._began = time.perf_counter()
 
     def __call__(self, tx: Tx) -> Any:
         self._lines = tx.lines
@@ -188,21 +290,20 @@ class ObservedUnit:
             self._known = self._listener.before_commit(tx)
         return answer
 
-    def when(self, future: Future[Any] | asyncio.Future[Any]) -> None:
-        """The unit is handed over; ``future`` tells when it is over."""
+    def observe(self, future: Future[Any] | asyncio.Future[Any]) -> None:
+        """Count the unit as waiting until ``future`` is done."""
         metrics.UNITS_WAITING.inc()
         future.add_done_callback(self._done)
 
     def _done(self, future: Future[Any] | asyncio.Future[Any]) -> None:
-        """It is over, one way or the other."""
         metrics.UNITS_WAITING.dec()
         if future.cancelled() or future.exception() is not None:
             return
-        seconds = perf_counter() - self._began
+        seconds = time.perf_counter() - self._began
         metrics.UNIT_TIME.observe(seconds)
         if self._listener is None or not self._lines:
             return
         try:
             self._listener.committed(self._lines, self._known, seconds)
         except Exception:
-            log.exception("lines_not_told")  # it is committed whatever became of the count
+            log.exception("lines_not_told")  # the change is committed even if it was not counted

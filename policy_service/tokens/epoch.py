@@ -1,12 +1,12 @@
-"""The epoch and the highest audit index, kept beside the keys and so outside the database.
+"""The epoch mark: the epoch and the highest audit index, stored with the keys, outside the database.
 
-A database restored from a backup has forgotten redemptions; its log then ends before this mark, and the service does
-not start on it until `policy-service restored` has begun another epoch. The mark is written after the commit that
-assigned the index, so a crash between the two leaves a mark that is behind, never one that is ahead; another epoch
-stands in the mark before it stands in the database, so what it replaces never starts again.
+A database restored from a backup lacks later redemptions, and its audit log ends before this mark. The service does
+not start on it until `policy-service restored` has begun a new epoch. The mark is written after the commit that
+assigned the index, so a crash in between leaves it behind, never ahead. A new epoch is written to the mark before the
+database, so the database it replaces never starts again.
 
-With PostgreSQL every replica keeps a mark beside its copy of the keys and follows the log with it, whichever replica
-numbers. Processes that share one folder share the mark: it never goes back.
+With PostgreSQL, every replica keeps a mark with its copy of the keys and updates it from the audit log. Processes that
+share a folder share the mark; it never decreases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = "epoch.json"
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """What the deployment has reached: its incarnation, then the highest index its log ever had. Later is greater."""
+    """The epoch of a deployment, then its highest audit index. Later marks compare greater."""
 
     epoch: int
     highest_index: int
@@ -37,7 +37,7 @@ def read_mark(folder: Path) -> Mark | None:
     """The mark, or None before the first start.
 
     Raises:
-        StartError: the file is damaged or others can read it.
+        StartError: the file is damaged, or others can read it.
     """
     path = folder / _NAME
     if not path.exists():
@@ -50,11 +50,10 @@ def read_mark(folder: Path) -> Mark | None:
 
 
 def write_mark(folder: Path, mark: Mark) -> None:
-    """Replace the mark durably: whoever reads sees the old one or the new one, whole. One that has got further, by
-    another process, stays.
+    """Replace the mark atomically and durably, unless another process has written a later one.
 
     Raises:
-        OSError: it cannot be written, or what stands there cannot be read.
+        OSError: it cannot be written, or the present file cannot be read.
     """
     make_secret_folder(folder)
     with _folder_lock(folder):
@@ -70,14 +69,14 @@ def write_mark(folder: Path, mark: Mark) -> None:
 def _folder_lock(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel lets go of it when a process dies
+        fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it if the process dies
         yield
     finally:
         os.close(handle)
 
 
 def _replace(folder: Path, mark: Mark) -> None:
-    new = folder / f"{_NAME}.new"  # one name, so that a kill leaves one file behind and not one each time
+    new = folder / f"{_NAME}.new"  # a fixed name, so that repeated crashes leave at most one file
     new.unlink(missing_ok=True)
     try:
         create_secret(new, json.dumps({"epoch": mark.epoch, "highest_index": mark.highest_index}).encode())
@@ -89,7 +88,7 @@ def _replace(folder: Path, mark: Mark) -> None:
 
 
 def require_no_log(folder: Path, highest_index: int) -> None:
-    """Refuse to begin a mark on a database that has a log already: an old one would pass for the newest.
+    """Refuse to create a mark for a database that already has an audit log: an old database would pass as current.
 
     Raises:
         StartError: it has one.
@@ -97,21 +96,20 @@ def require_no_log(folder: Path, highest_index: int) -> None:
     if highest_index > 0:
         raise StartError(
             f"there is no {folder / _NAME}, and this database has a log up to {highest_index}: copy {_NAME} from "
-            "where these keys came from (another replica, or their backup), so that a database which has forgotten "
-            "something is found out"
+            "the source of these keys (another replica, or their backup); else an old database would pass as current"
         )
 
 
 def is_behind(mark: Mark, highest_index: int, epoch: int) -> bool:
-    """Whether a database has forgotten something that this mark has seen."""
+    """Whether a database lacks something that this mark has seen."""
     return highest_index < mark.highest_index or epoch < mark.epoch
 
 
 def require_not_behind(mark: Mark, highest_index: int, epoch: int) -> None:
-    """Refuse a database that has forgotten something, and one of an epoch this mark has not heard of.
+    """Refuse a database that lacks something, or one of an epoch unknown to this mark.
 
     Raises:
-        StartError: its log ends before the mark, or its epoch is another one.
+        StartError: its log ends before the mark, or its epoch differs.
     """
     where = (
         f"this database ends at audit index {highest_index} in epoch {epoch}, the keys' folder has seen "
@@ -119,10 +117,10 @@ def require_not_behind(mark: Mark, highest_index: int, epoch: int) -> None:
     )
     if epoch > mark.epoch:
         raise StartError(
-            f"{where}: it was restored, and declared so where another copy of these keys is; copy {_NAME} from there"
+            f"{where}: it was restored, and another copy of these keys records that; copy its {_NAME} here"
         )
     if is_behind(mark, highest_index, epoch):
         raise StartError(
-            f"{where}: it was restored or replaced, and has forgotten what was redeemed since; bring back a newer "
+            f"{where}: it was restored or replaced, and lacks the redemptions since; restore a newer "
             "copy, or, if there is none, run: policy-service restored --dry-run"
         )

@@ -1,13 +1,12 @@
-"""The service's keys: the only reader of private key files.
+"""Signing keys and webhook secrets. Only this package reads private keys.
 
-Releases and receipts are signed by the current release key; the next one is published before it is ever used, the one
-before stays published until the next rotation, when all it signed has long expired. Secrets for other purposes are
-other files: whoever learns one learns nothing about the rest.
+Releases and receipts are signed with the current key. The next key is published before its first use. The previous key
+stays published until the next rotation, when everything it signed has expired. Each purpose has its own secret file,
+so a leaked secret exposes one purpose only.
 
-What webhooks are signed with: shared secrets (HMAC-SHA256, ``v1``) and our own keys (Ed25519, ``v1a``).
-
-As Standard Webhooks has it: a file holds one line, ``whsec_`` or ``whsk_`` and base64; signed is ``ID.TIMESTAMP.BODY``.
-Nothing here prints a secret, and no two purposes share one: who learns it can imitate our webhooks and nothing else.
+Webhooks are signed as in Standard Webhooks, with shared secrets (HMAC-SHA256, ``v1``) and own keys (Ed25519, ``v1a``).
+A file holds one line, ``whsec_`` or ``whsk_`` and base64; the signed text is ``ID.TIMESTAMP.BODY``. Nothing here
+prints a secret.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from policy_service.tokens.secret_files import (
 CURRENT, NEXT, PREVIOUS = "release-current.pem", "release-next.pem", "release-previous.pem"
 NONCE_SECRET = "nonces.secret"  # noqa: S105 - a file's name
 _NONCE_BYTES = 32
-MIN_PUBLISHED_S = 600.0  # twice as long as our key set may be kept
+MIN_PUBLISHED_S = 600.0  # twice the cache lifetime of our key set
 
 
 @dataclass(frozen=True)
 class KeyRing:
-    """The keys of one deployment, read once at start."""
+    """The keys of one deployment, read at start."""
 
     current: PrivateKey
     published: KeySet
@@ -58,7 +57,7 @@ class KeyRing:
 
 
 def make_keys(folder: Path) -> list[str]:
-    """Create every key that is missing; the names of those made. None is ever replaced."""
+    """Create the missing keys; returns the names of the new files. No file is replaced."""
     make_secret_folder(folder)
     wanted = {
         CURRENT: lambda: PrivateKey.generate().to_pem(),
@@ -72,16 +71,17 @@ def make_keys(folder: Path) -> list[str]:
 
 
 def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
-    """Let the next key sign from the next start on, and make another next one; the new current key's id.
+    """Make the next key the current one at the next start, and create a new next key. Returns the id of the new
+    current key.
 
-    Each step is one rename, in an order that leaves a usable ring wherever it stops; `make_keys` makes a missing next
-    key. With ``compromised`` every secret here is made afresh, for whoever read one could read those beside it, and no
-    key of before is published any more: what they signed is worth nothing at once, and what waits for a fresh release
-    gets one. Verifiers ask for a key they do not know.
+    Each step is one rename, in an order that leaves a usable ring at every point; `make_keys` creates a missing next
+    key. With ``compromised`` every secret is replaced, because a reader of one file could read the others. No earlier
+    key stays published: tokens signed with them become invalid at once, and waiting effects get new releases.
+    Verifiers fetch an unknown key id.
 
     Raises:
-        StartError: a key is missing or damaged, or the next one was not published long enough for verifiers to know
-            it (``compromised`` needs none and does not wait).
+        StartError: a key is missing or damaged, or the next one was not published long enough for verifiers to know it
+            (``compromised`` does not require that).
     """
     ring = read_keys(folder)
     if compromised:
@@ -106,7 +106,7 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
 
 
 def _replace_all_keys(folder: Path) -> str:
-    """Every secret anew, the one that signs first; cut short, the same command begins again."""
+    """Replace every secret, the signing key first. If interrupted, run the same command again."""
     current = PrivateKey.generate()
     (folder / PREVIOUS).unlink(missing_ok=True)
     replace_secret(folder / CURRENT, current.to_pem())
@@ -124,7 +124,7 @@ def read_keys(folder: Path) -> KeyRing:
     current = _private(folder / CURRENT)
     others = [_private(folder / name) for name in (NEXT, PREVIOUS) if (folder / name).exists()]
     if (folder / PREVIOUS).exists() and others[-1].public.kid == current.public.kid:
-        others.pop()  # a rotation stopped between its first two steps: the current key still signs
+        others.pop()  # an interrupted rotation: the current key still signs
     secret = read_secret(folder / NONCE_SECRET)
     if len(secret) < _NONCE_BYTES:
         raise StartError(
@@ -148,11 +148,11 @@ def _private(path: Path) -> PrivateKey:
 
 
 TYP_EXPORT: Final = "review-export+jwt"
-"""A seal under an exported review. It is another kind than a release or a receipt, and passes for neither."""
+"""The JWT type of the seal of an exported review. It is not valid as a release or a receipt."""
 
 
 class Signer:
-    """The service's pen. It holds the current key and hands out public ones only."""
+    """Signs releases, receipts and seals with the current key; exposes public keys only."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._key = ring.current
@@ -167,10 +167,10 @@ class Signer:
         return sign(claims.to_claims(), typ=TYP_RECEIPT, key=self._key)
 
     def seal(self, claims: Mapping[str, Any], *, typ: str) -> tuple[str, PublicKey]:
-        """A seal, and the public key it is checked with. Never a release or a receipt.
+        """A seal and the public key to verify it.
 
         Raises:
-            ValueError: it would be one.
+            ValueError: the type is that of a release or a receipt.
         """
         if typ in {TYP_RELEASE, TYP_RECEIPT}:
             raise ValueError(f"a seal is no {typ}")
@@ -178,20 +178,20 @@ class Signer:
 
 
 _SHARED, _OWN, _PUBLIC = "whsec_", "whsk_", "whpk_"
-_SHARED_BYTES: Final = range(24, 65)  # as the standard has it
+_SHARED_BYTES: Final = range(24, 65)  # the range of Standard Webhooks
 _SEED_BYTES: Final = 32
 
 
 class WebhookKey:
-    """One secret or key; its repr shows neither."""
+    """A webhook secret or key; its repr shows neither."""
 
     __slots__ = ("_own", "_shared")
 
     def __init__(self, text: str) -> None:
-        """Of the line of its file.
+        """Parse the line of its file.
 
         Raises:
-            ValueError: it is no such line. The sentence does not quote it.
+            ValueError: the line is malformed. The message does not quote it.
         """
         kind = next((prefix for prefix in (_SHARED, _OWN) if text.startswith(prefix)), None)
         if kind is None:
@@ -209,11 +209,11 @@ class WebhookKey:
 
     @property
     def public(self) -> str | None:
-        """What a receiver verifies with, where that is no secret."""
+        """The public key for receivers; None for a shared secret."""
         return None if self._own is None else _PUBLIC + _base64(self._own.public.raw)
 
     def sign(self, signed: bytes) -> str:
-        """One signature as the header has it."""
+        """One signature in the format of the header."""
         if self._own is not None:
             return f"v1a,{_base64(self._own.sign(signed))}"
         return f"v1,{_base64(hmac.digest(self._shared, signed, hashlib.sha256))}"
@@ -226,7 +226,7 @@ class WebhookKey:
 
 
 def sign_webhook(keys: Sequence[WebhookKey], webhook_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The three headers of one request, signed with every key in force."""
+    """The three headers of one request, signed with every active key."""
     signed = b".".join((webhook_id.encode(), str(timestamp).encode(), body))
     return {
         "webhook-id": webhook_id,
@@ -239,16 +239,16 @@ def read_webhook_keys(name: str, files: Sequence[Path]) -> tuple[WebhookKey, ...
     """The keys of one receiver.
 
     Raises:
-        StartError: a file is missing, can be read by others, or holds no secret of a webhook.
+        StartError: a file is missing, readable by others, or holds no webhook secret.
     """
     return tuple(_read(name, file) for file in files)
 
 
 def make_webhook_key(file: Path, *, own: bool) -> WebhookKey:
-    """A fresh secret, or with ``own`` a fresh key, in a new file that nobody else can read.
+    """A new secret, or with ``own`` a new key pair, in a new file of mode 0600.
 
     Raises:
-        FileExistsError: the file is there; a secret is never overwritten.
+        FileExistsError: the file exists; a secret is never overwritten.
     """
     line = (_OWN if own else _SHARED) + _base64(secrets.token_bytes(_SEED_BYTES))
     create_secret(file, f"{line}\n".encode())

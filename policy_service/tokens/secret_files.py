@@ -1,7 +1,7 @@
-"""Secret files: made once, readable by nobody else, or refused.
+"""Secret files: created once with mode 0600, or refused.
 
-Rules: a file is created with mode 0600 by O_EXCL and reaches the disk before anyone uses it; one that others can read,
-or that another user owns, is refused with the command that mends it. Nothing here prints a secret.
+A file is created by O_EXCL and synced before it is used. One that others can read, or that another user owns, is
+refused with the command that fixes it. Nothing here prints a secret.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_secret_folder(folder: Path) -> None:
-    """The folder of the secrets, for this user alone."""
+    """Create the folder of the secrets with mode 0700."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def create_secret(path: Path, content: bytes) -> None:
-    """Write a new secret file durably.
+    """Write a new secret file and sync it.
 
     Raises:
-        FileExistsError: there is one already; a secret is never overwritten.
+        FileExistsError: the file exists; a secret is never overwritten.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -35,16 +35,16 @@ def create_secret(path: Path, content: bytes) -> None:
 
 
 def replace_secret(path: Path, content: bytes) -> None:
-    """Put a secret file in the place of another, whole or not at all."""
+    """Replace a secret file atomically."""
     fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # of a replacement that was cut short
+    fresh.unlink(missing_ok=True)  # left by an interrupted replacement
     create_secret(fresh, content)
     fresh.replace(path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or renamed file's name durable."""
+    """Make a file's new name durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -55,13 +55,16 @@ def sync_folder(folder: Path) -> None:
 def read_secret(
     path: Path, *, what: str = "the key", get: str = "policy-service init makes the keys"
 ) -> bytes:
-    """A secret file's bytes. ``what`` a refusal calls it, and how to ``get`` one that is missing.
+    """The bytes of a secret file. ``what`` and ``get`` are the words of a refusal: its name, and how to create a
+    missing one.
 
     Raises:
-        StartError: it is missing, is not a plain file, belongs to somebody else, or others can read it.
+        StartError: it is missing, not a regular file, of another user, or readable by others.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not hang the start
+        handle = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )  # a named pipe must not block the start
     except FileNotFoundError:
         raise StartError(f"{what} {path} is missing; {get}") from None
     except OSError as error:

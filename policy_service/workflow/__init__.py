@@ -1,1 +1,1 @@
-"""The verbs, one a file: each joins facts, a decision and one unit of work. Channels call these."""
+"""The verbs of the service: each combines facts, a decision and one unit of work. Channels and jobs call them."""

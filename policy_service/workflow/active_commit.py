@@ -1,8 +1,9 @@
-"""Which commit of the policies is in force for all replicas: one row, moved by a conditional UPDATE with its line.
+"""The policy commit in force for all replicas: refreshing it from the bundle's source, and following other replicas.
 
-Rules kept here: a replica puts a commit in force for all or not at all; where another was first it follows instead; an
-operator's word lets one commit follow once; a head that is refused is told of once and not at every look; nothing is
-redeemed by a replica whose bundle is not the one in force. A folder of its own is nobody else's: no row is kept for it.
+One row holds the active commit; a conditional UPDATE changes it together with its audit row. A replica activates a
+commit for all replicas or not at all, and follows the commit that another replica activated first. Nothing is redeemed
+by a replica whose bundle is not the active one. An operator's override lets one commit follow once. A refused head is
+recorded once. A bundle from a local folder has no row: it belongs to one process.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, delete
 from sqlmodel import col
 
+from policy_service import metrics
 from policy_service.audit.log import append
-from policy_service.errors import InvalidRequestError
+from policy_service.errors import InvalidRequestError, PoliciesBehindError
 from policy_service.identity.agents import OPERATOR
+from policy_service.pap.active_bundle import ReloadResult
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import AcceptedCommits
@@ -25,59 +29,152 @@ from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PolicyHeadRow
 from policy_service.workflow.transitions import SERVICE
 
+log = structlog.get_logger(__name__)
+
 _ACTIVE, _OVERRIDE, _REFUSED = "active", "override", "refused"
 _COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
 
 
 class OutdatedBundleError(Exception):
-    """Another replica has put another commit in force: follow it and ask again."""
+    """Another replica activated another commit: follow it and repeat."""
 
 
-def active_commit_row(conn: Connection) -> PolicyHeadRow | None:
-    """The commit in force, as all replicas have it."""
+async def refresh_bundle(ctx: Context, *, starting: bool = False) -> ReloadResult:
+    """Load the bundle's source once, and activate it if it is valid and may follow the active commit.
+
+    If another replica activates one first, the next refresh follows that. ``starting``: only a start may switch to
+    another source, so that a replica with older settings does not switch back.
+    """
+    source, status = ctx.active.source, ctx.active.status()
+    before, known = status.active_commit, str(status.error)
+    if source is None:
+        reloaded = await ctx.active.reload()
+    else:
+        reloaded = await _refresh_from(ctx, source, starting=starting)
+    if reloaded.error is not None:
+        metrics.BUNDLE_REFUSED.inc()
+        if str(reloaded.error) != known:  # log it once, not at every refresh
+            log.error(
+                "bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest
+            )
+    _report_activation(ctx, before)
+    return reloaded
+
+
+async def follow_active_commit(ctx: Context) -> None:
+    """Load the commit that another replica activated.
+
+    Raises:
+        PoliciesBehindError: this replica does not have its files yet; a refresh was requested.
+    """
+    source = ctx.active.source
+    if source is None:
+        return
+    before = ctx.active.status().active_commit
+    accepted = await ctx.db.read(lambda conn: _accepted_commits(conn, source))
+    if accepted.accepted is None or not await ctx.active.follow(accepted):
+        ctx.looks.ask()
+        raise PoliciesBehindError(
+            "newer policies are in force than this replica has; it fetches them, repeat the request in a moment"
+        )
+    _report_activation(ctx, before)
+
+
+def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
+    """Refuse to redeem under a bundle that is not the active one of all replicas.
+
+    Raises:
+        OutdatedBundleError: another commit is active.
+    """
+    source = ctx.active.source
+    if source is None:
+        return
+    row = _active_row(tx.conn)
+    if row is None or (row.source, row.commit) != (source, bundle.commit):
+        raise OutdatedBundleError
+
+
+def allow_commit(tx: Tx, commit: str, reason: str) -> None:
+    """Override the checks of one commit, once: it may follow without being a descendant or passing the policy tests.
+
+    Raises:
+        InvalidRequestError: it is not a full commit id, or the reason is empty.
+    """
+    if not _COMMIT.match(commit):
+        raise InvalidRequestError(
+            f"{commit!r} is not a commit; write it in full, as `git rev-parse` and the refusal print it"
+        )
+    if not reason.strip():
+        raise InvalidRequestError("give a reason; it is kept in the audit log")
+    tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what) == _OVERRIDE))
+    row = PolicyHeadRow(what=_OVERRIDE, source="", commit=commit, reason=reason, at=tx.now)
+    insert_row_or_ignore(tx.conn, row)
+    append(tx, "bundle_override", actor=OPERATOR, body={"commit": commit, "reason": reason})
+
+
+async def _refresh_from(ctx: Context, source: str, *, starting: bool) -> ReloadResult:
+    accepted = await ctx.db.read(lambda conn: _accepted_commits(conn, source))
+
+    async def accept(bundle: Bundle) -> bool:
+        return await ctx.db.write(lambda tx: _activate(tx, source, bundle, accepted, starting=starting))
+
+    reloaded = await ctx.active.reload(accepted, accept)
+    if (error := reloaded.error) is not None and error.why != "unreachable":
+        head = ctx.active.status().head_commit or ""  # a deleted branch has none
+        if not await ctx.db.read(lambda conn: _is_recorded(conn, source, head, error)):
+            await ctx.db.write(lambda tx: _record_refusal(tx, source, head, error))
+    row = await ctx.db.read(_active_row)
+    if row is not None and row.source != source:
+        ctx.active.mark_displaced()
+    return reloaded
+
+
+def _report_activation(ctx: Context, before: str | None) -> None:
+    status = ctx.active.status()
+    if status.active_commit is None or status.active_digest is None or status.active_commit == before:
+        return
+    metrics.set_active_bundle(status.active_digest, status.active_commit)
+    tests = status.guarded
+    passed = {} if tests is None else {"cases": tests.run, "cases_not_run": tests.not_run}
+    log.info("bundle_activated", bundle=status.active_digest, commit=status.active_commit, **passed)
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------------
+
+
+def _active_row(conn: Connection) -> PolicyHeadRow | None:
     return find_one(conn, PolicyHeadRow, what=_ACTIVE)
 
 
-def commit_constraints(conn: Connection, source: str) -> AcceptedCommits:
-    """What a source has to keep to; another one than was followed before begins anew."""
-    active, override = active_commit_row(conn), find_one(conn, PolicyHeadRow, what=_OVERRIDE)
+def _accepted_commits(conn: Connection, source: str) -> AcceptedCommits:
+    """The commit that a new head of this source must descend from, and the override. Another source starts anew."""
+    active, override = _active_row(conn), find_one(conn, PolicyHeadRow, what=_OVERRIDE)
     return AcceptedCommits(
         active.commit if active is not None and active.source == source else None,
         None if override is None else override.commit,
     )
 
 
-def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
-    """Refuse to spend anything under a bundle that is not the one in force for all replicas.
-
-    Raises:
-        BundleBehindError: another one is.
-    """
-    source = ctx.active.source
-    if source is None:
-        return
-    row = active_commit_row(tx.conn)
-    if row is None or (row.source, row.commit) != (source, bundle.commit):
-        raise OutdatedBundleError
-
-
-def activate_commit(
-    tx: Tx, source: str, bundle: Bundle, standing: AcceptedCommits, *, starting: bool
-) -> bool:
-    """Record that a commit is in force from now on; whether it is, or another replica was first.
-
-    ``standing``: what its history was compared with. ``starting``: only a start takes over from another source, so that
-    a replica with older settings does not take it back.
-    """
-    row = active_commit_row(tx.conn)
+def _activate(tx: Tx, source: str, bundle: Bundle, accepted: AcceptedCommits, *, starting: bool) -> bool:
+    """Make a commit the active one; False if another replica was first. ``accepted``: what its history was checked
+    against."""
+    row = _active_row(tx.conn)
     if row is not None and (row.source, row.commit) == (source, bundle.commit):
         return True
     override = find_one(tx.conn, PolicyHeadRow, what=_OVERRIDE)
-    used = override if override is not None and override.commit == bundle.commit else None
-    reason = None if used is None else used.reason
-    if not _moved(tx, row, source, bundle, standing, reason, starting=starting):
+    reason = override.reason if override is not None and override.commit == bundle.commit else None
+    new = {
+        "source": source,
+        "commit": bundle.commit,
+        "digest": bundle.digest,
+        "reason": reason,
+        "at": tx.now,
+    }
+    if row is not None and not (row.commit == accepted.accepted if row.source == source else starting):
         return False
-    # A word for one commit was about the commit in force then: whatever came since, it is over.
+    if not _replace(tx, _ACTIVE, row, new):
+        return False
+    # An override was given for the commit that was active then; another activation ends it.
     tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what).in_([_REFUSED, _OVERRIDE])))
     before = {} if row is None or row.source != source else {"before": row.commit}
     why = {} if reason is None else {"override": reason}
@@ -86,75 +183,26 @@ def activate_commit(
     return True
 
 
-def _moved(
-    tx: Tx,
-    row: PolicyHeadRow | None,
-    source: str,
-    bundle: Bundle,
-    standing: AcceptedCommits,
-    reason: str | None,
-    *,
-    starting: bool,
-) -> bool:
-    new: dict[str, Any] = {
-        "source": source,
-        "commit": bundle.commit,
-        "digest": bundle.digest,
-        "reason": reason,
-        "at": tx.now,
-    }
-    if row is None:
-        return insert_row_or_ignore(tx.conn, PolicyHeadRow(what=_ACTIVE, seq=1, **new))
-    if row.source == source:
-        if row.commit != standing.accepted:
-            return False
-    elif not starting:
-        return False
-    return (
-        update_rows(tx.conn, PolicyHeadRow, {"what": _ACTIVE, "seq": row.seq}, new | {"seq": row.seq + 1})
-        == 1
-    )
-
-
-def is_refusal_recorded(conn: Connection, source: str, head: str, error: BundleError) -> bool:
-    """Whether this refusal was written already: asked first, so that a look at the same head writes nothing."""
+def _is_recorded(conn: Connection, source: str, head: str, error: BundleError) -> bool:
+    """Whether this refusal is recorded. Checked before writing, so that refreshing the same head writes nothing."""
     row = find_one(conn, PolicyHeadRow, what=_REFUSED)
     return row is not None and (row.source, row.commit, row.reason) == (source, head, error.why)
 
 
-def record_refusal(tx: Tx, source: str, head: str, error: BundleError) -> bool:
-    """Write once that a head was refused and where; whether it was not written before. Its text may quote a policy, so
-    it stays out of the log.
-    """
-    if is_refusal_recorded(tx.conn, source, head, error):
-        return False
+def _record_refusal(tx: Tx, source: str, head: str, error: BundleError) -> None:
+    """Record once that a head was refused, and where. Its text can quote a policy, so the audit log does not get it."""
+    if _is_recorded(tx.conn, source, head, error):
+        return
     row = find_one(tx.conn, PolicyHeadRow, what=_REFUSED)
-    new: dict[str, Any] = {"source": source, "commit": head, "reason": error.why, "at": tx.now}
-    if row is None:
-        written = insert_row_or_ignore(tx.conn, PolicyHeadRow(what=_REFUSED, **new))
-    else:
-        changes = new | {"seq": row.seq + 1}
-        written = update_rows(tx.conn, PolicyHeadRow, {"what": _REFUSED, "seq": row.seq}, changes) == 1
-    if written:
+    if _replace(tx, _REFUSED, row, {"source": source, "commit": head, "reason": error.why, "at": tx.now}):
         first = error.problems[0]
         place = {} if error.why not in {"invalid", "cases"} else {"file": first.file, "line": first.line}
         append(tx, "bundle_refused", actor=SERVICE, body={"commit": head, "why": error.why, **place})
-    return written
 
 
-def allow_commit(tx: Tx, commit: str, reason: str) -> None:
-    """Let a commit follow the one in force once, though it does not descend from it or does not pass the cases.
-
-    Raises:
-        InvalidRequestError: it is no commit, or there is no reason.
-    """
-    if not _COMMIT.match(commit):
-        raise InvalidRequestError(
-            f"{commit!r} is no commit; write it in full, as `git rev-parse` and the refusal have it"
-        )
-    if not reason.strip():
-        raise InvalidRequestError("say why: the reason stays in the log")
-    tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what) == _OVERRIDE))
-    row = PolicyHeadRow(what=_OVERRIDE, source="", commit=commit, reason=reason, at=tx.now)
-    insert_row_or_ignore(tx.conn, row)
-    append(tx, "bundle_override", actor=OPERATOR, body={"commit": commit, "reason": reason})
+def _replace(tx: Tx, what: str, row: PolicyHeadRow | None, new: dict[str, Any]) -> bool:
+    """Insert or update the row of this kind; False if another unit did so first."""
+    if row is None:
+        return insert_row_or_ignore(tx.conn, PolicyHeadRow(what=what, **new))
+    where = {"what": what, "seq": row.seq}
+    return update_rows(tx.conn, PolicyHeadRow, where, new | {"seq": row.seq + 1}) == 1

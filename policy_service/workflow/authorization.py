@@ -1,28 +1,49 @@
-"""What an authenticated party may touch, and which parties may act at all.
+"""Which callers, people and tools may act: ownership, redeemers, freezes, revocations and emergency stops.
 
-An agent sees and moves its own transactions; a party that is their ``aud`` sees them too and alone may spend them.
-Everybody else gets the same answer as for a transaction that does not exist.
+An agent sees and changes its own transactions. The `aud` of a transaction sees it too, and alone may redeem it. Any
+other caller gets the same response as for a transaction that does not exist.
+
+An emergency stop of a tool, or of everything, blocks staging, releases, redemptions and renewals until it ends. Unlike
+the freeze of an agent it also blocks compensations: a tool that misbehaves cannot be trusted to undo anything. Votes
+are still accepted. The locks here order a stop against running units: once it is committed, no unit that started
+before it commits later.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select
+from sqlmodel import col
+
 from countersign.contract import ErrorCode
-from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.agents import Caller, find_key, has_live_api_key
+from policy_service.audit.log import append
+from policy_service.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError
+from policy_service.identity.agents import OPERATOR, Caller, find_key, has_live_api_key
 from policy_service.identity.people import is_revoked
 from policy_service.queries import repository
+from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
 from policy_service.queries.transactions import require_visible
-from policy_service.storage.advisory_locks import lock_shared
+from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
+from policy_service.storage.core import insert_or_ignore, table
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import AgentRow, TransactionRow
+from policy_service.storage.tables import AgentRow, StopRow, TransactionRow
+
+_STOPS = "*"  # the lock name of all stops; no agent can have it
+_TOOL = re.compile(r"[^\s]{1,200}\Z")
+_ALL = select(col(StopRow.what))
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
 
 
 def require_owning_agent(caller: Caller, transaction: TransactionRow) -> None:
-    """Only the agent itself may take its transaction back.
+    """Require the agent that submitted the transaction.
 
     Raises:
-        NotFoundError: a stranger asks.
-        ForbiddenError: the redeemer asks, but it is not the agent.
+        NotFoundError: the caller may not see it.
+        ForbiddenError: the caller is its redeemer but not its agent.
     """
     require_visible(caller, transaction)
     if caller.agent != transaction.agent:
@@ -30,44 +51,60 @@ def require_owning_agent(caller: Caller, transaction: TransactionRow) -> None:
 
 
 def require_redeemer(caller: Caller, transaction: TransactionRow) -> None:
-    """Only the redeeming party asks for releases, spends them and reports.
+    """Require the party that may request, redeem and report the transaction's releases.
 
     Raises:
-        NotFoundError: a stranger asks.
+        NotFoundError: the caller may not see it.
         ForbiddenError: not_redeemer.
     """
     require_visible(caller, transaction)
     if caller.agent != transaction.aud:
         raise ForbiddenError(
-            f"releases of this transaction are for {transaction.aud!r} alone", code=ErrorCode.NOT_REDEEMER
+            f"only {transaction.aud!r} may redeem this transaction", code=ErrorCode.NOT_REDEEMER
         )
 
 
 def require_active_caller(tx: Tx, caller: Caller, kind: str = "effect") -> AgentRow:
-    """The party that asks, if it still may. It proved itself at the door; facts were looked up since, which takes as
-    long as somebody's database takes, and whoever revoked its key meanwhile was told that nothing more is redeemed.
+    """Require that the caller may still act. Its credential was verified when the request arrived, but gathering facts
+    since then can take long, and a revocation meanwhile promises that nothing more is redeemed.
 
     Raises:
-        UnauthenticatedError: its key was revoked, or its time is over.
-        ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
+        UnauthenticatedError: its key was revoked or has expired.
+        ForbiddenError: it is no longer enrolled, or is frozen.
     """
     agent = require_effect_agent(tx, caller.agent, kind)
-    if not _proves_itself(tx, caller):
-        raise UnauthenticatedError(
-            "the key of this request was revoked, or its time is over; use another key"
-        )
+    if not _has_live_credential(tx, caller):
+        raise UnauthenticatedError("the key of this request was revoked or has expired; use another key")
     return agent
 
 
-def _proves_itself(tx: Tx, caller: Caller) -> bool:
+def _has_live_credential(tx: Tx, caller: Caller) -> bool:
     if caller.jkt is None:
         return has_live_api_key(tx.conn, caller.agent)
     key = find_key(tx.conn, caller.jkt, tx.now)
     return key is not None and key.agent == caller.agent
 
 
+def require_effect_agent(tx: Tx, name: str, kind: str = "effect") -> AgentRow:
+    """Require that the agent of an effect is enrolled and not frozen. A freeze does not block compensations.
+
+    Raises:
+        ForbiddenError: it is no longer enrolled, or is frozen.
+    """
+    lock_shared(tx, name)
+    agent = repository.agent_of(tx.conn, name)
+    if agent is None:
+        raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
+    if agent.frozen_at is not None and kind != "compensate":
+        raise _frozen(f"the agent {name!r}", f"agent {name}")
+    return agent
+
+
+# -- people ------------------------------------------------------------------------------------------------------------
+
+
 def require_active_person(tx: Tx, iss: str, sub: str) -> None:
-    """Refuse a word of somebody who was taken out of the decisions while it was on its way.
+    """Require that an operator has not revoked this person, also not while their request was processed.
 
     Raises:
         ForbiddenError: not_eligible.
@@ -79,29 +116,64 @@ def require_active_person(tx: Tx, iss: str, sub: str) -> None:
         )
 
 
-def require_enrolled_agent(tx: Tx, name: str) -> AgentRow:
-    """The enrolled, unfrozen agent of that name.
+# -- emergency stops ---------------------------------------------------------------------------------------------------
+
+
+def require_not_stopped(tx: Tx, tools: Iterable[str]) -> None:
+    """Require that neither these tools nor everything is stopped.
 
     Raises:
-        ForbiddenError: it is frozen or not enrolled any more.
+        ForbiddenError: frozen; the text names what is stopped and how the stop is ended.
     """
-    return require_effect_agent(tx, name, "effect")
+    lock_shared(tx, _STOPS)
+    stopped = set(tx.conn.execute(_ALL).scalars())
+    if not stopped:
+        return
+    for tool in (None, *tools):
+        if (EVERYTHING if tool is None else _of_tool(tool)) in stopped:
+            raise _frozen(describe_stop(tool), EVERYTHING if tool is None else f"tool {tool}")
 
 
-def require_effect_agent(tx: Tx, name: str, kind: str) -> AgentRow:
-    """The agent an effect is for. A freeze stops its effects and does not stop what takes them back.
+def _frozen(what: str, command: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"{what} is frozen; people who may end the stop do so on the page /stop, an operator with "
+        f"`policy-service unfreeze {command}`",
+        code=ErrorCode.FROZEN,
+    )
+
+
+def freeze_tool(tx: Tx, tool: str | None, reason: str, *, actor: str = OPERATOR) -> bool:
+    """Stop a tool, or everything; whether it was not stopped before.
 
     Raises:
-        ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
+        InvalidRequestError: no tool can have that name.
     """
-    lock_shared(tx, name)
-    agent = repository.agent_of(tx.conn, name)
-    if agent is None:
-        raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
-    if agent.frozen_at is not None and kind != "compensate":
-        raise ForbiddenError(
-            f"the agent {name!r} is frozen; whoever may start it again does so on the page /stop, an operator with "
-            f"`policy-service unfreeze agent {name}`",
-            code=ErrorCode.FROZEN,
-        )
-    return agent
+    what = _stop_key(tool)
+    lock_exclusive(tx, _STOPS)
+    row = {"what": what, "reason": reason, "by": actor, "at": tx.now}
+    began = tx.conn.execute(insert_or_ignore(tx.conn, table(StopRow)).values(row)).rowcount == 1
+    if began:
+        append(tx, "stop_began", actor=actor, body={"what": what, "reason": reason})
+    return began
+
+
+def unfreeze_tool(tx: Tx, tool: str | None, reason: str | None = None, *, actor: str = OPERATOR) -> bool:
+    """End the stop of a tool, or of everything; whether there was one. What expired meanwhile stays expired.
+
+    Raises:
+        InvalidRequestError: no tool can have that name.
+    """
+    what = _stop_key(tool)
+    ended = tx.conn.execute(delete(StopRow).where(col(StopRow.what) == what)).rowcount == 1
+    if ended:
+        why = {} if reason is None else {"reason": reason}
+        append(tx, "stop_ended", actor=actor, body={"what": what, **why})
+    return ended
+
+
+def _stop_key(tool: str | None) -> str:
+    if tool is None:
+        return EVERYTHING
+    if not _TOOL.match(tool):
+        raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
+    return _of_tool(tool)

@@ -1,21 +1,20 @@
-"""Metering: what the meters show an effect, and what it takes of them.
+"""Meters: what they read for an effect, and the amounts that an effect reserves.
 
-- A submission is alone with every agent and resource it is counted for, asked for in one order, before its first
-  decision; each effect sees what others hold, is decided, and takes its part before the next one looks. So no two
-  submissions both fit into what is left for one (I-10).
-- What is denied takes nothing; what is released or waits for people holds its part.
-- Asked about again, an effect sees what was held before its own part, in the window as it stood then: its own and every
-  later part are left out. What came back meanwhile is not held any more. A meter that its bundle did not have yet
-  counts it from then on.
-- It comes back when the effect ends unspent. Once it was redeemed, only by a word from apart: of a redeemer that is not
-  the agent, or of a person, that it did not fire. What fired, or may have, stays taken, compensated or not: a
-  compensation is an effect of its own tool, and counts where a meter names that.
+- A submission locks every agent and resource that its meters count, all at once, before its first decision. Each effect
+  is then decided with the reservations of others in view and reserves its own amount before the next one is decided.
+  So two submissions can never both use what is left for one (I-10).
+- A denied effect reserves nothing. A released effect, or one in review, holds its reservation.
+- A reevaluation reads the meters as they were before the effect's own reservation, in the window of that time. A meter
+  that its bundle did not have then counts the effect from now on.
+- A reservation is released when the effect ends unredeemed. After redemption it is released only if a redeemer other
+  than the agent, or a person, reports that the effect did not fire. What fired or may have fired stays counted, also
+  if it was compensated: a compensation is an effect of its own tool, counted where a meter names that tool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -37,44 +36,43 @@ _NOT_FIRED: Final = frozenset({EffectState.UNUSED, EffectState.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """What the meters show one effect, and the fields by which it holds nothing yet."""
+    """What the meters read for one effect, and the fields for which it has no reservation yet."""
 
     meters: tuple[tuple[Meter, int], ...] = ()
     at: datetime | None = None
-    missing: frozenset[str] = field(default=frozenset())
+    missing: frozenset[str] = frozenset()
 
     @property
     def values(self) -> dict[str, int]:
-        """`context.history`: each meter's total, as far as a rule can still add to it."""
+        """`context.history`: the total of each meter, capped so that a policy can still add to it."""
         return {meter.name: min(total, MAX_TOTAL) for meter, total in self.meters}
 
-    def beside(self, facts: Facts) -> Facts:
-        """The facts with what the meters showed, for people to read."""
+    def add_to(self, facts: Facts) -> Facts:
+        """The facts with the readings added for display."""
         if self.at is None or not self.meters:
             return facts
         at = self.at
         shown = (
-            DisplayedFact(meter.words, _in_words(meter, total), f"meter {meter.name}", at)
+            DisplayedFact(meter.words, _total_text(meter, total), f"meter {meter.name}", at)
             for meter, total in self.meters
         )
         return replace(facts, shown=(*facts.shown, *shown))
 
-    def after(self, going: Iterable[EffectRow], effect: EffectRow) -> MeterReading:
-        """The same, had these effects of one list taken their parts before."""
-        others = list(going)
+    def after(self, earlier: Sequence[EffectRow], effect: EffectRow) -> MeterReading:
+        """The reading as if these earlier effects of the same list had reserved their amounts."""
         meters = tuple(
-            (meter, total + sum(_part(meter, other, effect) for other in others))
+            (meter, total + sum(_amount(meter, other, effect) for other in earlier))
             for meter, total in self.meters
         )
         return replace(self, meters=meters)
 
 
-def _in_words(meter: Meter, total: int) -> str:
+def _total_text(meter: Meter, total: int) -> str:
     return f"{total:,}" if meter.currency is None else money_text(total, meter.currency)
 
 
-def _part(meter: Meter, other: EffectRow, effect: EffectRow) -> int:
-    same = other.tool in meter.tools and _who(meter, other) == _who(meter, effect)
+def _amount(meter: Meter, other: EffectRow, effect: EffectRow) -> int:
+    same = other.tool in meter.tools and _subject_key(meter, other) == _subject_key(meter, effect)
     return meter.amount(load(other.args)) if same else 0
 
 
@@ -82,7 +80,7 @@ def _subject(meter: Meter) -> Subject:
     return "agent" if meter.per == "principal" else "resource"
 
 
-def _who(meter: Meter, effect: EffectRow) -> str:
+def _subject_key(meter: Meter, effect: EffectRow) -> str:
     return effect.agent if meter.per == "principal" else _resource(effect)
 
 
@@ -90,71 +88,68 @@ def _resource(effect: EffectRow) -> str:
     return resource_digest(effect.resource_type, effect.resource_id)
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+def _fields(bundle: Bundle, effect: EffectRow) -> frozenset[str]:
+    return frozenset(meter.field for meter in bundle.meters.get(effect.tool, ()))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def read_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
-    """What the meters show an effect that holds nothing: all that others hold now."""
-    meters = bundle.meters.get(effect.tool, ())
-    shown = tuple((meter, _total(conn, meter, effect, now, NEWEST)) for meter in meters)
-    return MeterReading(shown, now, frozenset(meter.field for meter in meters))
+    """Read the meters for an effect without reservations: everything that others hold now."""
+    return _reading(conn, bundle, effect, {}, now)
 
 
 def reread_meters(tx: Tx, bundle: Bundle, effect: EffectRow) -> MeterReading:
-    """What the meters show an effect that may hold its part already: what was held before it."""
-    meters = bundle.meters.get(effect.tool, ())
-    if not meters:
-        return MeterReading()
-    held = reservations.reservations_of(tx.conn, effect.effect_id, effect.rev)
-    missing = frozenset(meter.field for meter in meters) - held.keys()
-    if missing:
+    """Read the meters for a stored effect as of its own reservations, and lock those it has none for."""
+    reserved = _reservations(tx.conn, bundle, effect)
+    if _fields(bundle, effect) - reserved.keys():
         lock_meters(tx, bundle, [effect])
-    return MeterReading(_before_it(tx.conn, meters, effect, held, tx.now), tx.now, missing)
+    return _reading(tx.conn, bundle, effect, reserved, tx.now)
 
 
 def read_past_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
-    """The same for whoever takes nothing: a shadow."""
-    meters = bundle.meters.get(effect.tool, ())
-    held = reservations.reservations_of(conn, effect.effect_id, effect.rev) if meters else {}
-    return MeterReading(_before_it(conn, meters, effect, held, now), now)
+    """Read the meters for a stored effect as of its own reservations, for a shadow bundle that reserves nothing."""
+    return _reading(conn, bundle, effect, _reservations(conn, bundle, effect), now)
 
 
-def _before_it(
-    conn: Connection,
-    meters: Sequence[Meter],
-    effect: EffectRow,
-    held: Mapping[str, ReservationRow],
-    now: datetime,
-) -> tuple[tuple[Meter, int], ...]:
-    """Each meter as it stood when the effect took its part; as it stands where it holds none."""
-    shown = []
-    for meter in meters:
-        own = held.get(meter.field)
+def _reservations(conn: Connection, bundle: Bundle, effect: EffectRow) -> Mapping[str, ReservationRow]:
+    if effect.tool not in bundle.meters:
+        return {}
+    return reservations.reservations_of(conn, effect.effect_id, effect.rev)
+
+
+def _reading(
+    conn: Connection, bundle: Bundle, effect: EffectRow, reserved: Mapping[str, ReservationRow], now: datetime
+) -> MeterReading:
+    """Each meter as it was when the effect reserved its amount; as it is now where it has no reservation."""
+    totals = []
+    for meter in bundle.meters.get(effect.tool, ()):
+        own = reserved.get(meter.field)
         at, before = (now, NEWEST) if own is None else (own.reserved_at, own.ordinal or 0)
-        shown.append((meter, _total(conn, meter, effect, at, before)))
-    return tuple(shown)
+        total = reservations.reserved_total(
+            conn,
+            _subject(meter),
+            _subject_key(meter, effect),
+            meter.field,
+            sorted(meter.tools),
+            first=meter.window.first(at),
+            before=before,
+        )
+        totals.append((meter, total))
+    return MeterReading(tuple(totals), now, _fields(bundle, effect) - reserved.keys())
 
 
-def _total(conn: Connection, meter: Meter, effect: EffectRow, at: datetime, before: int) -> int:
-    return reservations.reserved_total(
-        conn,
-        _subject(meter),
-        _who(meter, effect),
-        meter.field,
-        sorted(meter.tools),
-        first=meter.window.first(at),
-        before=before,
-    )
-
-
-# -- taking and giving back ------------------------------------------------------------------------------------------
+# -- reserving ---------------------------------------------------------------------------------------------------------
 
 
 def lock_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
-    """Be alone, until the unit ends, with every agent and resource these effects are counted for; all at once, or two
-    units could wait for each other."""
+    """Lock every agent and resource that these effects count for, until the unit ends.
+
+    All at once: two units that locked them one by one could wait for each other.
+    """
     counted = {
-        f"{_subject(meter)} {_who(meter, effect)}"
+        f"{_subject(meter)} {_subject_key(meter, effect)}"
         for effect in effects
         for meter in bundle.meters.get(effect.tool, ())
     }
@@ -163,22 +158,17 @@ def lock_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
 
 
 def lock_missing_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
-    """The same before several are asked about again, where the bundle counts one of them that holds nothing yet."""
-    late = [
-        effect
-        for effect in effects
-        if {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        - reservations.reservations_of(tx.conn, effect.effect_id, effect.rev).keys()
-    ] if any(effect.tool in bundle.meters for effect in effects) else []  # fmt: skip
+    """Lock the meters of those stored effects that lack a reservation, before the effects are reevaluated."""
+    late = [e for e in effects if _fields(bundle, e) - _reservations(tx.conn, bundle, e).keys()]
     lock_meters(tx, bundle, late)
 
 
 def reserve(
     tx: Tx, bundle: Bundle, effect: EffectRow, fields: Iterable[str], at: datetime | None = None
 ) -> bool:
-    """Let an effect that was not denied hold its part by these fields; whether it now holds more than before.
+    """Reserve an effect's amounts for these fields; whether there was anything to reserve.
 
-    INVARIANT: the unit is alone with its subjects since before it looked (I-10).
+    INVARIANT: the unit has held the locks since before it read the meters (I-10).
     """
     amounts = {meter.field: meter.amount(load(effect.args)) for meter in bundle.meters.get(effect.tool, ())}
     wanted = sorted(amounts.keys() & set(fields))
@@ -199,25 +189,24 @@ def reserve(
 
 
 def reserve_redeemed(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow], at: datetime) -> None:
-    """Count effects that were redeemed already, whatever that leaves: the rows they are about are not stored yet."""
+    """Count effects that were already redeemed, even beyond a limit. Call this before their rows are stored."""
     lock_meters(tx, bundle, effects)
     for effect in effects:
-        fields = {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        effect.metered = reserve(tx, bundle, effect, fields, at)
+        effect.metered = reserve(tx, bundle, effect, _fields(bundle, effect), at)
 
 
 def release_reservation(tx: Tx, effect: EffectRow, to: EffectState, actor: str) -> bool:
-    """Give back what an effect holds if this move lets it; whether it did."""
-    if not effect.metered or not _comes_back(effect, to, actor):
+    """Release an effect's reservations if this transition permits it; whether it did."""
+    if not effect.metered or not _permits_return(effect, to, actor):
         return False
     reservations.release_reservations(tx, effect.effect_id, effect.rev)
     return True
 
 
-def _comes_back(effect: EffectRow, to: EffectState, actor: str) -> bool:
+def _permits_return(effect: EffectRow, to: EffectState, actor: str) -> bool:
     if to in ENDED_UNREDEEMED:
         return True
-    # Whoever fires and says it did not would have a budget without end: the agent's own word gives nothing back.
+    # An agent that redeems its own effects could fire, report that it did not, and never run out of budget.
     kind, _, name = actor.partition(":")
-    apart = kind == "person" or (kind == "agent" and name != effect.agent)
-    return to in _NOT_FIRED and apart
+    independent = kind == "person" or (kind == "agent" and name != effect.agent)
+    return to in _NOT_FIRED and independent

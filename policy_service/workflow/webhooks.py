@@ -1,14 +1,14 @@
-"""Webhooks: which receivers get which line of the log, and the delivery of one.
+"""Webhooks: enqueue audit events for each receiver, and deliver them.
 
-Each receiver has a cursor in the log and a lane in the outbox. Following moves the cursor and writes the messages in
-one unit of work, so an event is neither lost nor written twice, whichever replica follows. A message is what the line
-says in ids and codes; its id is made of the receiver and the index, so a receiver knows a repeat. Several leave at
-once, so order is not promised: the index tells it. One process at a time sends to a receiver, by lease; one that
-fails rests and is then tried with one message at a time.
+Each receiver has a cursor in the audit log and a lane in the outbox. One unit of work moves the cursor and writes the
+messages, so no event is lost or duplicated on any replica. A message holds ids and codes. Its id is derived
+from the receiver and the index, so a receiver recognizes repeats. Several messages are sent at once, so order is not
+guaranteed; the index gives it. One process at a time sends to a receiver, by lease. A failing receiver is paused and
+then tried with one message at a time.
 
-A delivery is signed, goes to exactly the address that was checked, and is judged by its status alone: 2xx is taken;
-410 means that nobody is there any more; anything else, a redirect too, has failed. The answer's body is not read, so
-neither its size nor its pace matters. The report of a failure quotes neither address nor answer.
+A delivery is signed and sent to exactly the address that was checked. Only its status counts: 2xx is success, 410
+disables the receiver, and everything else, also a redirect, is a failure. The response body is never read, so its size
+and speed do not matter. Error reports quote neither the address nor the response.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from policy_service.storage.types import time_text
 from policy_service.tokens.keys import WebhookKey, sign_webhook
 from policy_service.workflow.transitions import SERVICE
 
-_LINES: Final = 500  # of the log, in one look
-_AT_ONCE: Final = 8  # requests to one receiver at the same time
-_LEASE: Final = timedelta(seconds=60)  # outlasts every request that was begun under it (30 s at most)
+_BATCH_ROWS: Final = 500  # audit rows read at once
+_MAX_CONCURRENT: Final = 8  # requests to one receiver at the same time
+_LEASE: Final = timedelta(seconds=60)  # longer than any request started under it (30 s at most)
 _RETRY: Final = RetryPolicy(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
-_REST: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for a receiver that fails, whatever waits for it
-_LONGEST_REST: Final = timedelta(hours=4)  # that a receiver may ask for
+_RECEIVER_PAUSE: Final = RetryPolicy(
+    backoff_s=1, max_backoff_s=60
+)  # the pause of a failing receiver, for all its messages
+_MAX_REQUESTED_PAUSE: Final = timedelta(hours=4)  # that a receiver may request
 
 _outbox, _hooks = table(OutboxRow).c, table(WebhookRow).c
 _MEMBERS: Final = EXPORTED_MEMBERS | {"agent", "what"}
@@ -57,20 +59,20 @@ _PAGES: Final = {"review_id": "reviews", "task_id": "tasks"}
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What came of one request: ``error`` is None where the receiver has taken it, and never quotes what it says."""
+    """The result of one request. ``error`` is None on success, and never quotes the response."""
 
     status: int | None = None
     error: str | None = None
     gone: bool = False
-    rest: timedelta | None = None  # it asked to be left alone for so long
+    rest: timedelta | None = None  # the pause it requested
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStatus:
-    """How a receiver is doing."""
+    """The delivery status of a receiver."""
 
     upto: int
-    behind: int  # lines of the log it was not followed through
+    behind: int  # audit rows not enqueued yet
     waiting: int
     oldest: datetime | None
     dead: int
@@ -81,83 +83,84 @@ class ReceiverStatus:
 
 
 def webhook_lane(name: str) -> str:
-    """The lane of a receiver in the outbox."""
+    """The outbox lane of a receiver."""
     return f"webhook {name}"
 
 
 def webhook_id(issuer: str, name: str, index: int) -> str:
-    """The same for the same event and receiver, whoever sends it and how often."""
-    named = canonicalize({"index": index, "iss": issuer, "webhook": name})
-    digest = hashlib.sha256(b"countersign/webhook/v1\n" + named).hexdigest()
+    """The message id: the same for the same event and receiver, on any replica and for any repeat."""
+    content = canonicalize({"index": index, "iss": issuer, "webhook": name})
+    digest = hashlib.sha256(b"countersign/webhook/v1\n" + content).hexdigest()
     return f"evt_{digest[:32]}"
 
 
-def webhook_event(settings: Settings, line: Entry) -> dict[str, Any]:
-    """What is told of a line: ids, codes and where to look; no args, no words of anybody."""
-    about = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
-    told = about | {name: value for name, value in line.body.items() if name in _MEMBERS}
+def webhook_event(settings: Settings, entry: Entry) -> dict[str, Any]:
+    """The event of an audit row: ids, codes and links, without arguments or people's texts."""
+    about = {"txn": entry.txn, "effect_id": entry.effect_id, "rev": entry.rev}
+    members = about | {name: value for name, value in entry.body.items() if name in _MEMBERS}
     links = {
-        name.removesuffix("_id"): f"{settings.public_url}/{page}/{told[name]}"
+        name.removesuffix("_id"): f"{settings.public_url}/{page}/{members[name]}"
         for name, page in _PAGES.items()
-        if name in told
+        if name in members
     }
-    data = {"iss": settings.iss, "index": line.index, **told, "links": links}
+    data = {"iss": settings.iss, "index": entry.index, **members, "links": links}
     return {
-        "type": line.kind,
-        "timestamp": time_text(line.at),
+        "type": entry.kind,
+        "timestamp": time_text(entry.at),
         "data": {name: value for name, value in data.items() if value is not None},
     }
 
 
-# -- following the log ---------------------------------------------------------------------------------------------
+# -- enqueueing --------------------------------------------------------------------------------------------------------
 
 
 async def enqueue_events(ctx: Context, webhook: Webhook) -> bool:
-    """Write the messages about what the log has said since; whether there was anything to look at.
-
-    A receiver that was never heard of is told from now on.
-    """
-    row, lines = await ctx.db.read(lambda conn: _look(conn, webhook.name))
+    """Enqueue the events since the receiver's cursor; whether there were any. A new receiver starts at the newest."""
+    row, entries = await ctx.db.read(lambda conn: _read_cursor(conn, webhook.name))
     if row is None:
-        await ctx.db.write(lambda tx: _begin(tx, webhook.name))
+        await ctx.db.write(lambda tx: _start_cursor(tx, webhook.name))
         return True
-    if not lines:
+    if not entries:
         return False
-    return await ctx.db.write(lambda tx: _put(tx, ctx.settings, webhook, row.upto, lines))
+    return await ctx.db.write(lambda tx: _enqueue_batch(tx, ctx.settings, webhook, row.upto, entries))
 
 
-def _look(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
+def _read_cursor(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
     row = find_one(conn, WebhookRow, name=name)
     blind = row is None or row.disabled_at is not None
-    return row, [] if row is None or blind else entries_after(conn, row.upto, _LINES)
+    return row, [] if row is None or blind else entries_after(conn, row.upto, _BATCH_ROWS)
 
 
-def _begin(tx: Tx, name: str) -> None:
+def _start_cursor(tx: Tx, name: str) -> None:
     insert_row_or_ignore(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
 
 
-def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence[Entry]) -> bool:
-    if not update_rows(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
-        return False  # another replica was faster
+def _enqueue_batch(
+    tx: Tx, settings: Settings, webhook: Webhook, cursor: int, entries: Sequence[Entry]
+) -> bool:
+    if not update_rows(
+        tx.conn, WebhookRow, {"name": webhook.name, "upto": cursor}, {"upto": entries[-1].index}
+    ):
+        return False  # another replica was first
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
-    for line in lines:
-        if webhook.wants(line.kind):
-            named = webhook_id(settings.iss, webhook.name, line.index)
-            event = webhook_event(settings, line)
+    for entry in entries:
+        if webhook.wants(entry.kind):
+            message_id = webhook_id(settings.iss, webhook.name, entry.index)
+            event = webhook_event(settings, entry)
             outbox.enqueue_once(
-                tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
+                tx, message_id, entry.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
             )
     return True
 
 
-# -- sending -------------------------------------------------------------------------------------------------------
+# -- sending -----------------------------------------------------------------------------------------------------------
 
 
 async def claim_messages(ctx: Context, name: str, holder: str) -> list[Message]:
-    """What is to be sent to a receiver now, claimed for this process; nothing while another one sends to it."""
+    """Claim the messages to send to a receiver now; none while another process sends to it."""
     now = ctx.clock()
     if not await ctx.db.read(lambda conn: _is_due(conn, name, now)):
-        return []  # most of the time, and without a write
+        return []  # the usual case, without a write
     return await ctx.db.write(lambda tx: _claim(tx, name, holder))
 
 
@@ -180,16 +183,16 @@ def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):
         return []
-    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, webhook_lane(name))
+    return outbox.claim(tx, 1 if row.failures else _MAX_CONCURRENT, _RETRY, webhook_lane(name))
 
 
 async def record_result(ctx: Context, name: str, message: Message, answer: DeliveryResult) -> int:
-    """Write down what came of a message; how many were given up."""
-    spread = random.uniform(0.5, 1)  # noqa: S311  so that what failed together does not come back together
-    return await ctx.db.write(lambda tx: _note(tx, name, message, answer, spread))
+    """Record the result of a delivery; returns how many messages were given up."""
+    spread = random.uniform(0.5, 1)  # noqa: S311  jitter, so that retries spread out
+    return await ctx.db.write(lambda tx: _record_attempt(tx, name, message, answer, spread))
 
 
-def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
+def _record_attempt(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
     mine = update(table(WebhookRow)).where(_hooks.name == name)
     if answer.error is None:
         outbox.mark_sent(tx, message.outbox_id)
@@ -198,10 +201,10 @@ def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: f
     failures = tx.conn.execute(
         mine.values(failures=_hooks.failures + 1).returning(_hooks.failures)
     ).scalar_one()
-    asked = min(answer.rest or timedelta(), _LONGEST_REST)
-    rest = max(asked, _REST.pause(failures) * spread)
-    put_off = max(asked, _RETRY.pause(message.attempt) * spread)
-    outbox.reschedule(tx, message.outbox_id, tx.now + put_off, answer.error)
+    requested = min(answer.rest or timedelta(), _MAX_REQUESTED_PAUSE)
+    rest = max(requested, _RECEIVER_PAUSE.pause(failures) * spread)
+    delay = max(requested, _RETRY.pause(message.attempt) * spread)
+    outbox.reschedule(tx, message.outbox_id, tx.now + delay, answer.error)
     tx.conn.execute(mine.values(not_before=tx.now + rest, last_error=answer.error))
     if answer.gone:
         _disable(tx, name)
@@ -217,11 +220,11 @@ def _disable(tx: Tx, name: str) -> None:
         append(tx, "webhook_disabled", actor=SERVICE, body={"webhook": name})
 
 
-# -- for operators -------------------------------------------------------------------------------------------------
+# -- for operators -----------------------------------------------------------------------------------------------------
 
 
 def receiver_status(conn: Connection, name: str, most: int = 10_000) -> ReceiverStatus | None:
-    """How a receiver is doing; None before the service has met it. Counting stops at ``most``."""
+    """The status of a receiver, or None before the service has run with it. Counting stops at ``most``."""
     row = find_one(conn, WebhookRow, name=name)
     if row is None:
         return None
@@ -241,16 +244,18 @@ def _count(conn: Connection, name: str, state: str, most: int) -> tuple[int, dat
 
 
 def retry_deliveries(tx: Tx, settings: Settings, name: str) -> int:
-    """Send what was given up after all, and to a receiver that was gone again; how many messages were given up.
+    """Retry messages that were given up, and enable a disabled receiver; returns how many messages.
 
     Raises:
-        NotFoundError: the service has no such receiver, or has not met it yet.
+        NotFoundError: there is no such receiver, or the service has not run with it yet.
     """
     known = {webhook.name for webhook in settings.webhooks}
     mine = update(table(WebhookRow)).where(_hooks.name == name)
-    awake = mine.values(failures=0, not_before=None, disabled_at=None)
-    if name in known and not tx.conn.execute(awake).rowcount:
-        raise NotFoundError(f"the service has not met the webhook {name!r} yet; start it with these settings")
+    enabled = mine.values(failures=0, not_before=None, disabled_at=None)
+    if name in known and not tx.conn.execute(enabled).rowcount:
+        raise NotFoundError(
+            f"the service has not run with the webhook {name!r} yet; start it with these settings"
+        )
     if name not in known:
         raise NotFoundError(
             f"there is no webhook {name!r}; the settings have {', '.join(sorted(known)) or 'none'}"
@@ -262,21 +267,21 @@ def retry_deliveries(tx: Tx, settings: Settings, name: str) -> int:
 
 
 _GONE: Final = 410
-_BUSY: Final = frozenset({429, 503})  # what may say when to come back (RFC 9110 section 10.2.3)
+_BUSY: Final = frozenset({429, 503})  # statuses with a Retry-After (RFC 9110 section 10.2.3)
 
 
 async def deliver(
     webhook: Webhook,
     keys: Sequence[WebhookKey],
-    named: str,
+    message_id: str,
     event: Mapping[str, Any],
     now: datetime,
     resolve: Resolve = resolve,
 ) -> DeliveryResult:
-    """Send one event; what came of it."""
+    """Send one event; returns the result."""
     body = canonicalize(dict(event))
     headers = {"Content-Type": "application/json", "User-Agent": "countersign"}
-    headers |= sign_webhook(keys, named, int(now.timestamp()), body)
+    headers |= sign_webhook(keys, message_id, int(now.timestamp()), body)
     try:
         async with (
             asyncio.timeout(webhook.timeout_s),
@@ -284,7 +289,7 @@ async def deliver(
                 "POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve
             ) as response,
         ):
-            return _judged(response, now)
+            return _result_of(response, now)
     except TimeoutError:
         return DeliveryResult(error=f"no answer within {webhook.timeout_s:g} s")
     except UnreachableError as error:
@@ -293,22 +298,22 @@ async def deliver(
         return DeliveryResult(error=type(error).__name__)
 
 
-def _judged(response: httpx2.Response, now: datetime) -> DeliveryResult:
+def _result_of(response: httpx2.Response, now: datetime) -> DeliveryResult:
     status = response.status_code
     if 200 <= status < 300:
         return DeliveryResult(status)
-    rest = _asked_for(response.headers.get("retry-after"), now) if status in _BUSY else None
+    rest = _requested_pause(response.headers.get("retry-after"), now) if status in _BUSY else None
     return DeliveryResult(status, f"it answered {status}", gone=status == _GONE, rest=rest)
 
 
-def _asked_for(told: str | None, now: datetime) -> timedelta | None:
-    """Seconds or a date; None where it is neither."""
-    if told is None:
+def _requested_pause(header: str | None, now: datetime) -> timedelta | None:
+    """The pause of a Retry-After header, in seconds or as a date; None if it is neither."""
+    if header is None:
         return None
-    if told.isascii() and told.isdigit():
-        return timedelta(seconds=int(told[:9]))
+    if header.isascii() and header.isdigit():
+        return timedelta(seconds=int(header[:9]))
     try:
-        until = parsedate_to_datetime(told)
+        until = parsedate_to_datetime(header)
     except ValueError:
         return None
     return (until if until.tzinfo else until.replace(tzinfo=UTC)) - now

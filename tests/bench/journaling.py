@@ -101,14 +101,16 @@ def stage(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, s
 def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, str]:
     """And when the service has answered with a receipt."""
     lease, staging, attempt = stage(journal, run_key, effect)
-    journal.firing.redeemed(lease, staging, [effect.effect_id])
+    journal.effect_log.redeemed(lease, staging, [effect.effect_id])
     return lease, staging, attempt
 
 
 def fire(journal: Journal, effect: Effect, lease: Lease, staging: int, attempt: str) -> None:
     """What stands around the call."""
-    journal.firing.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
-    journal.firing.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')])
+    journal.effect_log.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
+    journal.effect_log.write(
+        lease, staging, [EffectOutcome(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')]
+    )
 
 
 def whole(journal: Journal, run_key: str, effect: Effect) -> None:

@@ -21,9 +21,9 @@ SDK = "countersign"
 # The layers of the SDK, lowest level first: a layer may import itself and layers of lower levels.
 SDK_LEVELS = (
     ("contract", "clock", "texts", "tracing"),
-    ("concurrency", "errors"),
+    ("errors",),
     ("http_clients", "adapters", "journal", "catalogue"),
-    ("settings", "waiting"),
+    ("settings", "concurrency"),
     ("service", "tools"),
     ("manifests", "llm"),
     ("runtime",),
@@ -77,7 +77,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(("facts", "audit", "identity"), _INNER | {"storage"}),
     **dict.fromkeys(("domain", "issuers", "logs", "metrics", "sampling"), frozenset[str]()),
     "settings": frozenset({"settings_parsing", "domain", "errors", "issuers", "remote_hosts", "slack"}),
-    **dict.fromkeys(("settings_parsing", "http_clients"), frozenset({"errors"})),
+    "settings_parsing": frozenset({"errors"}),
+    "http_clients": frozenset({"errors", "remote_hosts", "settings"}),  # the last two as types only
     "slack": frozenset({"issuers"}),
     "remote_hosts": frozenset({"issuers", "http_clients"}),
     "health": frozenset({"metrics"}),

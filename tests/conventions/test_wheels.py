@@ -45,7 +45,7 @@ def test_program_starts_from_its_wheel(installed: Path, module: str) -> None:
 
 
 def test_the_pages_travel_in_the_wheel(installed: Path) -> None:
-    code = "from policy_service.channels.web.assets import web_folder; print(web_folder())"
+    code = "from policy_service.channels.web.rendering import web_folder; print(web_folder())"
     folder = Path(run(installed, "-c", code).stdout.strip())
     assert folder.is_relative_to(installed)
     inside = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}

@@ -31,8 +31,9 @@ from countersign import (
     transaction,
 )
 from countersign.commit.review import open_proposals
+from countersign.concurrency import SyncExecutor
 from countersign.contract import names
-from countersign.waiting import HttpRequest, HttpResponse, SyncExecutor
+from countersign.http_clients import HttpRequest, HttpResponse
 from tests.crash.dying import Death
 
 AGENT = "support"

@@ -73,9 +73,9 @@ def _which(value: Any) -> str:
     if isinstance(value, str):
         return value
     from policy_service.channels.admin.commands import COMMANDS
-    from policy_service.workflow.expiry import due_rows
+    from policy_service.workflow.expiry import sweep
 
-    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(due_rows))
+    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(sweep))
     return next(name for table in tables for name, known in table.items() if known is value)
 
 
@@ -91,7 +91,7 @@ def _by_file(sites: tuple[Site, ...]) -> dict[str, list[Site]]:
 
 
 class _Watched:
-    """A unit of work that tells when it has run; `deliver` tells when it was committed."""
+    """A unit of work that tells when it has run; `resolve_futures` when it was committed."""
 
     def __init__(self, unit: Callable[[Any], Any], point: str, passing: Passing) -> None:
         self.unit, self.point, self.passing = unit, point, passing
@@ -133,7 +133,7 @@ def watch_service(passing: Passing) -> None:
     for name in points.WRITES:
         setattr(database.Database, name, watching(getattr(database.Database, name)))
     for module in (sqlite_writer, postgres):
-        module.deliver = delivering(module.deliver)  # type: ignore[attr-defined]
+        module.resolve_futures = delivering(module.resolve_futures)  # type: ignore[attr-defined]
     _watch_files(sites, passing)
 
 
@@ -169,11 +169,11 @@ def _watched_call(
 
 def watch_agent(passing: Passing) -> None:
     """Put the points of the SDK into this process."""
+    from countersign.concurrency import AsyncExecutor, SyncExecutor
     from countersign.journal.database import Database
     from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork
     from countersign.service.client import Service
-    from countersign.waiting import AsyncExecutor, SyncExecutor
 
     sites = _by_file(points.agent_sites())
     unit = Database.unit

@@ -16,9 +16,10 @@ from typing import Any
 from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteSession
+from countersign.concurrency import AsyncExecutor, SyncExecutor
+from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor
 
 
 class Points:

@@ -80,7 +80,9 @@ def agent_sites() -> tuple[Site, ...]:
     tools = [
         (_named(module, function), file, call)
         for file, module, function, call in _calls(SDK, ["call"])
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "call" and _ends(call.func) == "waits"
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "call"
+        and _ends(call.func) == "executor"
     ]
     return _distinct(journal + tools)
 
@@ -179,9 +181,9 @@ def _named(module: str, what: str) -> str:
 # One call, many points: the local variable of the caller that tells them apart, and all its values.
 def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
     return {
-        "channels.operator.socket:verb": ("verb", tuple(COMMANDS)),
-        "channels.operator.socket:VERBS": ("name", tuple(COMMANDS)),
-        "workflow.due.sweep:_move": ("queue", _queues()),
+        "channels.admin.socket:verb": ("verb", tuple(COMMANDS)),
+        "channels.admin.socket:COMMANDS": ("name", tuple(COMMANDS)),
+        "workflow.expiry.sweep:_move": ("queue", _queues()),
     }
 
 
@@ -189,10 +191,10 @@ def _queues() -> tuple[str, ...]:
     """The queues that are swept: the second argument of each call of `_each`."""
     calls = (
         call
-        for _, _, _, call in _calls(SERVICE / "workflow", ["_each"])
+        for _, _, _, call in _calls(SERVICE / "workflow" / "expiry", ["_each"])
         if getattr(call.func, "id", "") == "_each"
     )
-    return tuple(call.args[1].attr for call in calls if isinstance(call.args[1], ast.Attribute))
+    return tuple(call.args[1].id for call in calls if isinstance(call.args[1], ast.Name))
 
 
 def _distinct(found: list[tuple[str, Path, ast.Call]]) -> tuple[Site, ...]:

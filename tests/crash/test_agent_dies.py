@@ -15,15 +15,15 @@ pytestmark = STORIES
 EVERY_DAY = {
     ("sqlite", "service.client.Service.redeem", "after"),
     ("sqlite", "commit.firing:FireRun._call", "after"),
-    ("sqlite", "journal.firing:Firing.write", "before"),
+    ("sqlite", "journal.effect_log:Firing.write", "before"),
 }
 ON_POSTGRESQL = (
     "service.client.Service.submit",
     "service.client.Service.redeem",
     "service.client.Service.report",
     "commit.firing:FireRun._call",
-    "journal.firing:Firing.begin",
-    "journal.firing:Firing.write",
+    "journal.effect_log:Firing.begin",
+    "journal.effect_log:Firing.write",
 )
 """The SDK does not know which database the service has; a few are tried on the other one as well."""
 REACHED = {

@@ -20,51 +20,55 @@ def _passed(by_chapter: Mapping[Chapter, str]) -> dict[str, Chapter]:
 WHERE: dict[str, Chapter] = _passed(
     {
         chapters.fires: """
-            app:release audit.sequencer: jobs.marking:EpochMark._write> tokens.epoch:
-            workflow.releases.renew: workflow.releases.report: workflow.releases.submit_and_redeem:
-            workflow.due.sweep:_forget
+            app:release_lease audit.sequencer: jobs.epoch_mark:EpochMarkWriter._write> tokens.epoch:
+            workflow.releases.renew: workflow.releases.report: workflow.releases.submit:
+            workflow.expiry.sweep:_delete_expired
         """,
         visitors.brings_a_key: "channels.http.agent_keys:",
-        operators.operated_alone: "channels.operator.socket:VERBS[",
-        operators.operated: "channels.operator.socket:verb[",
+        operators.operated_alone: "channels.admin.socket:COMMANDS[",
+        operators.operated: "channels.admin.socket:verb[",
         visitors.sets_up: """
-            channels.operator.socket:open_database>migrate cli:_make_key>create_secret
-            jobs.marking:first_epoch jobs.marking:settle_epoch>write_mark#1 tokens.files: tokens.keys:
+            channels.admin.socket:open_database>migrate cli:_make_key>create_secret
+            jobs.epoch_mark:ensure_epoch jobs.epoch_mark:reconcile_epoch>write_mark#1
+            tokens.secret_files: tokens.keys:
         """,
         holders.steps_up: """
-            channels.web.passkeys: workflow.passkeys.managing: workflow.passkeys.stepping_up:
+            channels.web.passkeys: workflow.passkeys.manage: workflow.passkeys.step_up:
         """,
-        visitors.signs_in: "channels.web.signing_in:_open identity.sessions:_end_all",
+        visitors.signs_in: "channels.web.sign_in:_open identity.sessions:_end_all",
         chapters.asks: """
-            channels.web.signing_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
+            channels.web.sign_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
             workflow.releases.redeem: workflow.releases.release: workflow.reviews.vote:
         """,
-        chapters.starts_over: "jobs.marking:settle_epoch>write_mark#2",
-        chapters.edits: "workflow.edits.accept: workflow.edits.decline: workflow.edits.propose:",
+        chapters.starts_over: "jobs.epoch_mark:reconcile_epoch>write_mark#2",
+        chapters.edits: "workflow.edits.proposals:",
         chapters.activates: "workflow.effects.activate:",
         chapters.talks: """
-            workflow.reviews.answer: workflow.reviews.comment: workflow.reviews.impossible:_move#2
-            workflow.due.sweep:_move[TO_ESCALATE] workflow.due.sweep:_move[TO_REMIND]
+            workflow.reviews.comment: workflow.reviews.unsatisfiable:_move#2
+            workflow.expiry.sweep:_move[TO_ESCALATE] workflow.expiry.sweep:_move[TO_REMIND]
         """,
         chapters.takes_back: "workflow.releases.compensate:",
-        chapters.settles: "workflow.reviews.impossible:_move#1 workflow.tasks.settle:",
-        chapters.shadows: "workflow.trials.shadow:",
-        visitors.stops: "workflow.oversight.stopping:",
-        chapters.tears: "workflow.due.sweep:_move[LAPSED] workflow.due.sweep:_move[TORN]",
+        chapters.settles: "workflow.reviews.unsatisfiable:_move#1 workflow.tasks.settle:",
+        chapters.shadows: "workflow.shadow.comparison:",
+        visitors.stops: "workflow.revocation.stops_by_people:",
+        chapters.tears: """
+            workflow.expiry.sweep:_move[EXPIRED_COMPENSATIONS] workflow.expiry.sweep:_move[UNCOMPENSATED]
+        """,
         chapters.expires: """
-            workflow.due.sweep:_move[UNANSWERED] workflow.due.sweep:_move[UNREPORTED]
-            workflow.due.sweep:_move[UNUSED]
+            workflow.expiry.sweep:_move[UNANSWERED] workflow.expiry.sweep:_move[UNREPORTED]
+            workflow.expiry.sweep:_move[UNUSED]
         """,
         visitors.tells: "workflow.webhooks:",
         chapters.errs: "workflow.effects.withdraw:",
         pressers.asks_in_slack: """
-            workflow.slack.acting:_remember workflow.slack.owing:note_in channels.slack.following:
-            channels.slack.sending:_note channels.slack.sending:_take channels.slack.sending:acquire
-            channels.slack.sending:change
+            workflow.slack.interactions:_remember workflow.slack.enqueue:record_delivery
+            channels.slack.projection: channels.slack.send_queue:_record_result
+            channels.slack.send_queue:_claim_message channels.slack.send_queue:acquire_lease
+            channels.slack.send_queue:update_rows
         """,
         pressers.is_let_in_no_more: """
-            channels.slack.sending:release channels.slack.sending:_slack_failed
-            channels.slack.sending:_answered
+            channels.slack.send_queue:release_lease channels.slack.send_queue:_record_slack_failure
+            channels.slack.send_queue:_record_auth_test
         """,
     }
 )
@@ -78,27 +82,27 @@ _FROM_GIT = (
 )
 _BY_SLACK = "one unit that touches no effect and sends nothing; whoever saw no answer looks at the page and repeats it"
 NEVER = {
-    "workflow.effects.evaluate:_note": "no story asks about a live effect: one unit, before its answer",
-    "channels.operator.dev.serving:enrol": _DEV,
-    "channels.operator.dev.session:mint_link": _DEV,
-    "channels.operator.backup:_restore>write_mark#1": _RESTORED,
-    "channels.operator.backup:_restore>write_mark#2": _RESTORED,
-    "channels.operator.backup:doubt_transaction": _RESTORED,
-    "channels.operator.backup:go_on_above": _RESTORED,
-    "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
-    "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
-    "workflow.slack.linking:_invite": _BY_SLACK,
-    "workflow.slack.linking:_link": _BY_SLACK,
-    "workflow.slack.linking:unlink_in": _BY_SLACK,
-    "workflow.slack.linking:_set_direct": _BY_SLACK,
-    "workflow.looking:put_in_force": _FROM_GIT,
-    "workflow.looking:note_refused": _FROM_GIT,
+    "workflow.effects.evaluation_requests:_audit": "no story asks about a live effect: one unit, before its answer",
+    "channels.admin.dev.server:enrol": _DEV,
+    "channels.admin.dev.session:create_link": _DEV,
+    "channels.admin.backup:_restore>write_mark#1": _RESTORED,
+    "channels.admin.backup:_restore>write_mark#2": _RESTORED,
+    "channels.admin.backup:mark_transaction_unknown": _RESTORED,
+    "channels.admin.backup:begin_restored_epoch": _RESTORED,
+    "jobs.health_monitor:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "channels.http.backchannel_logout:apply_logout": "sent by an identity provider only; one unit, and it is retried",
+    "workflow.slack.account_links:_invite": _BY_SLACK,
+    "workflow.slack.account_links:_link": _BY_SLACK,
+    "workflow.slack.account_links:unlink_in": _BY_SLACK,
+    "workflow.slack.account_links:_set_direct": _BY_SLACK,
+    "workflow.active_commit:_activate": _FROM_GIT,
+    "workflow.active_commit:_record_refusal": _FROM_GIT,
     "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",
 }
 """Points that no chapter reaches, each with its reason."""
 
 SQLITE_ONLY = {
-    "channels.operator.socket:verb[": "a database server has no socket: verbs are always run alone there"
+    "channels.admin.socket:verb[": "a database server has no socket: verbs are always run alone there"
 }
 
 
@@ -113,23 +117,23 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     {
         chapters.edits: """
             service.client.Service.accept_proposal service.client.Service.decline_proposal
-            journal.meta:TakenEdits.keep journal.meta:TakenEdits.note
+            journal.meta:AcceptedEdits.keep journal.meta:AcceptedEdits.note
             journal.transactions:Transactions.adopt
         """,
-        chapters.talks: "commit.review:_ask service.client.Service.answer",
+        chapters.talks: "commit.review:_call_on_question service.client.Service.answer",
         chapters.takes_back: """
-            service.client.Service.compensate journal.firing:Firing.begin_compensation
-            journal.firing:Firing.compensation_redeemed journal.firing:Firing.settle_compensated
+            service.client.Service.compensate journal.effects:EffectLog.begin_compensation
+            journal.effects:EffectLog.compensation_redeemed journal.effects:EffectLog.settle_compensated
             journal.transactions:Transactions.explain journal.transactions:Transactions.note
         """,
         chapters.fires: """
             service.client.Service.jwks service.client.Service.manifest service.client.Service.renew
-            service.client.Service.report service.client.Service.submit commit.firing:FireRun._call
-            journal.firing:Firing.begin journal.firing:Firing.redeemed journal.firing:Firing.write
-            journal.meta:Epochs.meet journal.meta:Receipts.keep service.client.Service.epoch
-            transactions.step:Step._end transactions.step:Step.open journal.meta:KeptManifests.keep
-            journal.leases:Leases.acquire journal.leases:Leases.release journal.outbox:Outbox.reported
-            journal.verifying:damage_of journal.transactions:Transactions.begin_staging
+            service.client.Service.report service.client.Service.submit commit.executor:EffectExecutor._call
+            journal.effects:EffectLog.begin journal.effects:EffectLog.redeemed journal.effects:EffectLog.write
+            journal.meta:Epochs.observe journal.meta:Receipts.keep service.client.Service.epoch
+            transactions.step:Step._end transactions.step:Step.open journal.meta:StoredManifests.keep
+            journal.leases:Leases.acquire journal.leases:Leases.release journal.meta:Outbox.reported
+            journal.verification:find_damage journal.transactions:Transactions.begin_staging
             journal.transactions:Transactions.end journal.transactions:Transactions.freeze
             journal.transactions:Transactions.open journal.transactions:Transactions.stage
         """,
@@ -141,8 +145,8 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             service.client.Service.withdraw journal.transactions:Transactions.abort
             journal.transactions:Transactions.abort_all
         """,
-        chapters.finds_out: "commit.probing:_asked",
-        chapters.settles: "journal.firing:Firing.learn",
+        chapters.finds_out: "commit.probes:_call_probe",
+        chapters.settles: "journal.effects:EffectLog.learn",
         chapters.works_live: """
             journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare
             live.work.LiveWork.run live.work.LiveWork.undo
@@ -150,9 +154,9 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     }
 )
 AGENT_NEVER = {
-    "journal.meta:Epochs.tell": "only after a restore of the service's database; what it tells is told again",
+    "journal.meta:Epochs.mark_reported": "only after a restore of the service's database; what it tells is told again",
     "journal.meta:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
-    "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
+    "journal.meta:Outbox.requeue": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
         [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_calls.py",
@@ -163,37 +167,37 @@ AGENT_NEVER = {
     **dict.fromkeys(
         [
             *(f"journal.transactions:Transactions.relist#{n}" for n in (1, 2)),
-            "transactions.listing:Listing._begin_again",
+            "transactions.call_list:CallList._begin_again",
         ],
         "no story nests; what was never frozen is forgotten",
     ),
-    "journal.meta:SentRequests.keep": (
+    "journal.meta:RequestLog.keep": (
         "no story calls a REST service; what a later try finds of one that was cut off is in "
         "tests/unit/sdk/tools/test_sending_again.py"
     ),
     "journal.transactions:Transactions.close": (
         "a person's word, in one commit: before it the transaction is unsettled as it was, after it `closed`"
     ),
-    "journal.rerunning:Reruns.take_in": (
+    "journal.transactions:Transactions.adopt_rerun": (
         "no story does live work in its rerun alone; one that is cut off there is in "
         "tests/unit/sdk/recovery/test_rerun_live_work.py"
     ),
     "journal.transactions:Transactions.note_returned": (
         "no story does live work in its rerun; what is lost of it is an answer that a replay says it cannot compare"
     ),
-    "journal.transactions:Transactions.undone_alone": (
+    "journal.transactions:Transactions.mark_undone": (
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),
     **dict.fromkeys(
-        ["journal.rerunning:Stops.stop", "journal.rerunning:Stops.go_on"],
+        ["journal.transactions:Transactions.stop", "journal.transactions:Transactions.continue_stopped"],
         "no story is interrupted; a worker that dies over one that was is in tests/unit/sdk/recovery/test_stopped.py",
     ),
     **dict.fromkeys(
-        ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
+        ["journal.leases:ResourceLocks.take", "journal.leases:ResourceLocks.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
     ),
     "service.client.Service.transactions": "a list to look at: it records nothing on either side",
     "service.client.Service.evaluate": "a dry run: it records nothing on either side",
-    "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
+    "journal.meta:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
 }
 """Points of the SDK that no story reaches, each with its reason."""

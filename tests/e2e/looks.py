@@ -52,7 +52,7 @@ async def _stale(page: Page) -> None:
 
 async def _to_the_passkey(page: Page) -> None:
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Go on to your passkey").click()
+    await page.get_by_role("button", name="Continue with your passkey").click()
     await page.locator("#ceremony").wait_for()
 
 
@@ -72,7 +72,7 @@ async def _stale_batch(page: Page) -> None:
         await box.evaluate("node => { node.value = node.value.replace(/[0-9a-f]{64}/, '0'.repeat(64)) }")
         await box.check()
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each ticked effect").click()
+    await page.get_by_role("button", name="Countersign each selected effect").click()
     await page.get_by_role("heading", name="votes counted").wait_for()
 
 

@@ -59,7 +59,7 @@ def ready(town: tuple[Listening, Afternoon]) -> None:
     service.do(lambda _: story.get_ready_to_be_looked_at())
 
 
-def test_every_route_of_a_page_is_looked_at_or_named_as_none(town: tuple[Listening, Afternoon]) -> None:
+def test_every_page_route_is_visited_or_listed_as_none(town: tuple[Listening, Afternoon]) -> None:
     routes = routes_of(town[0].world.app)
     assert {("GET", "/"), ("POST", "/stop"), ("GET", "/tasks/{task_id}")} <= routes
     looked = {(look.ask, look.route) for look in LOOKS}

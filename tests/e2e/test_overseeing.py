@@ -1,4 +1,4 @@
-"""Talking on a review, settling a task, the stop and break-glass in a real browser, with and without scripts."""
+"""Comments, tasks, stops and break-glass in a real browser, with and without scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
     page, path = await site.visitor(js=js), await site.refund(f"talk-{js}")
     await page.goto(path)
     for words, button in (("Look at <b>this</b>\nand that", "Comment"), ("Which invoice?", "Ask the agent")):
-        await page.get_by_label("Say something, or ask the agent").fill(words)
+        await page.get_by_label("Comment, or ask the agent").fill(words)
         await page.get_by_role("button", name=button).click()
         await expect(page.locator(".thread .words").filter(has_text=words.split("\n")[0])).to_be_visible()
     kinds = {(one["text"], one["kind"]) for one in (await site.told(path))["comments"]}
@@ -49,7 +49,7 @@ async def test_from_the_queue_to_a_settled_task(site: Site, heard: list[str]) ->
     await expect(page).to_have_title(re.compile(r"^\(\d+\) Tasks · Countersign"))
     await page.locator(f'a[href="{path}"]').click()
     await page.get_by_text("It did not happen…").click()
-    await expect(page.get_by_text("Nothing of its transaction stands")).to_be_visible()
+    await expect(page.get_by_text("No effect of its transaction remains")).to_be_visible()
     await page.get_by_label("How do you know?").locator("visible=true").fill("the bank has no such refund")
     await page.get_by_role("button", name="Settle: it did not happen").click()
     await expect(page.get_by_role("heading", name="It did not happen, says Maya Okafor")).to_be_visible()
@@ -69,14 +69,14 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     assert (await site.told(path))["task"]["settlement"]["answer"] == "fired"
 
 
-async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: Site) -> None:
+async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(site: Site) -> None:
     page, path = await site.visitor(), await doubt(site, "somebody-else")
     await page.goto(path)
     await expect(page.locator("#feed")).to_be_attached()
     await page.wait_for_timeout(300)  # until the stream is open
     task = await site.told(path)
     await site.do(lambda story: story.people["ingrid"].visitor.settle(task, "fired", reason="seen it"))
-    await expect(page.get_by_role("link", name="Settled while you read, show it")).to_be_visible()
+    await expect(page.get_by_role("link", name="It was settled, show it")).to_be_visible()
     await expect(page.locator("#fired > summary")).to_be_visible()
     await page.locator("#not_fired > summary").click()
     await page.locator("#why-not_fired").fill("no")

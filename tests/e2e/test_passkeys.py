@@ -89,12 +89,12 @@ async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
 
     await page.goto(review)
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Go on to your passkey").click()
+    await page.get_by_role("button", name="Continue with your passkey").click()
     await expect(page.get_by_role("heading", name="Confirm with your passkey")).to_be_visible()
 
     await cdp.send("WebAuthn.setUserVerified", {"authenticatorId": authenticator, "isUserVerified": False})
     await page.get_by_role("button", name="Use my passkey").click()
-    await expect(page.locator("#told")).to_contain_text("Nothing was confirmed")
+    await expect(page.locator("#status")).to_contain_text("Nothing was confirmed")
     assert await asyncio.to_thread(deployment.do, _assertions) == []
 
     await cdp.send("WebAuthn.setUserVerified", {"authenticatorId": authenticator, "isUserVerified": True})

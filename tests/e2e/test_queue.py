@@ -1,4 +1,4 @@
-"""The queue in a real browser: a review beside the list, keys, filters, what settles while one looks, a batch."""
+"""The queue in a real browser: a review next to the list, keys, filters, live updates, a batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tests.fakes.afternoon import credit
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
-async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
-    site: Site, heard: list[str]
-) -> None:
+async def test_a_settled_row_keeps_its_position_until_reload(site: Site, heard: list[str]) -> None:
     review = (await site.refund("settles")).removeprefix("/reviews/")
     page = await site.visitor()
     await page.goto("/?order=newest")
@@ -46,7 +44,7 @@ async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
     first, second = (await reviews_of(page))[:2]
     await page.get_by_role("link", name="Side by side").click()
     await arrived(page, f"{site.url}/?tab=open&order=newest&review={first}")
-    await expect(page.locator(".beside-list")).to_be_visible()
+    await expect(page.locator(".pair-list")).to_be_visible()
     await page.keyboard.press("j")  # from the row that is shown to the next
     await expect(page.locator(f'[data-review="{second}"] a')).to_be_focused()
     await page.keyboard.press("d")  # of the row under the focus, not of the review that happens to be shown
@@ -72,7 +70,7 @@ async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> No
 
 
 @pytest.mark.parametrize("js", [True, False])
-async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, js: bool) -> None:
+async def test_a_batch_is_selected_and_reported_line_by_line(site: Site, js: bool) -> None:
     for n in range(4):
         args = credit("cus_1131", "Lucía Ferrer", 600 + n, "parking")
         await site.stage(f"alike-{js}-{n}", "goodwill-desk", "credit", args)
@@ -87,8 +85,8 @@ async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, 
     for place in (0, 2):
         await boxes.nth(place).check()
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign each ticked effect").click()
+    await page.get_by_role("button", name="Countersign each selected effect").click()
     await expect(page.get_by_role("heading", name="2 of 2 votes counted")).to_be_visible()
     assert [len(await site.votes(f"/reviews/{name}")) for name in ticked] == [1, 1]
-    await page.get_by_role("link", name="What is left of this kind").click()
+    await page.get_by_role("link", name="Remaining reviews of this batch").click()
     await expect(boxes).to_have_count(many - 2)

@@ -135,7 +135,7 @@ async def day(
         await page.page.context.close()
 
 
-async def test_a_press_on_approve_fires_the_effect_once_and_the_message_tells_it(day: Workday) -> None:
+async def test_an_approval_fires_the_effect_once_and_the_message_shows_it(day: Workday) -> None:
     paying = day.robot.asks()
     card = await day.card()
     await day.says(card, "Pay 500 to acct-1", '"amount": 500', "0 of 1 approvals by finance")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from countersign.catalogue.loader import entry
+from countersign.catalogue import entry
 from countersign.contract import JSON, ToolManifest, compensation_args
 
 _BY_PATTERN = {

@@ -21,7 +21,7 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.journal.location import JournalLocation
-from countersign.journal.outbox import Outbox
+from countersign.journal.meta import Outbox
 from countersign.journal.spending import BudgetHold
 from countersign.llm.budgets import day_of
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool

@@ -16,7 +16,7 @@ from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_transition
 from policy_service.storage.core import table
-from policy_service.storage.proposals import ProposalRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import (
     AttemptRow,

@@ -20,7 +20,7 @@ from policy_service.queries.context_panel import (
     Precedents,
     RedemptionProof,
 )
-from policy_service.queries.effect_text import ArgRow, Money, Piece
+from policy_service.queries.effects import ArgRow, Money, Piece
 from policy_service.queries.queue import QueueRow
 from policy_service.queries.review_models import (
     CommentLine,
@@ -207,7 +207,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         why_not=None,
         warnings=(),
         superseded_by=None,
-        beside=beside_refund(),
+        panel=beside_refund(),
     )
     memo = (
         "Booking NW-77120: three of four nights without hot water, hotel confirmed by phone on 17 Nov. Guest asks for "
@@ -262,7 +262,7 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         claimed={"reasoning": "Canary is skipped because the new column must exist for all pods first."},
         facts=(FactLine("Change freeze", "none until 27 Nov", "facts/freezes.json", timedelta(minutes=2)),),
         siblings=(),
-        beside=None,
+        panel=None,
     )
     page = with_args(
         page,
@@ -334,7 +334,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
         },
         facts=(FactLine("Audience", "48,210 people", "crm (SQL)", timedelta(seconds=12)),),
         siblings=(),
-        beside=beside_hostile(sender),
+        panel=beside_hostile(sender),
     )
     page = with_args(
         page,
@@ -374,7 +374,7 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         opened_at=asked,
         gates=(replace(refund().gates[0], have=1),),
         siblings=(),
-        beside=replace(beside_refund(), proof=proof),
+        panel=replace(beside_refund(), proof=proof),
         votes=(VoteLine("Maya Okafor", "approve", "Doctor’s note is in the file", voted, True, "dev"),),
         timeline=tuple(
             EventLine(asked + timedelta(seconds=s), kind, text, actor) for s, kind, text, actor in steps

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from countersign import NotDone, Transaction, concurrency, tool
-from countersign.concurrency import GRACE_SECONDS
-from countersign.waiting import AsyncExecutor, SyncExecutor
+from countersign.concurrency import GRACE_SECONDS, AsyncExecutor, SyncExecutor
 from tests.fakes.desk import Desk, failing_tool
 
 

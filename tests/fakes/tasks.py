@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from countersign.contract import TaskAnswer
 from policy_service.queries.review_models import EventLine, Sibling, VoteLine
-from policy_service.queries.tasks import ChoiceView, TaskReadModel
+from policy_service.queries.task_context import Choice
+from policy_service.queries.tasks import TaskReadModel
 from tests.fakes import reviews
 
-NOT_FIRED = "It is recorded as failed; nothing fired. Nothing of its transaction stands."
+NOT_FIRED = "It is recorded as failed; nothing fired. No effect of its transaction remains."
 FIRED = (
-    "It is recorded as fired. The transaction did not go through. take_back is asked for, to take refund_payment "
-    "back, by a release of its own."
+    "It is recorded as fired. The transaction did not complete. take_back is requested to undo refund_payment, "
+    "with its own release."
 )
 
 
@@ -42,12 +44,12 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskReadModel:
         "settlements": (),
         "settlement": None,
         "choices": (
-            ChoiceView("fired", "It fired", FIRED, ("/refund_id",)),
-            ChoiceView("not_fired", "It did not happen", NOT_FIRED),
+            Choice(TaskAnswer.FIRED, "It fired", FIRED, ("/refund_id",)),
+            Choice(TaskAnswer.NOT_FIRED, "It did not happen", NOT_FIRED),
         ),
         "timeline": (
             EventLine(opened - timedelta(minutes=4), "effect_submitted", "Submitted", review.agent),
-            EventLine(opened - timedelta(minutes=2), "effect_redeemed", "Release spent", review.agent),
+            EventLine(opened - timedelta(minutes=2), "effect_redeemed", "Release redeemed", review.agent),
             EventLine(opened, "effect_unknown", "We do not know whether this fired", "service"),
         ),
         "state": "open",

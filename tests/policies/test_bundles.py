@@ -1,6 +1,4 @@
-"""Every bundle we ship: nothing about it looks wrong, it is laid out, its cases hold, and they notice every small slip
-in its rules but those that are explained.
-"""
+"""Every shipped bundle has no findings, is formatted, and passes its cases, which detect all unacknowledged mutants."""
 
 from pathlib import Path
 
@@ -23,13 +21,13 @@ SHORT = next(iter(READY))
 
 @pytest.mark.parametrize("folder", READY.values(), ids=READY)
 @pytest.mark.parametrize("command", [["check", "--strict"], ["fmt", "--check"]], ids=" ".join)
-def test_a_ready_rule_looks_right_and_is_laid_out(folder: Path, command: list[str]) -> None:
+def test_library_bundle_is_clean_and_formatted(folder: Path, command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, str(folder)])
     assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("folder", READY.values(), ids=READY)
-def test_a_ready_rule_says_what_it_needs_and_does_not_catch_and_is_in_the_index(folder: Path) -> None:
+def test_library_bundle_is_documented_and_indexed(folder: Path) -> None:
     readme, index = (folder / "README.md").read_text(), (POLICIES / "library/README.md").read_text()
     assert readme.startswith("# ")
     said = ("**It needs**", "**Change before use:**", "**It does not catch**")
@@ -38,8 +36,8 @@ def test_a_ready_rule_says_what_it_needs_and_does_not_catch_and_is_in_the_index(
 
 
 @pytest.mark.parametrize("folder", BUNDLES.values(), ids=BUNDLES)
-def test_every_case_holds_and_every_condition_goes_both_ways(folder: Path) -> None:
-    """Without any of the databases that the bundle would ask."""
+def test_all_cases_hold_and_cover_every_condition(folder: Path) -> None:
+    """Without the databases that the bundle would query."""
     bundle = load_bundle(folder)
     prepared = prepare_cases(bundle, read_cases(bundle.source.files))
     asked = [case.ask(bundle.rules) for case in prepared]
@@ -49,7 +47,7 @@ def test_every_case_holds_and_every_condition_goes_both_ways(folder: Path) -> No
     assert {row.policy: row.gap for row in rows if row.gap} == {}
 
 
-def test_the_command_says_that_the_cases_hold() -> None:
+def test_command_reports_passing_cases() -> None:
     result = CliRunner().invoke(app, ["test", str(BUNDLES[SHORT])])
     assert result.exit_code == 0, result.output
     assert ", 0 do not" in result.output
@@ -59,7 +57,7 @@ LONG = [pytest.param(one, id=name, marks=pytest.mark.long) for name, one in BUND
 
 
 @pytest.mark.parametrize("folder", [pytest.param(BUNDLES[SHORT], id=SHORT), *LONG])
-def test_no_mutant_survives_but_those_that_are_explained(folder: Path) -> None:
+def test_only_acknowledged_mutants_survive(folder: Path) -> None:
     result = CliRunner().invoke(app, ["test", "--mutate", str(folder)])
     assert result.exit_code == 0, result.output
     assert ", 0 survive" in result.output

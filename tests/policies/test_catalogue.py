@@ -1,4 +1,4 @@
-"""The whole catalogue as one bundle, under the policies that beginners have: it loads, decides, and is taken back."""
+"""The whole catalogue as one bundle with the starter policies: it loads, decides, and compensates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign.catalogue.loader import Entry, catalogue
+from countersign.catalogue import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
 from countersign.manifests.drafts import manifest_json
 from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
@@ -19,8 +19,8 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.effect_text import effect_sentence
-from policy_service.workflow.effects.effect_rows import new_effect_row
+from policy_service.queries.effects import effect_sentence
+from policy_service.workflow.effects.digests import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
@@ -56,7 +56,7 @@ def starter(starter_folder: Path) -> Bundle:
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """What `policy-service dev` writes beside a script, with the same."""
+    """What `policy-service dev` writes next to a script, with the same manifests."""
     folder = _with_the_catalogue(tmp_path_factory.mktemp("dev"))
     (folder / "starter.cedar").write_bytes((DEV_TEMPLATES / "starter.cedar").read_bytes())
     groups = (DEV_TEMPLATES / "groups.template").read_text()
@@ -71,13 +71,13 @@ def decided(bundle: Bundle, tool: str, args: dict[str, JSON], *roles: str) -> De
 
 
 @pytest.mark.parametrize("command", [["check", "--strict"], ["test"]], ids=" ".join)
-def test_nothing_is_said_against_the_whole_catalogue(starter_folder: Path, command: list[str]) -> None:
+def test_catalogue_has_no_findings(starter_folder: Path, command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, str(starter_folder)])
     assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_starter_policies_ask_people_and_see_all_of_it(starter: Bundle, dev: Bundle, name: str) -> None:
+def test_starter_policies_ask_people_and_see_all_fields(starter: Bundle, dev: Bundle, name: str) -> None:
     args = sample(EVERY[name].manifest)
     ours, theirs = decided(starter, name, args, "agent"), decided(dev, name, args)
     assert [(one.outcome, [gate.policy_id for gate in one.gates], one.unseen) for one in (ours, theirs)] == [
@@ -87,7 +87,7 @@ def test_the_starter_policies_ask_people_and_see_all_of_it(starter: Bundle, dev:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_other_arguments_than_its_own_are_denied(starter: Bundle, name: str) -> None:
+def test_invalid_arguments_are_denied(starter: Bundle, name: str) -> None:
     args = sample(EVERY[name].manifest)
     first = next(iter(args))
     for wrong in (args | {"more": 1}, {key: value for key, value in args.items() if key != first}):
@@ -95,7 +95,7 @@ def test_other_arguments_than_its_own_are_denied(starter: Bundle, name: str) -> 
         assert (said.outcome, [one.code for one in said.reasons]) == (Verdict.DENY, ["invalid_args"])
 
 
-def test_a_rule_may_weigh_what_a_manifest_names(starter_folder: Path, tmp_path: Path) -> None:
+def test_rule_may_read_every_field_of_a_manifest(starter_folder: Path, tmp_path: Path) -> None:
     folder = _with_the_catalogue(tmp_path / "policies")
     files = "rules.cedar groups.toml facts.toml facts/customers.json tools/send_message.json"
     for file in (*files.split(), "tools/read_history.json"):
@@ -109,7 +109,7 @@ def test_a_rule_may_weigh_what_a_manifest_names(starter_folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", COMPENSATED)
-def test_its_compensation_gets_arguments_that_fit_it(starter: Bundle, name: str) -> None:
+def test_compensation_arguments_are_valid(starter: Bundle, name: str) -> None:
     manifest = EVERY[name].manifest
     assert manifest.compensation is not None
     args = taken_back(manifest, sample(manifest))
@@ -120,7 +120,7 @@ def test_its_compensation_gets_arguments_that_fit_it(starter: Bundle, name: str)
 @pytest.mark.parametrize(
     "name", sorted(name for name, one in COMPENSATED.items() if one.compensated_by == name)
 )
-def test_what_takes_itself_back_comes_back_to_where_it_began(name: str) -> None:
+def test_self_inverse_compensation_restores_the_start(name: str) -> None:
     manifest = EVERY[name].manifest
     args = sample(manifest)
     back = taken_back(manifest, args)
@@ -129,19 +129,19 @@ def test_what_takes_itself_back_comes_back_to_where_it_began(name: str) -> None:
 
 
 @pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
-def test_people_read_a_whole_sentence_and_no_secret(starter: Bundle, one: Entry) -> None:
+def test_sentence_is_complete_and_contains_no_secret(starter: Bundle, one: Entry) -> None:
     manifest, args = one.manifest, sample(one.manifest)
     effect = Effect.stage(
         agent="robot", txn="0" * 64, call_key="1" * 64, seq=1, tool=one.tool, tool_digest=manifest.digest,
         resource=manifest.resource_of(args), args=args,
     )  # fmt: skip
-    told = "".join(piece.text for piece in effect_sentence(starter, new_effect_row(starter, effect, 1)))
+    text = "".join(piece.text for piece in effect_sentence(starter, new_effect_row(starter, effect, 1)))
     named = [part.pointer for part in manifest.sentence_parts if part.pointer is not None]
     for pointer in named:
         value = resolve_pointer(args, pointer)
         values = value if isinstance(value, list) else [value]
         amounts = {money.amount for money in manifest.money}
-        assert all(str(each) in told for each in values) or pointer in amounts, told
-    assert "{" not in told
-    assert all(str(resolve_pointer(args, hidden)) not in told for hidden in manifest.secret)
+        assert all(str(each) in text for each in values) or pointer in amounts, text
+    assert "{" not in text
+    assert all(str(resolve_pointer(args, hidden)) not in text for hidden in manifest.secret)
     assert canonicalize(args) == new_effect_row(starter, effect, 1).args

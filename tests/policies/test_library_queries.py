@@ -1,4 +1,4 @@
-"""The queries of the ready rules, asked of small databases: what they count is what their rules take it for."""
+"""The queries of the library bundles on small databases return what their rules expect."""
 
 import sqlite3
 from contextlib import closing
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Asked:
-    """One ready rule beside a database of its own."""
+    """One library bundle with a database of its own."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._file = folder / "facts.sqlite3"
@@ -52,12 +52,12 @@ INSERT INTO payments VALUES ('settled', '2025-07-01T00:00:00Z'), ('settled', NUL
 """
 
 
-PAYEES = {"settled": True, "waiting": False, "never": False, "nobody": None, "no account": None}
+PAYEES = {"settled": True, "waiting": False, "never": False, "unknown": None, "no account": None}
 
 
 @pytest.mark.parametrize(("payee", "paid"), PAYEES.items())
-async def test_a_settled_payment_makes_a_payee_known(asked: Asked, payee: str, paid: bool | None) -> None:
-    """Without a row or an account they are not known at all."""
+async def test_settled_payment_makes_a_payee_known(asked: Asked, payee: str, paid: bool | None) -> None:
+    """Without a row or an account the payee is unknown."""
     pay = {"payee": payee, "amount_cents": 1, "reference": ""}
     facts = await asked.facts("first-recipient", "LEDGER_URL", LEDGER, "pay", **pay)
     assert (facts.failed is None) is (paid is not None)
@@ -89,14 +89,14 @@ HOURS = [
 
 
 @pytest.mark.parametrize(("now", "is_open"), HOURS)
-async def test_the_office_is_open_as_the_calendar_says(asked: Asked, now: str, is_open: bool) -> None:
+async def test_office_hours_follow_the_calendar(asked: Asked, now: str, is_open: bool) -> None:
     deploy = ("office-hours", "CALENDAR_URL", CALENDAR, "deploy", datetime.fromisoformat(now))
     facts = await asked.facts(*deploy, service="billing", version="v1")
     assert (facts.failed, facts.agent["office_open"]) == (None, is_open)
 
 
 @pytest.mark.parametrize("ids", [["a"], ["a", "a", "b"], [str(number) for number in range(1001)]])
-async def test_a_list_is_counted_with_repeats(asked: Asked, ids: list[str]) -> None:
+async def test_list_is_counted_with_repeats(asked: Asked, ids: list[str]) -> None:
     facts = await asked.facts("bulk", "COUNT_URL", "", "delete_records", table="drafts", ids=ids)
     assert (facts.failed, facts.resource["listed"]) == (None, len(ids))
 
@@ -113,9 +113,9 @@ TEXTS = [("m1", "prefers tea", 42), ("m1", "Überprüfung 💡", 42), ("m2", "x"
 
 
 @pytest.mark.parametrize(("memory", "text", "stored"), TEXTS)
-async def test_a_text_and_its_memory_are_measured(asked: Asked, memory: str, text: str, stored: int) -> None:
+async def test_text_and_memory_are_measured(asked: Asked, memory: str, text: str, stored: int) -> None:
     said = {"memory": memory, "text": text, "bytes": 1}
     facts = await asked.facts("memory", "MEMORY_URL", MEMORIES, "remember", **said)
     assert facts.failed is None
-    told = {"text_bytes": len(text.encode()), "stored_bytes": stored, "shared": memory == "m2"}
-    assert facts.resource == told
+    expected = {"text_bytes": len(text.encode()), "stored_bytes": stored, "shared": memory == "m2"}
+    assert facts.resource == expected

@@ -1,4 +1,4 @@
-"""docs/how-to/test-policies.md is true: its examples run on the shipped bundle."""
+"""docs/how-to/test-policies.md is correct: its examples run on the shipped bundle."""
 
 import re
 import shutil
@@ -17,16 +17,16 @@ PAGE = (ROOT / "docs/how-to/test-policies.md").read_text()
 EXAMPLE, ABOUT_PEOPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_its_example_holds(tmp_path: Path) -> None:
+def test_example_holds(tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     shutil.copytree(ROOT / "policies", folder, ignore=shutil.ignore_patterns("examples", "library", "cases"))
     (folder / "cases").mkdir()
     (folder / "cases/page.yaml").write_text(EXAMPLE)
     result = CliRunner().invoke(app, ["test", str(folder)])
-    assert (result.exit_code, result.stdout) == (0, "12 cases hold, 0 do not\n"), result.output
+    assert (result.exit_code, result.stdout) == (0, "12 cases pass, 0 fail\n"), result.output
 
 
-def test_its_cases_about_people_are_read() -> None:
+def test_cases_about_people_are_read() -> None:
     assert [case.it for case in read_cases({"cases/a.yaml": ABOUT_PEOPLE.encode()})] == [
         "finance may",
         "a development sign-in may not settle",
@@ -34,7 +34,7 @@ def test_its_cases_about_people_are_read() -> None:
     ]
 
 
-def test_its_explanation_is_that_of_the_shipped_bundle() -> None:
+def test_explanation_matches_the_shipped_bundle() -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     shipped = tomllib.loads((ROOT / "policies/cases/mutants.toml").read_text())
     names = [{key: entry[key] for key in ("policy", "mutant")} for entry in shipped["survives"]]
@@ -42,12 +42,12 @@ def test_its_explanation_is_that_of_the_shipped_bundle() -> None:
     assert {key: entry[key] for key in ("policy", "mutant")} in names
 
 
-def test_every_key_a_case_may_have_is_on_the_page() -> None:
+def test_every_case_key_is_documented() -> None:
     source = Path(parser.__file__).read_text()
     keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', source))
     assert len(keys) > 20
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", PAGE)] == []
 
 
-def test_a_key_that_is_not_read_is_refused() -> None:
+def test_unknown_key_is_refused() -> None:
     assert problems(one_case("it: a\nexpect: release\nsurprise: 1"))

@@ -1,6 +1,4 @@
-"""The shipped bundle: its cases hold, each policy and each number in it is held by a case, and its page is
-true.
-"""
+"""The shipped bundle: its cases pass and cover each policy and each number, and its README is correct."""
 
 import re
 import shutil
@@ -20,23 +18,23 @@ CASES = {prepared.case.it: prepared for prepared in prepare_cases(BUNDLE, read_c
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The bundle in a folder of its own, to be changed."""
+    """A copy of the bundle that tests may change."""
     folder = tmp_path / "bundle"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("examples", "library"))
     return folder
 
 
-def test_it_loads_without_a_warning() -> None:
+def test_loads_without_warnings() -> None:
     assert BUNDLE.warnings == ()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_case_holds(case: PreparedCase) -> None:
+def test_case_holds(case: PreparedCase) -> None:
     assert case.ask(BUNDLE.rules).differences == ()
 
 
 def notices(folder: Path) -> list[str]:
-    """The cases that no longer hold in this folder; a folder that does not load is noticed by all."""
+    """The cases that fail in this folder; all of them if it does not load."""
     try:
         bundle = load_bundle(folder)
     except BundleError:
@@ -46,7 +44,7 @@ def notices(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("policy_id", sorted(BUNDLE.policies))
-def test_some_case_notices_when_the_policy_is_dropped(copy: Path, policy_id: str) -> None:
+def test_dropping_a_policy_is_detected(copy: Path, policy_id: str) -> None:
     file = copy / BUNDLE.policies[policy_id].file
     file.write_text(file.read_text().replace(BUNDLE.policies[policy_id].text, ""))
     assert policy_id not in load_bundle(copy).policies
@@ -61,7 +59,7 @@ EDITS = {
                                   'forbid (principal, action == Action::"refund"'),
     "a quorum of deletion lost": ('@quorum("2")\n@valid_for', "@valid_for"),
     "a release that is good for longer": ('@valid_for("30m")\n', ""),
-    "a reason nobody gives": ("@reason\n", ""),
+    "a reason without a reader": ("@reason\n", ""),
     "another group": ('@approval("support-lead")', '@approval("cfo")'),
     "a role left out": ('principal in Role::"support-agent", action == Action::"refund"',
                         'principal, action == Action::"refund"'),
@@ -73,7 +71,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
-def test_some_case_notices_a_slip_of_the_pen(copy: Path, before: str, after: str) -> None:
+def test_mutant_is_detected(copy: Path, before: str, after: str) -> None:
     file = copy / "support.cedar"
     text = file.read_text()
     assert before in text
@@ -81,7 +79,7 @@ def test_some_case_notices_a_slip_of_the_pen(copy: Path, before: str, after: str
     assert notices(copy)
 
 
-def test_the_page_for_authors_speaks_of_what_is_there() -> None:
+def test_readme_names_existing_things() -> None:
     page = (FOLDER / "README.md").read_text()
     for name in re.findall(r"`([a-z]+/)`|`([a-z_]+\.toml|[a-z]+\.cedar)`", page):
         path = FOLDER / (name[0] or name[1])
@@ -90,7 +88,7 @@ def test_the_page_for_authors_speaks_of_what_is_there() -> None:
     assert blocks
 
 
-def test_the_pages_examples_load(copy: Path) -> None:
+def test_readme_examples_load(copy: Path) -> None:
     page = (FOLDER / "README.md").read_text()
     (meters,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (copy / "meters.toml").write_text(meters)

@@ -1,9 +1,9 @@
-"""Cedar's own corpus through our engine room: allow releases, deny denies, an error denies.
+"""Cedar's corpus through our engine: allow releases, deny denies, an error denies.
 
 The corpus is cedar-policy/cedar-integration-tests @ f161e9f (Apache-2.0), `corpus-tests.tar.gz`: 7,809 policy sets of
-eight requests each, answered with the decision, the reasons and the number of errors that Cedar's authors recorded. The
-tests take 60 sets; `make vectors` takes them all. Counted apart: what a bundle's admission and lint would refuse of
-it, and why; it is stricter than Cedar on purpose.
+eight requests each, with the decision, the reasons and the number of errors that Cedar's authors recorded. The tests
+take 60 sets; `make vectors` takes all. Policies that a bundle's stricter checks refuse are counted separately, with
+the reason.
 """
 
 import json
@@ -21,8 +21,8 @@ from countersign.contract import AdmissionError, Verdict, load
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
 from policy_service.pap.scan import scan
-from policy_service.pdp.cedar import CedarRequest, build_entities, evaluate_policies
 from policy_service.pdp.engine import RulesOutcome, combine_outcome
+from policy_service.pdp.rules import CedarRequest, build_entities, evaluate_policies
 from tests.counterparts import require
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ WAY: Final = (
 
 @pytest.fixture(scope="module")
 def corpus() -> Iterator[dict[str, str]]:
-    """The sampled files by name: every n-th policy set, so that no corner of the corpus is left out."""
+    """The sampled files by name: every n-th policy set."""
     folder = Path(os.environ.get("COUNTERSIGN_VECTORS") or ROOT / "../shared/data/vectors")
     archive = folder / "cedar/corpus-tests.tar.gz"
     require("Cedar's corpus", archive.is_file(), WAY)
@@ -125,7 +125,7 @@ OF_THE_WHOLE: Final = {
 
 
 @pytest.mark.timeout(1800 if WHOLE else 300)
-def test_what_a_bundle_refuses_of_the_corpus_is_refused_for_a_reason_we_know(corpus: dict[str, str]) -> None:
+def test_corpus_policies_are_refused_for_known_reasons(corpus: dict[str, str]) -> None:
     counted: Counter[str] = Counter()
     for name, text in corpus.items():
         if name.endswith(".cedar"):
@@ -147,7 +147,7 @@ def test_what_a_bundle_refuses_of_the_corpus_is_refused_for_a_reason_we_know(cor
 
 
 def _refusals(text: str) -> set[str]:
-    """The reasons for which a bundle does not take this policy."""
+    """The reasons for which a bundle refuses this policy."""
     _, problems = read_policies({"corpus.cedar": text.encode()}, frozenset())
     return {_reason(problem.message) for problem in problems}
 
@@ -159,7 +159,7 @@ def _reason(message: str) -> str:
 
 
 def _admission(context: Any) -> str:
-    """Whether args could hold this context; typed values of Cedar's are an agent's to send nowhere."""
+    """Whether args can hold this context; an agent cannot send Cedar's typed values."""
     try:
         load(json.dumps(context).encode())
     except AdmissionError as error:
@@ -167,7 +167,7 @@ def _admission(context: Any) -> str:
     return "context: taken"
 
 
-def test_our_cut_of_the_text_is_the_parsers(corpus: dict[str, str]) -> None:
+def test_statements_are_those_of_the_parser(corpus: dict[str, str]) -> None:
     for name, text in corpus.items():
         if not name.endswith(".cedar"):
             continue

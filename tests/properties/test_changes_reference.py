@@ -1,6 +1,4 @@
-"""Trying the literals against trying everything: over a small closed world, brute force finds no widening that the
-regions call exhaustive and do not report.
-"""
+"""Bundle diff against brute force: in a small closed world, no widening of an exhaustive tool is missed."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ def second_folder(path: Path, text: str) -> BundleFolder:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, PAIRS))])
-def test_every_widening_brute_force_finds_is_reported(tmp_path: Path, seed: int) -> None:
+def test_every_widening_found_by_brute_force_is_reported(tmp_path: Path, seed: int) -> None:
     before = random_folder(tmp_path / "before", seed)
     text = (before.path / "rules.cedar").read_text()
     after = second_folder(tmp_path / "after", mutated(text, random.Random(seed)))
@@ -76,7 +74,7 @@ def test_every_widening_brute_force_finds_is_reported(tmp_path: Path, seed: int)
 
 
 def widened_tools(before: BundleFolder, after: BundleFolder) -> set[str]:
-    """The tools of which some question is answered more loosely."""
+    """The tools for which some question is decided more loosely."""
     wide: set[str] = set()
     for old, new in zip(questions(before), questions(after), strict=True):
         if old.tool in wide:

@@ -1,7 +1,7 @@
-"""Whatever a conversation says and wherever it is cut, each call that was asked for happens exactly once, in order.
+"""Each call of a conversation happens exactly once, in order, wherever the conversation is cut.
 
-The loop, its numbers and the journal are the real ones. The model calls what its script says for the words it was last
-told, in words of its own that change; the world does for each key what it was given first.
+The loop, its numbers and the journal are the real ones. The model calls what its script says for its last input, in
+varying words. The world returns the first result of each key.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from countersign.concurrency import run_sync
 from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
 from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.journal import Journal
-from countersign.waiting import run_sync
 
 KEYS = (f"case-{number}" for number in count())
 FAULTS = ("before it is asked", "as it is asked", "before it fires", "after it fired", "as it is heard")
 
 
 class CutError(BaseException):
-    """The line, or the process."""
+    """The line or the process was cut."""
 
 
 @dataclass
 class Cutter:
-    """Cuts at the nth time that this place is passed."""
+    """Cuts at the nth time that a place is passed."""
 
     place: str = ""
     left: int = 0
@@ -48,7 +48,7 @@ class Cutter:
 
 @dataclass
 class World:
-    """What a key has done it has done: the same calls get the same answer, others are refused."""
+    """Executes each key once: the same call gets the same answer, another one is refused."""
 
     equal_answers: bool
     cutter: Cutter = field(default_factory=Cutter)
@@ -70,7 +70,7 @@ class World:
 
 @dataclass
 class Model:
-    """Calls what the script says for the last words it was told, one call a message, and then has its last word."""
+    """Makes the calls of its script for the last input, one a message, and then sends its final message."""
 
     script: Sequence[Sequence[str]]
     equal_ids: bool
@@ -96,7 +96,7 @@ class Model:
 
 
 class _Response:
-    """As the dialect reads it."""
+    """A response in the form of the dialect."""
 
     def __init__(self, message: Message) -> None:
         self.message, self.finish_reason = message, "stop"
@@ -122,7 +122,7 @@ CUTS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(SCRIPTS, CUTS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def test_cut_anywhere_each_call_happens_exactly_once(
+def test_each_call_happens_exactly_once_wherever_it_is_cut(
     journal: Journal, script: list[list[str]], cuts: list[tuple[str, int, int, int]], equal: tuple[bool, ...]
 ) -> None:
     equal_ids, equal_answers, equal_words = equal
@@ -131,13 +131,13 @@ def test_cut_anywhere_each_call_happens_exactly_once(
     said = ["Once more." if equal_words else f"Word {at}." for at in range(len(script))]
     words = [{"role": "user", "content": one} for one in said]
     messages: list[Message] = [words[0]]
-    told_apart, least = not (equal_ids and equal_answers), 1  # what was shortened loses nothing any more
+    distinct, least = not (equal_ids and equal_answers), 1  # what was shortened loses nothing any more
     for world.cutter.place, world.cutter.left, lost, left_out in [*cuts, *WHOLE]:
         try:
             messages = _talk(journal, model, world, key, messages)
         except _CutAt as cut:
             heard = cut.heard[: max(least, len(cut.heard) - lost)]
-            messages = _shortened(heard, left_out if told_apart else 0)
+            messages = _shortened(heard, left_out if distinct else 0)
             least = len(messages) if len(messages) < len(heard) else least
             continue
         spoken = sum(one["role"] == "user" for one in messages)
@@ -150,7 +150,7 @@ def test_cut_anywhere_each_call_happens_exactly_once(
 
 
 def _shortened(messages: list[Message], turns: int) -> list[Message]:
-    """Without the first so many turns that ended before the last words, keeping one that is answered."""
+    """Without the given number of finished turns, keeping one that is answered."""
     words = max(at for at, one in enumerate(messages) if one["role"] == "user")
     answered = [at for at, one in enumerate(messages) if one["role"] == "tool"]
     gone = {at for at in answered[:-1][:turns] if at < words}
@@ -158,14 +158,14 @@ def _shortened(messages: list[Message], turns: int) -> list[Message]:
 
 
 class _CutAt(Exception):
-    """The process has ended, and this is what it had heard."""
+    """The process ended with this input."""
 
     def __init__(self, heard: list[Message]) -> None:
         self.heard = heard
 
 
 def _talk(journal: Journal, model: Model, world: World, key: str, messages: list[Message]) -> list[Message]:
-    """One process: until the model has its last word, or it is cut."""
+    """One process: until the final message, or a cut."""
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         return messages  # its last word was kept
     heard = list(messages)

@@ -1,4 +1,4 @@
-"""Whatever a step does otherwise, the divergences of its replay account for every call."""
+"""The divergences of a replay account for every call that differs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def called(names: list[str]) -> list[ReplayCall]:
 
 @given(NAMES, NAMES)
 def test_divergences_account_for_every_call(then: list[str], now: list[str]) -> None:
-    """Taking what is told as missing and changed out of the record, and what is new and changed out of the replay,
-    leaves the same calls in the same order.
-    """
+    """Removing the missing and changed calls from the record, and the new and changed ones from the replay, leaves the
+    same calls in the same order."""
     assert list(compare_calls("staged", recorded(then), called(then))) == []
     found = list(compare_calls("staged", recorded(then), called(now)))
     kinds = Counter(one.kind for one in found)
@@ -39,9 +38,9 @@ def test_divergences_account_for_every_call(then: list[str], now: list[str]) -> 
     assert bool(found) is (then != now)
     rest = [name for n, name in enumerate(now, start=1) if not _is_named(n, found, {"extra", "changed"})]
     gone = Counter(then) - Counter(rest)
-    told = Counter(one.tool[-1] for one in found if one.kind == "missing")
-    told += Counter(one.text.split()[1][-1] for one in found if one.kind == "changed")
-    assert gone == told
+    removed = Counter(one.tool[-1] for one in found if one.kind == "missing")
+    removed += Counter(one.text.split()[1][-1] for one in found if one.kind == "changed")
+    assert gone == removed
 
 
 def _is_named(position: int, found: list[Divergence], kinds: set[str]) -> bool:

@@ -1,9 +1,8 @@
-"""Guards and gates, asked apart, against one standard Cedar policy set with the gates written in plain Cedar.
+"""Guards and gates, evaluated separately, against one standard Cedar policy set with the gates in plain Cedar.
 
-The reference appends `unless { context.cleared.contains("<gate id>") }` to every gate through the syntax tree
-and asks any Cedar engine twice: as it is, and, where gates are among the reasons, what would be if those
-gates were cleared. `make test-long` asks 10,000 random questions, the fast suite fewer: no disagreement. This is also
-the form in which a bundle can be given to another Cedar engine.
+The reference appends `unless { context.cleared.contains("<gate id>") }` to every gate through the syntax tree and
+evaluates it twice: unchanged, and with the gates among the reasons cleared. `make test-long` runs 10,000 random
+questions, the fast suite fewer, without a disagreement. In this form another Cedar engine can evaluate a bundle too.
 """
 
 import json
@@ -24,8 +23,8 @@ from policy_service.pap.compile import cedar_schema_json, tool_shape
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import read_policies
 from policy_service.pap.source import read_files
-from policy_service.pdp.cedar import build_request, entities_json
 from policy_service.pdp.engine import decide
+from policy_service.pdp.rules import build_request, entities_json
 from tests.fakes.bundles import BundleFolder
 from tests.fakes.random_rules import CASES, random_folder, random_questions
 

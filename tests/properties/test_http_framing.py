@@ -1,4 +1,4 @@
-"""Chunked bodies with extensions and trailers, in any packets: the application gets what they say, or nothing."""
+"""Chunked bodies with extensions and trailers, in any packets: the application gets their content, or nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def request(body: bytes) -> bytes:
 
 
 async def seen_of(server: EchoServer, sent: bytes, cuts: list[int]) -> list[Seen]:
-    """What the application sees of a request that arrives in these packets."""
+    """What the application receives of a request that arrives in these packets."""
     server.seen.clear()
     edges = [0, *sorted(cut % len(sent) for cut in cuts), len(sent)]
     answer = await server.exchange(*(sent[a:b] for a, b in pairwise(edges)))
@@ -62,7 +62,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
-async def test_a_chunked_body_is_what_it_says_and_trailers_are_no_headers(
+async def test_chunked_body_is_decoded_and_trailers_are_not_headers(
     server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: list[int]
 ) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)
@@ -73,10 +73,10 @@ async def test_a_chunked_body_is_what_it_says_and_trailers_are_no_headers(
 
 
 @given(st.lists(CHUNK, max_size=3), st.integers(0, 2), st.integers(-3_000, 3_000), CUTS)
-async def test_what_frames_a_body_has_one_limit_wherever_it_is(
+async def test_framing_has_one_limit_everywhere(
     server: EchoServer, chunks: Pairs, where: int, beyond: int, cuts: list[int]
 ) -> None:
-    """What shares a piece with the end of the request may be counted late."""
+    """Data in the same packet as the end of the request may be counted late."""
     long = b"a" * (MAX_HEAD_BYTES + PIECE_BYTES + beyond if beyond > 0 else MAX_HEAD_BYTES - 2_000 + beyond)
     chunks = [(data, b"") for data, _ in chunks]
     places = [([(b"x", b";a=" + long), *chunks], []), (chunks, [(b"X-Long", long)]), (chunks, [(long, b"")])]
@@ -88,7 +88,7 @@ FRAMED = VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"])
 
 
 @given(st.lists(CHUNK, max_size=3), FRAMING, FRAMED, CUTS)
-async def test_a_trailer_that_would_frame_the_body_does_not(
+async def test_framing_trailer_is_ignored(
     server: EchoServer, chunks: Pairs, name: bytes, value: bytes, cuts: list[int]
 ) -> None:
     """It is dropped, or the request is refused."""
@@ -100,7 +100,7 @@ DAMAGE = st.sampled_from(b"\r\n;: \t0a\0-")
 
 
 @given(st.lists(CHUNK, max_size=4), TRAILERS, st.integers(0, 10_000), DAMAGE, CUTS)
-async def test_a_damaged_body_is_read_as_another_parser_reads_it_or_refused(
+async def test_damaged_body_is_parsed_like_another_parser_or_refused(
     server: EchoServer, chunks: Pairs, trailers: Pairs, place: int, byte: int, cuts: list[int]
 ) -> None:
     body = bytearray(encoded(chunks, trailers))
@@ -116,7 +116,7 @@ async def test_a_damaged_body_is_read_as_another_parser_reads_it_or_refused(
 
 
 def _by_h11(sent: bytes) -> bytes | None:
-    """The body by another parser; None where it refuses."""
+    """The body parsed by h11; None if it refuses."""
     other, body = h11.Connection(h11.SERVER), b""
     other.receive_data(sent)
     try:

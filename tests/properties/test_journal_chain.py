@@ -1,4 +1,4 @@
-"""Whatever row or column of a journal is edited or deleted, verifying says so (scenario 62)."""
+"""Verification detects every edited or deleted row or column of a journal (scenario 62)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _copy() -> Path:
 
 
 def _unguarded(path: Path) -> tuple[sqlite3.Connection, list[str]]:
-    """A connection with the triggers out of the way, and what puts them back."""
+    """A connection without the triggers, and how to restore them."""
     db = sqlite3.connect(path, isolation_level=None)
     triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     for name, _ in triggers:
@@ -72,7 +72,7 @@ def _close(db: sqlite3.Connection, triggers: list[str]) -> None:
 
 
 def _where(db: sqlite3.Connection, table: str, n: int) -> tuple[str, tuple[Any, ...]]:
-    """A condition that meets the n-th row alone: all its columns."""
+    """A condition that matches the n-th row only: all its columns."""
     cursor = db.execute(f"SELECT * FROM {table} ORDER BY 1 LIMIT 1 OFFSET {n}")
     names = [column[0] for column in cursor.description]
     return " AND ".join(f"{name} IS ?" for name in names), cursor.fetchone()
@@ -84,7 +84,7 @@ def test_every_table_has_rows_to_damage() -> None:
 
 @settings(max_examples=1_000 if LONG else 50)
 @given(data=st.data())
-def test_an_edited_column_is_found(data: st.DataObject) -> None:
+def test_edited_column_is_detected(data: st.DataObject) -> None:
     table, column, rows = data.draw(st.sampled_from(_columns()))
     path = _copy()
     db, triggers = _unguarded(path)
@@ -103,7 +103,7 @@ def test_an_edited_column_is_found(data: st.DataObject) -> None:
 
 @settings(max_examples=250 if LONG else 40)
 @given(data=st.data())
-def test_a_deleted_row_is_found(data: st.DataObject) -> None:
+def test_deleted_row_is_detected(data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(TABLES))
     rows = next(rows for name, _, rows in _columns() if name == table)
     path = _copy()
@@ -117,7 +117,7 @@ def test_a_deleted_row_is_found(data: st.DataObject) -> None:
 
 @settings(max_examples=600 if LONG else 60)
 @given(data=st.data())
-def test_a_flipped_byte_is_found_or_changes_nothing_that_is_bound(data: st.DataObject) -> None:
+def test_flipped_byte_is_detected_or_changes_no_bound_value(data: st.DataObject) -> None:
     path = _copy()
     raw = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(raw) - 1))

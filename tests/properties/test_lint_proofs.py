@@ -1,4 +1,4 @@
-"""What the lints prove is true of the engine: a rule said never to match matches none of many calls, and so on."""
+"""Lint proofs are true of the engine: for example, a rule that never matches matches none of many calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policy_service.facts.config import FactsConfig
 from policy_service.facts.manifests import InputCodec
 from policy_service.pap.lint.domains import Domain, tool_domain
 from policy_service.pap.lint.proofs import TooComplexError, is_impossible, policy_condition, to_disjunction
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.parts import ToolVersion
 from tests.fakes.bundles import pay_manifest
 
 ARGS: dict[str, Any] = {
@@ -41,7 +41,7 @@ def domain() -> Domain:
 
 
 def calls() -> list[dict[str, JSON]]:
-    """Every call there is, as far as these conditions can tell calls apart."""
+    """All calls that these conditions can distinguish."""
     return [
         {"account": "x", "a": a, "b": b, "word": word} | ({} if yes is None else {"yes": yes})
         for a in range(5)
@@ -95,7 +95,7 @@ def satisfied(text: str) -> set[int]:
 
 
 def never(text: str, domain: Domain) -> bool | None:
-    """Whether the lints say that it never holds; None where they give up."""
+    """Whether the lints prove that it never holds; None if it is too complex."""
     (tree,) = policies_to_pst(text).static_policies.values()
     try:
         return all(is_impossible(case, domain) for case in to_disjunction(policy_condition(tree)))
@@ -103,7 +103,7 @@ def never(text: str, domain: Domain) -> bool | None:
         return None
 
 
-def test_what_is_proved_never_to_hold_holds_for_no_call(domain: Domain) -> None:
+def test_rule_proved_unsatisfiable_holds_for_no_call(domain: Domain) -> None:
     random, proved = Random(20261122), 0
     for _ in range(CONDITIONS):
         text = f"permit (principal, action, resource) when {{ {condition(random)} }};"
@@ -113,7 +113,7 @@ def test_what_is_proved_never_to_hold_holds_for_no_call(domain: Domain) -> None:
     assert proved > CONDITIONS // 20, "the conditions were too easy to say anything"
 
 
-def test_what_one_number_or_word_decides_is_always_found(domain: Domain) -> None:
+def test_simple_contradictions_are_always_found(domain: Domain) -> None:
     random, found = Random(7), 0
     for _ in range(CONDITIONS // 2):
         text = f"permit (principal, action, resource) when {{ {condition(random, 0)} }};"

@@ -45,7 +45,7 @@ def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
     return st.one_of(some, some, composed(inner, some))
 
 
-def composed(inner: st.SearchStrategy[Any], beside: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+def composed(inner: st.SearchStrategy[Any], base: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     many = st.lists(inner, min_size=1, max_size=3)
     applicators = st.fixed_dictionaries(
         {},
@@ -56,7 +56,7 @@ def composed(inner: st.SearchStrategy[Any], beside: st.SearchStrategy[Json]) -> 
             "$ref": st.sampled_from(REFS),
         },
     )  # fmt: skip
-    return st.builds(lambda one, other: {**one, **other}, beside, applicators)
+    return st.builds(lambda one, other: {**one, **other}, base, applicators)
 
 
 schemas = st.recursive(leaves, objects, max_leaves=8)
@@ -85,7 +85,7 @@ def accepts(validator: Any, value: Any) -> bool | None:
 
 
 def applied(node: Any, root: Json, within: tuple[str, ...] = ()) -> Iterator[Json]:
-    """What applies to one value, as the core specification lists it (section 10.2)."""
+    """The applicators of one value, as in the core specification, section 10.2."""
     if not isinstance(node, dict):
         return
     yield node
@@ -100,7 +100,7 @@ def applied(node: Any, root: Json, within: tuple[str, ...] = ()) -> Iterator[Jso
 
 
 def lists_all(value: Any, here: list[Json], root: Json) -> bool:
-    """Whether every key of a value, at any depth, is a property that a schema of its place lists."""
+    """Whether a schema lists every key of a value, at any depth."""
     here = [each for one in here for each in applied(one, root)]
     if isinstance(value, dict):
         for name, child in value.items():
@@ -115,7 +115,7 @@ def lists_all(value: Any, here: list[Json], root: Json) -> bool:
 
 @settings(max_examples=1_000 if settings().max_examples > 1_000 else 50)  # by HYPOTHESIS_PROFILE
 @given(schema=roots, args=st.lists(calls, min_size=5, max_size=10))
-def test_a_composed_schema_is_never_weaker_and_never_uncallable(schema: Json, args: list[Json]) -> None:
+def test_composed_schema_is_never_weaker_and_stays_callable(schema: Json, args: list[Json]) -> None:
     draft = drafted(schema)
     if draft.manifest is None:
         event("refused")

@@ -1,7 +1,7 @@
-"""Meters against a naive account of what is held: whatever agents, people and clocks do, the sums agree (I-10).
+"""Meters against a naive account: the sums agree for any agents, people and clocks (I-10).
 
-The account keeps a list of everything that was ever taken and adds it up anew for each call. It trusts the service with
-the states of effects, which the model test checks, and with nothing about amounts.
+The account keeps a list of all reservations and sums it for each call. It trusts the service's states of effects, which
+the model test checks, and no amounts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEP = st.one_of(
 
 @dataclass
 class Part:
-    """What one effect took."""
+    """The reservation of one effect."""
 
     at: datetime
     amount: int
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass
 class Story:
-    """One agent, what it submitted, and the account of it."""
+    """One agent, its submissions, and the account of them."""
 
     world: World
     robot: Agent
@@ -83,7 +83,7 @@ class Story:
         await self.look()
 
     async def look(self) -> None:
-        """What became of everything."""
+        """Read the current states of all effects."""
         for n, mine in enumerate(self.taken):
             self.views[n] = await self.robot.see(self.views[n]["txn"])
             for part, effect in zip(mine, self.views[n]["effects"], strict=True):
@@ -119,11 +119,11 @@ class Story:
             # what fitted still fits
             assert (await self.robot.spend(view, f"{self.robot.name}-{n}"))["redeemed"]
         elif what == "report" and view["state"] == "redeemed":
-            told = [{"effect_id": one["effect_id"], "outcome": outcome} for one in view["effects"]]
-            assert (await self.robot.report(f"{self.robot.name}-{n}", *told)).status_code == 200
+            outcomes = [{"effect_id": one["effect_id"], "outcome": outcome} for one in view["effects"]]
+            assert (await self.robot.report(f"{self.robot.name}-{n}", *outcomes)).status_code == 200
 
     def never_over(self) -> bool:
-        """Whether every part that is held fitted beside what was held before it, in its own window."""
+        """Whether every reservation fitted, with those before it, into its window."""
         held = [part for part in self.parts if part.state not in ENDED_UNSPENT]
         return all(
             sum(one.amount for one in held[: n + 1] if one.at > part.at - timedelta(hours=24)) <= CAP
@@ -155,14 +155,14 @@ SPEND = [("submit", [(400, "a")]), ("submit", [(600, "a")]), ("submit", [(401, "
 @example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
 @example(steps=[SPEND[0], ("wait", 120), SPEND[1], ("wait", -240), SPEND[2]])
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
-def test_the_sums_are_those_of_an_account(
+def test_meters_equal_the_reference_account(
     world: World, runner: asyncio.Runner, steps: list[tuple[str, Any]]
 ) -> None:
-    async def told() -> None:
+    async def run_story() -> None:
         world.clock.stop_at(datetime(2026, 11, 21, 12, tzinfo=UTC))
         story = Story(world, await world.agent(f"robot-{next(_names)}"))
         for what, which in steps:
             await story.step(what, which)
             assert story.never_over()
 
-    runner.run(told())
+    runner.run(run_story())

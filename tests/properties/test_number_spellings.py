@@ -1,4 +1,4 @@
-"""Numbers in every spelling, held against exact arithmetic: admitted with their value, or refused."""
+"""Numbers in every spelling, against exact arithmetic: admitted with their exact value, or refused."""
 
 import math
 from decimal import Decimal
@@ -43,12 +43,12 @@ EDGES += ["0.1000000000000000055511151231257827"]
 
 
 @pytest.mark.parametrize("text", EDGES)
-def test_a_number_at_an_edge_is_admitted_with_its_value_or_refused(text: str) -> None:
+def test_boundary_number_is_admitted_exactly_or_refused(text: str) -> None:
     require_exact(text)
 
 
 @given(spellings)
-def test_a_number_is_admitted_with_its_value_or_refused(text: str) -> None:
+def test_number_is_admitted_exactly_or_refused(text: str) -> None:
     require_exact(text)
 
 
@@ -68,7 +68,7 @@ def require_exact(text: str) -> None:
 
 
 @given(st.floats() | st.integers().map(float))
-def test_a_double_of_python_is_admitted_as_its_shortest_spelling_would_be(number: float) -> None:
+def test_python_float_is_admitted_like_its_shortest_spelling(number: float) -> None:
     if not math.isfinite(number):
         code = "not_finite"
     elif number.is_integer() and abs(number) > MAX_SAFE_INTEGER:

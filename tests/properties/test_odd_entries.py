@@ -1,4 +1,4 @@
-"""Keys and groups that others list: whatever stands beside them, every sound entry counts, and no other does."""
+"""Keys and groups listed by others: every valid entry counts, next to any invalid ones, and no other does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def public_part(key: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @given(before=st.lists(odd_keys, max_size=4), after=st.lists(odd_keys, max_size=4))
-def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after: list[Any]) -> None:
+def test_invalid_keys_never_hide_a_valid_one_and_are_reported(before: list[Any], after: list[Any]) -> None:
     sound = [key | {"kid": "shared"} for key in SOUND_KEYS]
     listed = [*before, *sound, *after]
     published = parse_jwks({"keys": listed})
@@ -57,7 +57,7 @@ def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after:
 
 
 @given(listed=st.lists(odd_keys, max_size=6))
-def test_no_key_is_used_that_is_private_short_secret_or_for_something_else(listed: list[Any]) -> None:
+def test_unsuitable_keys_are_not_used(listed: list[Any]) -> None:
     refused = {int(entry.pointer.removeprefix("/keys/")) for entry in parse_jwks({"keys": listed}).refused}
     for at in set(range(len(listed))) - refused:
         entry = listed[at]
@@ -69,7 +69,7 @@ def test_no_key_is_used_that_is_private_short_secret_or_for_something_else(liste
 
 
 @given(listed=st.lists(json_values | st.sampled_from(["finance", "ops"]), max_size=12))
-def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> None:
+def test_invalid_entries_neither_hide_nor_become_a_group(listed: list[Any]) -> None:
     names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": listed}]))
     sound = {one for one in listed if isinstance(one, str) and is_readable(one, "group")}
     assert names == sound
@@ -80,7 +80,7 @@ def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> Non
 
 
 @given(claimed=json_values)
-def test_groups_of_any_form_are_texts_that_were_listed(claimed: Any) -> None:
+def test_groups_are_listed_texts(claimed: Any) -> None:
     names, problem = effective_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
     assert names is not None
     listed = {claimed} if isinstance(claimed, str) else claimed if isinstance(claimed, list) else ()
@@ -89,7 +89,7 @@ def test_groups_of_any_form_are_texts_that_were_listed(claimed: Any) -> None:
 
 
 @given(path=st.lists(st.text(".ab", min_size=1, max_size=3), min_size=1, max_size=4), value=st.just(["g"]))
-def test_a_claim_is_found_wherever_its_path_leads(path: list[str], value: Any) -> None:
+def test_claim_is_found_at_its_path(path: list[str], value: Any) -> None:
     claims: Any = value
     for name in reversed(path):
         claims = {name: claims}

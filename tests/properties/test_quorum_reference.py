@@ -1,6 +1,4 @@
-"""The tally against a reference that tries every assignment of votes to gates, and the laws every tally
-keeps.
-"""
+"""The tally against a brute-force assignment of votes to gates, and the laws that every tally obeys."""
 
 from dataclasses import replace
 from itertools import product
@@ -71,7 +69,7 @@ def brute_force_met(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> b
 
 
 def same_groups_per_person(votes: list[BallotVote]) -> list[BallotVote]:
-    """A person is in the same groups in all their votes, as they are when the votes are counted anew."""
+    """A person has the same groups in all votes, as when votes are counted again."""
     first: dict[str, BallotVote] = {}
     for vote in votes:
         first.setdefault(vote.person, vote)
@@ -80,13 +78,13 @@ def same_groups_per_person(votes: list[BallotVote]) -> list[BallotVote]:
 
 
 @given(fired, ballots)
-def test_the_matching_finds_what_trying_everything_finds(gates: list[Gate], votes: list[BallotVote]) -> None:
+def test_matching_equals_brute_force(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged, votes = merge(gates), same_groups_per_person(votes)
     assert tally(merged, votes).met is brute_force_met(merged, votes)
 
 
 def brute_force_places(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> set[tuple[int, ...]]:
-    """Every way to fill the places of the unshared gates, as the number of votes that each gate holds."""
+    """Every way to fill the places of the unshared gates, as the number of votes of each gate."""
     unshared = [gate for gate in gates if not gate.shared]
     found = set()
     for assigned in product([None, *unshared], repeat=len(votes)):
@@ -99,7 +97,7 @@ def brute_force_places(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -
 
 
 @given(fired, one_vote_each, st.frozensets(st.sampled_from(GROUPS), min_size=1), step_ups)
-def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
+def test_one_more_person_helps_if_one_more_vote_fills_a_place(
     gates: list[Gate], votes: list[BallotVote], groups: frozenset[str], step_up: str | None
 ) -> None:
     merged = merge(gates)
@@ -117,7 +115,7 @@ def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
 
 
 @given(fired, one_vote_each)
-def test_a_place_is_filled_from_where_a_vote_can_reach_it(gates: list[Gate], votes: list[BallotVote]) -> None:
+def test_place_is_filled_by_an_eligible_vote(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged, found = merge(gates), fillable_gates(merge(gates), votes)
     per_gate = {entry.gate.key: entry for entry in tally(merged, votes).per_gate}
     assert found.keys() == {key for key, entry in per_gate.items() if not entry.met}
@@ -137,11 +135,11 @@ def test_a_place_is_filled_from_where_a_vote_can_reach_it(gates: list[Gate], vot
 
 
 @given(fired, ballots)
-def test_a_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote]) -> None:
+def test_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged = merge(gates)
     again = [replace(vote, vote_id=f"again-{vote.vote_id}") for vote in votes]
     before, after = tally(merged, votes), tally(merged, votes + again)
-    first, second = ([(each.have, each.met) for each in told.per_gate] for told in (before, after))
+    first, second = ([(each.have, each.met) for each in tally.per_gate] for tally in (before, after))
     assert (first, before.met) == (second, after.met)
 
 

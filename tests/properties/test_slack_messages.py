@@ -1,6 +1,5 @@
-"""Every message of the Slack channel, over arbitrary effects: it keeps Slack's limits, nothing in it is parsed, and
-it has buttons only where the arguments it shows are the bytes.
-"""
+"""Every Slack message, over arbitrary effects: within Slack's limits, without parsed content, and with buttons only
+where the shown arguments are the exact bytes."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from policy_service.channels.slack.blocks.card import (
 )
 from policy_service.channels.slack.blocks.views import home_view
 from policy_service.queries import review_models as reading
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow, Piece
 from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
-from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteLine
+from policy_service.queries.review_models import EventLine, GateView, RecentDenial, ReviewPage, VoteLine
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
@@ -61,7 +60,7 @@ pieces = st.builds(Piece, long, st.booleans(), st.sampled_from(["text", "money",
 
 
 def few(strategy: st.SearchStrategy[Any], usual: int = 2, many: int = 45) -> st.SearchStrategy[Any]:
-    """Mostly a few; now and then many of the same."""
+    """Mostly few; sometimes many equal ones."""
     several = st.lists(strategy, max_size=usual).map(tuple)
     return several | st.builds(lambda one, number: (one,) * number, strategy, st.integers(1, many))
 
@@ -83,7 +82,7 @@ rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
 )
 
 
-STANDING = st.fixed_dictionaries(
+PAGE_STATE = st.fixed_dictionaries(
     {
         "state": st.sampled_from(["open", "open", "open", "open", *SETTLED]),
         "effect_state": st.sampled_from("review released redeemed fired failed unknown denied".split()),
@@ -114,7 +113,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
     ordered = dict(sorted(data.items(), key=lambda item: item[0].encode("utf-16-be")))
     whole = json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
     canonical = whole if exact else whole[:-1]
-    page = replace(reviews.refund(), args=args, canonical=canonical, **draw(STANDING))
+    page = replace(reviews.refund(), args=args, canonical=canonical, **draw(PAGE_STATE))
     if draw(st.booleans()):
         return page
     return replace(
@@ -123,7 +122,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
         agent_owner=draw(st.none() | long), commit=draw(short), gates=draw(few(gates, 2, 20)), votes=draw(few(votes)),
         siblings=draw(few(siblings)),
         warnings=draw(few(long)), unanswerable=draw(st.none() | long),
-        denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
+        denied_before=draw(few(st.builds(RecentDenial, st.just("rev_0"), times, long, long, names))),
         rule_changes=draw(few(st.builds(reading.RuleChange, times, short, short, long))),
         since_staged=draw(few(st.builds(reading.ArgChange, long, short, short))),
         break_glass=draw(st.none() | st.builds(reading.BreakGlassView, few(votes), st.none() | times)),
@@ -132,7 +131,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
 
 @st.composite
 def heads(draw: st.DrawFn) -> ReviewPage:
-    """What lists and forms show of a page."""
+    """The summary of a page in lists and forms."""
     return reviews.refund(
         sentence=draw(few(pieces)), agent=draw(long), agent_owner=draw(st.none() | long), finality=draw(long),
         state=draw(st.sampled_from(["open", *SETTLED])), answer_by=draw(times), reason_required=draw(st.booleans()),
@@ -150,7 +149,7 @@ def require_sound(message: RenderedMessage) -> None:
 
 
 def bytes_behind(text: str, page: ReviewPage) -> bytes:
-    """The canonical bytes, put together by other means than the drawing's own: each line read as JSON by itself."""
+    """The canonical bytes, computed independently: each line parsed as JSON alone."""
     secrets = {row.name: row.value_json for row in page.args if row.secret}
     if text == "{}":
         return b"{}"
@@ -175,7 +174,7 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
 @example(reviews.deploy())
 @example(reviews.hostile())
 @example(reviews.talked())
-def test_a_card_keeps_the_limits_and_has_buttons_only_over_the_exact_bytes(page: ReviewPage) -> None:
+def test_card_is_within_limits_and_has_buttons_only_for_exact_bytes(page: ReviewPage) -> None:
     message = card(page, pointer=POINTER, outbox_id="o" * 40, public_url=URL, now=NOW)
     require_sound(message)
     require_sound(minimal_card(page, outbox_id="o" * 40, public_url=URL, now=NOW))
@@ -194,13 +193,13 @@ plain_values = st.recursive(plain_scalars, lambda inner: containers(letters, inn
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
-def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], secret: list[bool]) -> None:
+def test_plain_content_is_shown_exactly_with_buttons(values: list[Any], secret: list[bool]) -> None:
     pairs = enumerate(zip(values, secret, strict=False))
     rows = (reviews.arg(f"arg{i}", one, "string", secret=hidden) for i, (one, hidden) in pairs)
     page = reviews.with_args(reviews.refund(), *rows)
-    told = no_buttons_reason(page)
-    if told is not None:
-        assert "longer than a message" in told or "can mislead" in told or "cannot be seen" in told
+    reason = no_buttons_reason(page)
+    if reason is not None:
+        assert "longer than a message" in reason or "can mislead" in reason or "cannot be seen" in reason
         return
     message = card(page, pointer=POINTER, outbox_id="o", public_url=URL, now=NOW)
     require_sound(message)
@@ -209,7 +208,7 @@ def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], se
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(heads())
-def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
+def test_form_is_within_limits(page: ReviewPage) -> None:
     for form in (views.deny_modal, views.ask_modal, views.approve_modal):
         view = form(page, POINTER)
         assert refused_view(view) == []
@@ -218,14 +217,14 @@ def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
 
 @settings(max_examples=2_000 if LONG else 40)
 @given(long, long, long, st.none() | long)
-def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: str | None) -> None:
+def test_reply_is_within_limits(text: str, actor: str, channel: str, words: str | None) -> None:
     line = EventLine(NOW, "vote_recorded", text, actor, channel, actor)
     require_sound(thread_reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
 @settings(max_examples=2_000 if LONG else 12)
 @given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
-def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
+def test_list_is_within_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
     queue = QueuePage(
@@ -239,10 +238,10 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
-def test_an_answer_keeps_the_limits(
-    text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any
+def test_answer_is_within_limits(
+    text: str, unseen: tuple[str, ...], texts: tuple[str, ...], outcome: Any
 ) -> None:
     require_sound(views.refusal_message(text, url=URL))
     require_sound(views.text_message(text))
-    tried = policies.tried(outcome=outcome, unseen=unseen, asks=told, reasons=told, advice=told)
+    tried = policies.tried(outcome=outcome, unseen=unseen, asks=texts, reasons=texts, advice=texts)
     require_sound(views.simulation_message(tried))

@@ -1,4 +1,4 @@
-"""A tool's slice keeps the policies that may match; that it decides as the whole set: test_gates_reference.py."""
+"""A tool's policy set keeps the policies that may match; test_gates_reference.py proves that it decides the same."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from policy_service.pdp.rules import policy_set, scope_may_match
 from tests.fakes.random_rules import TOOLS, random_folder
 
 
-def test_guards_and_gates_are_the_whole_slice_and_share_nothing(tmp_path: Path) -> None:
+def test_guards_and_gates_partition_the_policy_set(tmp_path: Path) -> None:
     for seed in range(6):
         bundle = random_folder(tmp_path / str(seed), seed).load()
         for name, tool in bundle.rules.tools.items():
@@ -36,7 +36,7 @@ SCOPES: dict[str, tuple[str, bool]] = {
 
 
 @pytest.mark.parametrize(("scope", "kept"), SCOPES.values(), ids=SCOPES)
-def test_which_policies_are_kept(scope: str, kept: bool) -> None:
+def test_kept_policies(scope: str, kept: bool) -> None:
     tree = next(iter(_parsed(f"permit (principal, {scope}, resource);").static_policies.values()))
     assert scope_may_match(tree, "pay", ["writes"]) is kept
 
@@ -46,5 +46,5 @@ def _parsed(text: str) -> pst.PolicySet:
     return parsed
 
 
-def test_an_empty_slice_permits_nothing() -> None:
+def test_empty_policy_set_permits_nothing() -> None:
     assert len(policy_set({})) == 0

@@ -1,6 +1,6 @@
-"""Budgets of calls to models against a naive account: whatever programs, answers, deaths and days do, the sums agree.
+"""Budgets of model calls against a naive account: the sums agree for any programs, answers, crashes and days.
 
-I-10: of a budget never more is spent and reserved than its limit, as long as no call takes more than it said it would.
+I-10: spent and reserved never exceed the limit, as long as no call takes more than it declared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from countersign import Budget, BudgetExceeded, Settings
 from countersign.journal import Journal
-from countersign.llm.bounds import Bounds
+from countersign.llm.budgets import Bounds
 from countersign.llm.ledger import Ledger, Reservation
 from countersign.llm.prices import load_prices
 from countersign.llm.usage import Billed, Usage
@@ -41,7 +41,7 @@ DAY = date(2026, 11, 23)
 
 @dataclass
 class Call:
-    """What the account knows of a call that is under way."""
+    """A running call in the account."""
 
     reserved: Reservation
     bounds: Bounds
@@ -66,7 +66,7 @@ def asked_of(budget: Budget, model: str, bounds: Bounds) -> int:
 
 
 class Spending(RuleBasedStateMachine):
-    """One journal, programs that come and go."""
+    """One journal, and programs that start and end."""
 
     calls = Bundle("calls")
 
@@ -108,7 +108,7 @@ class Spending(RuleBasedStateMachine):
 
     @rule(call=consumes(calls), part=st.integers(0, 4), cached=st.booleans(), known=st.booleans())
     def answer(self, call: Call | None, part: int, cached: bool, known: bool) -> None:
-        """It takes a part of what it said it might, or nobody can tell how many tokens."""
+        """It takes a part of the declared amount, or an unknown number of tokens."""
         if call is None:
             return
         whole = (call.bounds.input_tokens or 0) * part // 4
@@ -129,16 +129,16 @@ class Spending(RuleBasedStateMachine):
 
     @rule(call=consumes(calls))
     def take_back(self, call: Call | None) -> None:
-        """It was never made."""
+        """The call was never made."""
         if call is None:
             return
         self.ledger.release(call.reserved.call_id, "never sent")
         self.held.subtract(call.asked)
 
-    @rule(call=consumes(calls), told=st.booleans())
-    def lose(self, call: Call | None, told: bool) -> None:
-        """Its answer is lost, or its whole process; it stays reserved for ever."""
-        if call is not None and told:
+    @rule(call=consumes(calls), counted=st.booleans())
+    def lose(self, call: Call | None, counted: bool) -> None:
+        """Its answer or its process is lost; the reservation stays."""
+        if call is not None and counted:
             self.ledger.doubt(call.reserved.call_id, "lost")
 
     @rule(hours=st.sampled_from([1, 11, 12, 24]))
@@ -151,11 +151,11 @@ class Spending(RuleBasedStateMachine):
             for row in self.journal.spending.periods(budget["name"], 1000):
                 key = (budget["name"], row["period"])
                 assert row["spent"] + row["reserved"] <= budget["most"]
-                told = (row["spent"], row["reserved"])
-                assert told == (self.spent[key], self.held[key]) == self.added_up(key)
+                counted = (row["spent"], row["reserved"])
+                assert counted == (self.spent[key], self.held[key]) == self.added_up(key)
 
     def added_up(self, key: tuple[str, str]) -> tuple[int, int]:
-        """The counters again, from the single calls."""
+        """The counters, computed from the single calls."""
         row = self.journal.database.row(
             "SELECT coalesce(sum(charged), 0) AS spent, coalesce(sum(CASE WHEN charged IS NULL THEN held END), 0) "
             "AS held FROM llm_holds WHERE budget = ? AND period = ?",

@@ -46,12 +46,12 @@ def test_a_class_refuses_a_code_that_is_not_its_own(kind: type[ServiceError], co
         kind("x", code=code)
 
 
-def test_a_problem_says_it_to_programs_and_to_people() -> None:
+def test_a_problem_has_a_code_and_a_sentence() -> None:
     error = ConflictError("revision 2 was replaced; submit again", code=ErrorCode.SUPERSEDED, rev=3)
     kind = {"type": "urn:countersign:problem:superseded", "title": "superseded", "code": "superseded"}
-    told = kind | {"status": 409, "detail": "revision 2 was replaced; submit again", "rev": 3}
-    assert error.to_problem("/v1/transactions/abc") == told | {"instance": "/v1/transactions/abc"}
-    assert error.to_problem() == told
+    output = kind | {"status": 409, "detail": "revision 2 was replaced; submit again", "rev": 3}
+    assert error.to_problem("/v1/transactions/abc") == output | {"instance": "/v1/transactions/abc"}
+    assert error.to_problem() == output
     assert str(error) == error.detail
 
 

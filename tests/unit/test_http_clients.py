@@ -1,4 +1,4 @@
-"""The service reaches other hosts by its settings alone, whichever library it calls them with."""
+"""Every HTTP client of the service uses only the settings for proxies and authorities."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def open_socket_mode(url: str, route: Route, folder: Path) -> None:
     try:
         client.wss_uri = await client.issue_new_wss_url()
         connecting = asyncio.create_task(client.connect())  # type: ignore[no-untyped-call]
-        await asyncio.sleep(0.1)  # nobody listens there; a proxy would have been asked by now
+        await asyncio.sleep(0.1)  # nothing listens there; a proxy would have been contacted by now
         connecting.cancel()
     finally:
         await client.close()  # type: ignore[no-untyped-call]
@@ -197,12 +197,12 @@ async def test_the_password_of_a_netrc_file_is_not_sent(
 
 
 @pytest.mark.parametrize("value", ["proxy.example:3128", "socks5://proxy.example:1", "http://", "http://p:x"])
-def test_what_is_no_proxy_is_refused_and_not_repeated(value: str) -> None:
+def test_an_invalid_proxy_is_refused_and_not_quoted(value: str) -> None:
     with pytest.raises(ValidationError, match="not the address of a proxy"):
         Settings(https_proxy=value)
 
 
-def test_a_file_without_certificates_starts_nothing(tmp_path: Path) -> None:
+def test_a_ca_file_without_certificates_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "gone.pem"):
         with pytest.raises(StartError, match=f"ca_file .*{name}"):

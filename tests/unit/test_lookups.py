@@ -1,4 +1,4 @@
-"""The settings that say whom this service may ask: refused where they could mean more than was meant."""
+"""Settings of fact hosts and directories: ambiguous ones are refused."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a query": ({"url": "https://facts.example/?a=b"}, "write https"),
     "two tokens": ({"token_file": "a", "token_env": "A"}, "not both"),
     "a network that is none": ({"addresses": ["10.0.0.1/8"]}, "addresses"),
-    "nobody at once": ({"at_once": 0}, "at_once"),
+    "no concurrency": ({"at_once": 0}, "at_once"),
     "what we do not know": ({"verify": False}, "verify"),
 }
 
@@ -48,7 +48,7 @@ def test_an_entry_that_is_wrong_is_refused(changes: dict[str, Any], message: str
     assert "secret" not in str(refused.value.errors(include_input=False))
 
 
-def test_a_reading_must_outlive_the_pause_between_two() -> None:
+def test_directory_max_age_must_exceed_the_poll_interval() -> None:
     assert load_settings(directory_poll_s=30, directory_max_age_s=31)
     with pytest.raises(StartError, match="longer than directory_poll_s"):
         load_settings(directory_poll_s=30, directory_max_age_s=30)

@@ -64,7 +64,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("address", "network", "may"), NETWORKS)
-def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
+def test_a_configured_network_allows_only_itself(address: str, network: str, may: bool) -> None:
     assert is_allowed_address(ip_address(address), [ip_network(network)]) is may
 
 
@@ -109,10 +109,10 @@ async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("there", [["10.0.0.1"], ["::ffff:10.0.0.1"], [*PUBLIC, "10.0.0.1"]])
-async def test_a_name_that_leads_inside_is_not_followed(there: list[str]) -> None:
-    """Also where one of its addresses is a public one; which addresses are inside is told above."""
+async def test_a_name_that_resolves_to_a_private_address_is_refused(there: list[str]) -> None:
+    """Also if one of its addresses is public. The tests above list private addresses."""
     answer = await sent(hook("https://hooks.example/x"), there)
-    assert "no public address" in str(answer.error)
+    assert "not a public address" in str(answer.error)
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0"])
@@ -120,12 +120,12 @@ async def test_another_spelling_of_loopback_is_refused(host: str, receiver: Rece
     read = socket.inet_ntoa(socket.inet_aton(host))  # as the C library's resolver reads it
     assert read in {"127.0.0.1", "0.0.0.0"}
     answer = await sent(hook(f"https://{host}:{receiver.port}/x"), [read])
-    assert "no public address" in str(answer.error)
+    assert "not a public address" in str(answer.error)
     assert receiver.got == []
 
 
-async def test_a_name_that_changes_its_mind_leads_nowhere_new(receiver: Receiver) -> None:
-    """The first answer may be called, every later one is where something listens: nobody asks a second time."""
+async def test_dns_rebinding_reaches_no_other_address(receiver: Receiver) -> None:
+    """The first address is allowed and later ones have a listener: the name is resolved only once."""
     asked = 0
 
     async def rebinding(host: str, port: int) -> Sequence[str]:
@@ -162,7 +162,7 @@ FAILS: dict[str, tuple[Step, str]] = {
 
 
 @pytest.mark.parametrize(("step", "error"), FAILS.values(), ids=FAILS.keys())
-async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver: Receiver) -> None:
+async def test_any_other_status_is_a_failure(step: Step, error: str, receiver: Receiver) -> None:
     async with asyncio.timeout(3):
         assert (await here(receiver, step)).error == error
     assert len(receiver.got) == 1, "it was followed elsewhere"
@@ -172,7 +172,7 @@ async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
     assert await here(receiver, "endless") == DeliveryResult(200)
 
 
-async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
+async def test_an_unreachable_receiver_is_a_failure_that_quotes_no_address() -> None:
     with Receiver() as gone:
         url = gone.url
     assert (await sent(hook(url, addresses=LOOPBACK))).error == "ConnectError"
@@ -188,12 +188,14 @@ RESTS = {
 
 
 @pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
-async def test_a_receiver_may_ask_for_a_rest(step: Step, seconds: int | None, receiver: Receiver) -> None:
+async def test_retry_after_in_seconds_is_honoured(
+    step: Step, seconds: int | None, receiver: Receiver
+) -> None:
     answer = await here(receiver, step)
     assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
 
 
-async def test_a_rest_may_be_a_date(receiver: Receiver) -> None:
+async def test_retry_after_may_be_a_date(receiver: Receiver) -> None:
     date = format_datetime(NOW + timedelta(days=365), usegmt=True)
     rest = (await here(receiver, (429, {"Retry-After": date}))).rest
     assert rest is not None
@@ -213,17 +215,17 @@ async def test_no_proxy_of_the_environment_is_used(
 # -- the setting -----------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "metadata": ({"url": "https://169.254.169.254/x"}, "no public address"),
-    "loopback without its network": ({"url": "http://127.0.0.1/x"}, "no public address"),
-    "localhost without its network": ({"url": "http://localhost/x"}, "no public address"),
-    "mapped": ({"url": "https://[::ffff:10.0.0.1]/x"}, "no public address"),
+    "metadata": ({"url": "https://169.254.169.254/x"}, "not a public address"),
+    "loopback without its network": ({"url": "http://127.0.0.1/x"}, "not a public address"),
+    "localhost without its network": ({"url": "http://localhost/x"}, "not a public address"),
+    "mapped": ({"url": "https://[::ffff:10.0.0.1]/x"}, "not a public address"),
     "plain http": ({"url": "http://hooks.example/x"}, "plain https URL"),
     "a password": ({"url": "https://me:canary@hooks.example/x"}, "plain https URL"),
     "a file": ({"url": "file:///etc/passwd"}, "plain https URL"),
-    "no such event": ({"kinds": ["reveiw"]}, "no event that is told"),
-    "everything": ({"kinds": ["*"]}, "no event that is told"),
+    "no such event": ({"kinds": ["reveiw"]}, "is not an event"),
+    "everything": ({"kinds": ["*"]}, "is not an event"),
     "no event": ({"kinds": []}, "at least 1"),
-    "a session": ({"kinds": ["signed_in"]}, "no event that is told"),
+    "a session": ({"kinds": ["signed_in"]}, "is not an event"),
     "no secret": ({"secret_files": []}, "at least 1"),
     "three secrets": ({"secret_files": ["a", "b", "c"]}, "at most 2"),
     "a secret in the text": ({"secret": "whsec_x"}, "Extra inputs"),
@@ -233,7 +235,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_setting_that_leads_astray_is_refused(change: dict[str, Any], why: str) -> None:
+def test_an_invalid_webhook_setting_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         hook(**change)
 

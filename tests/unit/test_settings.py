@@ -63,10 +63,10 @@ SLACK_ALONE = {"team_id": "T0ACME", "app_id": "A0COUNTERSIGN", **FILES_OF_SECRET
 SLACK = {**SLACK_ALONE, "default_channel": "#a"}
 TWO_HOSTS = [{"url": "https://a.example"}, {}]
 NONE_OF_OURS = (
-    r"settings: \[slack\]: 'bot_token' is no setting of this service; see docs/reference/settings.md$"
+    r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/reference/settings.md$"
 )
 REFUSED = {
-    "an unknown setting": ({"prot": 1}, "'prot' is no setting"),
+    "an unknown setting": ({"prot": 1}, "'prot' is not a setting"),
     "a port that is none": ({"port": 70_000}, "port"),
     "a zero lifetime": ({"release_ttl_s": 0}, "release_ttl_s"),
     "a release that lives for an hour": ({"release_ttl_s": 3600}, "release_ttl_s"),
@@ -99,7 +99,7 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, object], says: str)
 FILES = {
     "not there": (None, "my.toml"),
     "unreadable": ("port = = 1\n", r"my\.toml"),
-    "with an unknown key": ("relase_ttl_s = 60\n", "'relase_ttl_s' is no setting"),
+    "with an unknown key": ("relase_ttl_s = 60\n", "'relase_ttl_s' is not a setting"),
 }
 
 
@@ -124,7 +124,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("name", ["dev_signin", "api_keys"])
-def test_what_is_for_loopback_is_refused_anywhere_else(name: str) -> None:
+def test_loopback_settings_are_refused_elsewhere(name: str) -> None:
     for host, url in ELSEWHERE:
         with pytest.raises(StartError):
             load_settings(host=host, public_url=url, **{name: True})
@@ -167,7 +167,7 @@ def test_only_this_machine_is_loopback() -> None:
     assert not any(map(is_loopback, (*others, "::ffff:192.168.0.1", "LOCALHOST.")))
 
 
-def test_decisions_may_be_lost_in_a_trial_only() -> None:
+def test_durability_normal_is_refused_in_production() -> None:
     assert load_settings(durability="normal", environment="dev").durability == "normal"
     with pytest.raises(StartError, match="COUNTERSIGN_ENVIRONMENT"):
         load_settings(durability="normal")

@@ -79,7 +79,7 @@ REFUSALS = list(_refusals())
 
 
 def test_the_catalogue_holds_every_kind_of_refusal() -> None:
-    families = {"ServiceError", "RequestError", "WorldError"}
+    families = {"ServiceError", "RequestError", "ServerError"}
     assert {each.kind for each in REFUSALS} >= KINDS - families - {"PoliciesBehindError"}
 
 

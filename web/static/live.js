@@ -2,8 +2,8 @@
 // moves a row, takes the focus or sends anything.
 
 const MINUTE = 60_000;
-const SOON = 15 * MINUTE; // as in wording.py
-const SAID_AT = [60, 15, 5, 1]; // minutes left at which a screen reader is told
+const SOON = 15 * MINUTE; // as in formatting.py
+const SAID_AT = [60, 15, 5, 1]; // minutes left that are announced to screen readers
 const skew = Date.parse(document.body.dataset.now) - Date.now(); // the server's clock counts
 
 function words(left) {
@@ -37,7 +37,7 @@ function show(node, text, left) {
 setInterval(tick, 1000);
 
 // hx-csp gates what htmx itself reads; a stream opened by hx-sse passes it by (hx-csp 4.0.1). So every request, of
-// whatever extension, must come from an element that carries this page's nonce.
+// any extension, must come from an element that carries this page's nonce.
 const nonce = document.querySelector("script[nonce]").nonce;
 document.addEventListener("htmx:config:request", (event) => {
   if (event.detail.ctx.sourceElement?.getAttribute("hx-nonce") !== nonce) event.preventDefault();
@@ -52,7 +52,7 @@ document.addEventListener("htmx:sse:error", () => {
 document.addEventListener("htmx:sse:after:connection", () => { if (lost) lost.hidden = true; });
 
 // What the pill's fragment says besides its words: how many reviews need this reader, for the title and the icon, and
-// which rows have settled. Such a row stays in its place, greyed, until the page is loaded again.
+// which rows have settled. Such a row is greyed out until the page is loaded again.
 document.addEventListener("htmx:after:swap", () => {
   const data = document.getElementById("news-data");
   if (!data) return;

@@ -1,1 +1,1 @@
-"""The operator's way in: verbs of the command line, through a socket when the service runs."""
+"""Commands for operators, through the service's Unix socket while it runs, and `policy-service dev`."""

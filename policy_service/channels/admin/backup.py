@@ -1,11 +1,12 @@
-"""`policy-service backup FILE` and `policy-service restored`: copy the embedded database; take over one that came back.
+"""``policy-service backup FILE`` and ``policy-service restored``: back up the embedded database; resume a restored one.
 
-The keys are never in a backup, and it is refused where the keys are: both together can sign what was never decided.
+A backup never contains the keys and is refused inside the keys folder: both together could sign effects that were never
+decided.
 
-`restored` refuses a database that has forgotten nothing its mark knows of (unless told that it did), one that another
-process of ours is connected to, a mark that is older than the database, keys without a mark. Order: the mark outside
-first, so that no service starts on the old epoch any more; then the open transactions one by one; then the epoch in the
-database, with the line that says what is lost. Stopped anywhere, it is repeated whole.
+`restored` refuses a database that is not behind its epoch mark (without --even-so), one that another process of the
+service is connected to, a mark older than the database, and keys without a mark. It first writes the mark, so that no
+service can start with the old epoch. Then it marks the open transactions one by one, then writes the new epoch with an
+audit row that says what is lost. After an interruption it is repeated from the start.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from policy_service.workflow.revocation.restore import (
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="Where to; there must be no such file yet.")],
+    file: Annotated[Path, typer.Argument(help="The new file; it must not exist.")],
     as_json: AsJson = False,
 ) -> None:
-    """Copy the embedded database to a file, as one snapshot; the service may run meanwhile."""
+    """Copy the embedded database to a file, as one snapshot. The service may be running."""
     with report_errors():
         settings = load_settings()
         backup_to(_database(settings), _require_outside_keys(settings, file))
@@ -49,7 +50,7 @@ def _database(settings: Settings) -> Path:
     url = make_url(settings.database_url)
     if not is_embedded(settings) or not url.database:
         raise StartError(
-            "this database is a server's: use pg_dump or a base backup, as docs/how-to/backup.md says"
+            "this database is on a server: use pg_dump or a base backup, see docs/how-to/backup.md"
         )
     path = Path(url.database)
     if not path.is_file():
@@ -61,32 +62,32 @@ def _require_outside_keys(settings: Settings, file: Path) -> Path:
     keys = settings.key_dir.resolve()
     if keys in file.resolve().parents:
         raise StartError(
-            f"{file} lies in the folder of the keys: whoever holds both can sign what was never decided; back up the "
+            f"{file} is in the keys folder: with both, effects could be signed that were never decided; back up the "
             "keys to another place"
         )
     return file
 
 
 _TO_CHECK = (
-    "agents and keys enrolled since are unknown, and keys revoked since prove things again: policy-service agent list",
-    "freezes of agents and tools since are gone, and freezes ended since hold again: policy-service freeze, unfreeze",
-    "approvers revoked since decide again: policy-service people, policy-service revoke approver",
-    "commits revoked since may have decided what is open: policy-service revoke commit",
-    "API keys ended since work again: policy-service agent api-key NAME --revoke",
-    "everybody has to sign in again",
+    "agents and keys enrolled since are unknown, and keys revoked since are valid again: policy-service agent list",
+    "freezes since are lost, and freezes ended since are active again: policy-service freeze, unfreeze",
+    "approvers revoked since can decide again: policy-service people, policy-service revoke approver",
+    "commits revoked since may have decided open effects: policy-service revoke commit",
+    "API keys revoked since are valid again: policy-service agent api-key NAME --revoke",
+    "everyone has to sign in again",
 )
 _NEXT = (
-    "start the service, let every agent's host run `countersign resume --tools MODULE` (it tells what it redeemed), "
-    "look at the tasks that are left, then run: policy-service unfreeze everything"
+    "start the service, run `countersign resume --tools MODULE` on every agent's host (it reports what was redeemed), "
+    "settle the remaining tasks, then run: policy-service unfreeze everything"
 )
 
-Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
+Reason = Annotated[str, typer.Option(help="The reason; it is recorded in the audit log.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")]
 AcceptUnmarked = Annotated[
     bool,
     typer.Option(
         "--even-so",
-        help="Although it is not behind its mark: it lost commits which the mark had not reached yet.",
+        help="Proceed although it is not behind its mark: it lost commits that the mark had not recorded.",
     ),
 ]
 
@@ -94,28 +95,28 @@ AcceptUnmarked = Annotated[
 def restored(
     reason: Reason = "", dry_run: DryRun = False, even_so: AcceptUnmarked = False, as_json: AsJson = False
 ) -> None:
-    """Take over a restored database: begin another epoch, and make a task of all that may have fired since."""
+    """Resume a restored database: begin a new epoch, and open a task for every effect that may have fired since."""
     with report_errors():
         settings = load_settings()
         with existing_database(settings) as db:
             mark, was = _require_restored(settings, db, even_so)
-            told = _summary(mark, was)
+            summary = _summary(mark, was)
             if not dry_run:
                 _require_no_other_process(db)
                 if not reason.strip():
                     raise StartError(
-                        f"{_loss_text(told)}; say why with --reason, or only look with --dry-run"
+                        f"{_loss_text(summary)}; give the reason with --reason, or use --dry-run"
                     )
-                told |= _restore(settings, db, mark, was, reason)
-        print_result(told | {"dry_run": dry_run}, as_json, _text(told, dry_run=dry_run))
+                summary |= _restore(settings, db, mark, was, reason)
+        print_result(summary | {"dry_run": dry_run}, as_json, _text(summary, dry_run=dry_run))
 
 
 def _require_restored(settings: Settings, db: Database, even_so: bool) -> tuple[Mark, RestoreStatus]:
     mark, was = read_mark(settings.key_dir), db.read_sync(restore_status)
     if mark is None:
         raise StartError(
-            f"there is no epoch.json in {settings.key_dir}: nothing says what this database may have forgotten; copy "
-            "the newest one there (of the host that ran, of another replica, of the keys' backup)"
+            f"there is no epoch.json in {settings.key_dir}, so it is unknown what this database may have lost; copy "
+            "the newest one there (from the host that ran, another replica, or the keys' backup)"
         )
     if was.epoch > mark.epoch and not even_so:
         raise StartError(
@@ -124,9 +125,9 @@ def _require_restored(settings: Settings, db: Database, even_so: bool) -> tuple[
         )
     if not is_behind(mark, was.highest_index, was.epoch) and not even_so:
         raise StartError(
-            f"this database ends at audit index {was.highest_index}, and its mark has seen {mark.highest_index}: it "
-            f"has forgotten nothing that the mark knows of, and {len(was.open_ones)} open transactions would become "
-            "tasks for nothing. If it was restored or lost commits all the same, add --even-so"
+            f"this database ends at audit index {was.highest_index}, and its mark is at {mark.highest_index}: nothing "
+            f"that the mark recorded is lost, and {len(was.open_ones)} open transactions would become tasks without "
+            "need. If the database was restored or lost commits nevertheless, add --even-so"
         )
     return mark, was
 
@@ -161,25 +162,25 @@ def _summary(mark: Mark, was: RestoreStatus) -> dict[str, Any]:
     }
 
 
-def _loss_text(told: dict[str, Any]) -> str:
-    lost = max(told["marked"] - told["known_to"], 0)
+def _loss_text(summary: dict[str, Any]) -> str:
+    lost = max(summary["marked"] - summary["known_to"], 0)
     return (
-        f"this database knows nothing after {told['lost_after']}: {lost} lines of its log are lost, as far as the mark "
-        f"knows; {len(told['in_doubt'])} open transactions become unknown, a task each effect"
+        f"this database has nothing after {summary['lost_after']}: by its mark, {lost} audit rows are lost; "
+        f"{len(summary['in_doubt'])} open transactions become unknown, with one task for each effect"
     )
 
 
-def _text(told: dict[str, Any], *, dry_run: bool) -> str:
+def _text(summary: dict[str, Any], *, dry_run: bool) -> str:
     begun = (
         "nothing was changed"
         if dry_run
-        else f"epoch {told['epoch']} has begun, everything is frozen, the log goes on at index {told['goes_on_at']}"
+        else f"epoch {summary['epoch']} has begun, everything is frozen, the log continues at {summary['goes_on_at']}"
     )
     lines = [
-        _loss_text(told),
-        f"{told['redeemed']} effects were redeemed and not reported: their agents report again, or time makes a task",
+        _loss_text(summary),
+        f"{summary['redeemed']} effects were redeemed and not reported: agents report again, or they become tasks",
         begun,
-        "check what was done since then, and do again what must hold:",
+        "check these changes since then, and repeat what is needed:",
         *(f"  - {line}" for line in _TO_CHECK),
         f"next: {_NEXT}",
     ]

@@ -1,13 +1,12 @@
-"""Operator verbs: what the owner of the data folder may do to it.
+"""Operator commands on the database, one unit of work each with its audit row.
 
-Each is one unit of work with its line in the log, the same whether it arrives through the socket of a running service
-or is run by the command line itself.
+They run in the service when they arrive through its socket, otherwise in the command line's own process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +20,7 @@ from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PasskeyRow
 from policy_service.storage.types import time_text
-from policy_service.workflow import active_commit, webhooks
-from policy_service.workflow.effects import emergency_stop
-from policy_service.workflow.passkeys import revocation as lost_passkeys
+from policy_service.workflow import active_commit, authorization, webhooks
 from policy_service.workflow.revocation import revoke
 from policy_service.workflow.shadow import recorded_calls
 from policy_service.workflow.slack import account_links, admin
@@ -31,6 +28,10 @@ from policy_service.workflow.slack.admin import slack_health
 
 Arguments = dict[str, Any]
 Command = Callable[[Tx, Settings, Arguments], Any]
+
+
+def _time_text(at: datetime | None) -> str | None:
+    return None if at is None else time_text(at)
 
 
 def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -70,21 +71,21 @@ def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "key": row.key_digest,
             "created_at": time_text(row.created_at),
             "counts_from": time_text(row.counts_from),
-            "last_used_at": None if row.last_used_at is None else time_text(row.last_used_at),
-            "removed_at": None if row.removed_at is None else time_text(row.removed_at),
+            "last_used_at": _time_text(row.last_used_at),
+            "removed_at": _time_text(row.removed_at),
         }
         for row in sorted(find(tx.conn, PasskeyRow), key=lambda row: row.passkey_id)
     ]
 
 
 def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    done = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
+    done = revoke.revoke_passkey(tx, args["passkey_id"], args["reason"])
     return {"passkey_id": args["passkey_id"], "votes": done.votes, "vouched_for": list(done.passkeys[1:])}
 
 
 def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
     iss, _, sub = args["person"].partition("|")
-    return {"person": args["person"], "removed": lost_passkeys.reset_passkeys(tx, iss, sub, args["reason"])}
+    return {"person": args["person"], "removed": revoke.reset_passkeys(tx, iss, sub, args["reason"])}
 
 
 def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -126,7 +127,7 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
         "set_aside": found.dead,
         "failures": found.failures,
         "last_error": found.last_error,
-        "since": None if found.since is None else time_text(found.since),
+        "since": _time_text(found.since),
         "resting": resting,
     }
 
@@ -152,7 +153,7 @@ def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
     )
     if was is None:
         raise NotFoundError(
-            f"the account {args['user']!r} of {args['team']!r} is nobody's; `policy-service slack links` lists them"
+            f"the account {args['user']!r} of {args['team']!r} is not linked; `policy-service slack links` lists them"
         )
     return {"team": args["team"], "user": args["user"], "person": was}
 
@@ -189,9 +190,9 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
                 {
                     "kid": key.kid,
                     "revoked": key.revoked_at is not None,
-                    "revoked_at": None if key.revoked_at is None else time_text(key.revoked_at),
+                    "revoked_at": _time_text(key.revoked_at),
                     "issuer": key.issuer,
-                    "until": None if key.expires_at is None else time_text(key.expires_at),
+                    "until": _time_text(key.expires_at),
                     "over": key.expires_at is not None and tx.now >= key.expires_at,
                 }
                 for key in agents.list_keys(tx.conn, row.name)
@@ -204,13 +205,13 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
 def _api_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
     if not settings.api_keys:
         raise NotFoundError(
-            "API keys are switched off; start the service with COUNTERSIGN_API_KEYS=true on loopback"
+            "API keys are disabled; start the service with COUNTERSIGN_API_KEYS=true on loopback"
         )
     return {"api_key": agents.make_api_key(tx, args["name"])}
 
 
 def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    # Also where API keys are switched off: they must not come to life again when somebody switches them on.
+    # Allowed while API keys are disabled: enabling them later must not revive a revoked key.
     return {"agent": args["name"], "revoked": agents.revoke_api_keys(tx, args["name"])}
 
 
@@ -225,7 +226,7 @@ def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _freeze_tools(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "began": emergency_stop.freeze_tool(tx, args["tool"], args["reason"])}
+    return {"tool": args["tool"], "began": authorization.freeze_tool(tx, args["tool"], args["reason"])}
 
 
 def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -253,7 +254,7 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _unfreeze_tools(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "ended": emergency_stop.unfreeze_tool(tx, args["tool"], args.get("reason"))}
+    return {"tool": args["tool"], "ended": authorization.unfreeze_tool(tx, args["tool"], args.get("reason"))}
 
 
 def _revoke_effect(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -308,13 +309,13 @@ def _webhook_status(found: webhooks.ReceiverStatus | None) -> dict[str, Any] | N
         return None
     return {
         "waiting": found.waiting,
-        "oldest": None if found.oldest is None else time_text(found.oldest),
+        "oldest": _time_text(found.oldest),
         "given_up": found.dead,
         "behind": found.behind,
         "failures": found.failures,
         "last_error": found.last_error,
-        "not_before": None if found.not_before is None else time_text(found.not_before),
-        "disabled_at": None if found.disabled_at is None else time_text(found.disabled_at),
+        "not_before": _time_text(found.not_before),
+        "disabled_at": _time_text(found.disabled_at),
     }
 
 
@@ -331,7 +332,7 @@ def _recorded_calls(tx: Tx, settings: Settings, args: Arguments) -> Any:
 def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
     found = recorded_calls.recorded_call(tx.conn, args["effect_id"], settings.environment)
     if found is None:
-        raise NotFoundError(f"there is no effect {args['effect_id']!r} that an agent submitted")
+        raise NotFoundError(f"there is no submitted effect {args['effect_id']!r}")
     return found
 
 

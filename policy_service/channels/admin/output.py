@@ -1,4 +1,4 @@
-"""How the command line answers: one JSON value or a sentence, and never a trace when the service refuses."""
+"""Output of the command line: one JSON value or text, and a sentence instead of a traceback for each refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 @contextlib.contextmanager
 def report_errors(as_json: bool = False) -> Iterator[None]:
-    """End in a sentence, never in a trace, when the service refuses; a bundle's problems as JSON when asked for."""
+    """Print a refusal as one sentence and exit with status 1; a bundle's problems as JSON with ``as_json``."""
     try:
         yield
     except BundleError as error:
@@ -34,7 +34,7 @@ def report_errors(as_json: bool = False) -> Iterator[None]:
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """One problem of a bundle for machines."""
+    """One problem of a bundle as JSON."""
     return {
         "file": problem.file,
         "line": problem.line,
@@ -45,14 +45,12 @@ def problem_json(problem: Problem) -> dict[str, Any]:
 
 
 def escape_unprintable(text: str) -> str:
-    """Text with everything that is not printable written out, as the SDK's command line has it: what an agent or a
-    token calls something must not move the reader's cursor.
-    """
+    """Escape every unprintable character. Names from agents and tokens must not control the reader's terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def escape_lines(text: str) -> str:
-    """The same for a text of lines, which stay lines. Whoever puts a foreign word into one makes it visible first."""
+    """The same for a text of several lines. Escape untrusted words before they are put into a line."""
     return "\n".join(map(escape_unprintable, text.split("\n")))
 
 

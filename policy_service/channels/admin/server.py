@@ -1,8 +1,7 @@
-"""Serving two doors with one process: the public one, and, where the database is this process's own, the operator's
-socket in the data folder.
+"""Run the public server and, for an embedded database, the operator's Unix socket in one process.
 
-A stop lets go of those who wait before it waits for what is still being answered; what the service has to finish is
-finished before the signal that asked for the stop takes its course.
+A stop first ends long polls and streams, then waits for running requests. The service finishes its work before the
+signal that requested the stop ends the process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from policy_service.settings import Settings
 
 
 class _Server(uvicorn.Server):
-    """A server that tells when it is open, or that it never will be, and when it begins to close."""
+    """A uvicorn server that signals when it has started or failed to, and when it begins to shut down."""
 
     def __init__(self, config: uvicorn.Config, on_closing: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
@@ -33,29 +32,29 @@ class _Server(uvicorn.Server):
         self._on_closing = on_closing
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open, and say so."""
+        """Start listening, and signal the result."""
         try:
             await super().startup(sockets)
         finally:
             self.settled.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let go of those who wait, then close: what is still being answered is waited for here, and not for long."""
+        """End long polls and streams, then shut down: uvicorn waits a limited time for running requests."""
         self._on_closing()
         await super().shutdown(sockets)
 
     async def serve_quietly(self, listener: socket.socket | None) -> None:
-        """Serve without looking after signals: somebody else does, or says when it ends."""
+        """Serve without signal handlers; the caller sets ``should_exit``."""
         await self._serve(None if listener is None else [listener])
 
 
 async def serve_with_socket(
     app: FastAPI, config: uvicorn.Config, ctx: Context, welcome: Callable[[], None]
 ) -> None:
-    """Serve until interrupted. ``welcome`` runs in a thread once both doors are open.
+    """Serve until interrupted. ``welcome`` runs in a thread once both servers listen.
 
     Raises:
-        StartError: the address is taken, or the service refused to start.
+        StartError: the address is in use, or the service cannot start.
     """
     async with run_servers(app, config, ctx) as serving:
         await asyncio.to_thread(welcome)
@@ -71,20 +70,20 @@ async def run_servers(
     signals: bool = True,
     operator: bool = True,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve for the block, and until interrupted where the doors have ``signals`` of their own.
+    """Serve for the duration of the block; with ``signals``, at most until interrupted.
 
     Raises:
-        StartError: the address is taken, or the service refused to start.
+        StartError: the address is in use, or the service cannot start.
     """
     settings = ctx.settings
     public = _Server(config, ctx.feed.close)
     async with AsyncExitStack() as stack:
         if signals:
-            # First in and last out: when it lets go, the server raises again what it has caught, and SIGTERM ends the
-            # process on the spot. By then the log has been finished and the mark written.
+            # Entered first and left last: on exit uvicorn raises the captured signal again, and SIGTERM ends the
+            # process at once. By then the audit log is finished and the epoch mark is written.
             stack.enter_context(public.capture_signals())
         stack.enter_context(_require_free_address(config))
-        # The application is started here and not by the server, so that a refusal to start is a sentence.
+        # Started here and not by uvicorn, so that a failure is reported as a sentence.
         await stack.enter_async_context(app.router.lifespan_context(app))
         has_socket = operator and is_embedded(settings)
         listener = stack.enter_context(_admin_listener(settings)) if has_socket else None
@@ -92,9 +91,9 @@ async def run_servers(
         await public.settled.wait()
         if listener is not None:
             slack = app.state.service.slack
-            known = (lambda: None) if slack is None else slack.known
-            verbs = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests, known)
-            await stack.enter_async_context(_admin_server(verbs, listener))
+            slack_status = (lambda: None) if slack is None else slack.process_status
+            commands = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests, slack_status)
+            await stack.enter_async_context(_admin_server(commands, listener))
         try:
             yield serving
         finally:
@@ -103,20 +102,20 @@ async def run_servers(
 
 
 @contextlib.asynccontextmanager
-async def _admin_server(verbs: Starlette, listener: socket.socket) -> AsyncIterator[None]:
-    door = _Server(uvicorn.Config(verbs, log_config=None, lifespan="off"))
-    serving = asyncio.create_task(door.serve_quietly(listener))
-    await door.settled.wait()
+async def _admin_server(commands: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+    server = _Server(uvicorn.Config(commands, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve_quietly(listener))
+    await server.settled.wait()
     try:
         yield
     finally:
-        door.should_exit = True
+        server.should_exit = True
         await serving
 
 
 @contextlib.contextmanager
 def _require_free_address(config: uvicorn.Config) -> Iterator[None]:
-    """Refuse in a sentence, before anything runs, an address somebody else listens on."""
+    """Refuse an address that is in use, before anything runs."""
     probe = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,7 +131,7 @@ def _require_free_address(config: uvicorn.Config) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _admin_listener(settings: Settings) -> Iterator[socket.socket]:
-    """The operator's socket, for this user alone; a leftover of a killed service is replaced (we hold the lock)."""
+    """The operator's socket, for this user only. A stale socket is replaced, because this process holds the lock."""
     path = socket_path(settings)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
@@ -143,7 +142,7 @@ def _admin_listener(settings: Settings) -> Iterator[socket.socket]:
         listener.close()
         raise StartError(
             f"the operator's socket {path} cannot be opened ({error}); "
-            "a socket's path holds 107 bytes at most, use a shorter data_dir"
+            "the path of a socket has at most 107 bytes, so use a shorter data_dir"
         ) from error
     finally:
         os.umask(before)

@@ -1,4 +1,4 @@
-"""The service's signing keys for the operator: which ones agents may pin, and the change to the next one."""
+"""``policy-service rotate-keys`` and ``issuer-keys``: the service's signing keys."""
 
 from __future__ import annotations
 
@@ -21,23 +21,19 @@ def add_commands(app: typer.Typer) -> None:
 def rotate(
     compromised: Annotated[
         bool,
-        typer.Option(
-            "--compromised", help="Make every key and secret afresh, and publish no old one any more."
-        ),
+        typer.Option("--compromised", help="Replace every key and secret, and publish no old key."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign with another key from the next start on; with several replicas copy the keys folder to all of them."""
+    """Rotate the signing key. It is used from the next start. Copy the keys folder to all replicas."""
     with report_errors():
         settings = load_settings()
         kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
-        print_result(
-            {"current": kid}, as_json, f"the key {kid} signs once the service has been started again"
-        )
+        print_result({"current": kid}, as_json, f"the key {kid} signs after the next start of the service")
 
 
 def issuer_keys(as_json: AsJson = False) -> None:
-    """Print the thumbprints of the current, next and previous signing key, for agents to pin."""
+    """Print the thumbprints of the current, next and previous signing key, which agents pin."""
     with report_errors():
         kids = [key.kid for key in read_keys(load_settings().key_dir).published]
         print_result({"issuer_keys": kids}, as_json, ",".join(kids))

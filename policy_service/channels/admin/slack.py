@@ -1,4 +1,4 @@
-"""Slack for the operator: how it takes what it is sent, and whose accounts are whose."""
+"""``policy-service slack``: delivery status, a test, retries, and linked accounts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from policy_service.slack import SlackApp, require_channel
 from policy_service.workflow.slack.admin import CheckResult
 
 slack_app = typer.Typer(
-    no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/how-to/slack.md."
+    no_args_is_help=True, help="Slack's delivery status and linked accounts: docs/how-to/slack.md."
 )
 
 
 @slack_app.command("status")
 def status(as_json: AsJson = False) -> None:
-    """What waits for Slack, what it refuses, since when, and by which way deliveries arrive."""
+    """Print waiting and failed messages, and how Slack's payloads arrive."""
     with report_errors():
         settings = load_settings()
         found = run_admin_command(settings, "slack-status", {})
@@ -33,46 +33,46 @@ def status(as_json: AsJson = False) -> None:
 
 def _status_lines(found: dict[str, Any], settings: Settings) -> list[str]:
     if not found["configured"]:
-        return ["the settings have no [slack]: people are asked on the web"]
+        return ["the settings have no [slack]: people decide on the web"]
     arriving = _delivery_lines(found, settings)
     if not found["met"]:
-        return ["the service has not met this app yet; start it with these settings", *arriving]
-    lines = [f"{found['team']}  waiting {found['waiting']}  set aside {found['set_aside']}"]
+        return ["the service has not used this app yet; start it with these settings", *arriving]
+    lines = [f"{found['team']}  waiting {found['waiting']}  failed {found['set_aside']}"]
     if found["failures"]:
         lines.append(
             f"{found['failures']} calls failed in a row since {found['since']}, the last: {found['last_error']}"
         )
-    lines += [f"{one['place']}  rests since {one['since']}: {one['error']}" for one in found["resting"]]
+    lines += [f"{one['place']}  paused since {one['since']}: {one['error']}" for one in found["resting"]]
     return lines + arriving
 
 
 def _delivery_lines(found: dict[str, Any], settings: Settings) -> list[str]:
-    """How deliveries arrive. Whether they do, a running process alone knows; one with a socket here is asked."""
+    """How Slack's payloads arrive. Only a running process knows whether they do; it is queried if it has a socket."""
     ways, running = found["deliveries"], found.get("running")
     named = [f"over HTTP at {ways['http']}"] if ways["http"] else []
     if ways["socket_mode"]:
         connected = None if running is None else running["socket_mode_connected"]
         state = {None: "", True: " (connected)", False: " (not connected)"}[connected]
         named.append(f"over Socket Mode{state}")
-    lines = [f"deliveries arrive {' and '.join(named)}"]
+    lines = [f"payloads arrive {' and '.join(named)}"]
     if running is not None:
         return lines + [f"wrong: {one}" for one in running["wrong"]]
     if is_embedded(settings):
         return [*lines, "the service is not running: nothing is sent and nothing arrives"]
-    return [*lines, "what a running service knows of it, its /readyz tells"]
+    return [*lines, "see /readyz of the running service for more"]
 
 
 def register_test(trial: Callable[[SlackApp, str, Route], Coroutine[Any, Any, CheckResult]]) -> None:
-    """The verb that tries Slack by this, which another room knows how to do."""
+    """Add the command `slack test`. Its implementation is passed in, because it imports Slack's SDK."""
 
     @slack_app.command("test")
     def try_it(
         channel: Annotated[
-            str | None, typer.Argument(help="#name, or the channel's id; default_channel unless named.")
+            str | None, typer.Argument(help="#name, or the channel's id. Default: default_channel.")
         ] = None,
         as_json: AsJson = False,
     ) -> None:
-        """Post a message from here, check the tokens, and say what Slack answered; nothing is recorded."""
+        """Check the tokens and post a test message from here. Nothing is recorded."""
         with report_errors():
             settings = load_settings()
             app = settings.slack
@@ -99,50 +99,50 @@ def _channel(app: SlackApp, channel: str | None) -> str:
 def _result_lines(tried: CheckResult, app: SlackApp, place: str) -> list[str]:
     lines = []
     if tried.team_id == app.team_id:
-        lines.append(f"the bot token is of {tried.team_id}, as {tried.bot_user}")
+        lines.append(f"the bot token is valid for {tried.team_id}, as {tried.bot_user}")
     if tried.posted:
-        lines.append(f"{place} has a message now")
+        lines.append(f"posted a message in {place}")
     if tried.socket_mode:
-        lines.append("Slack takes the app-level token for Socket Mode")
+        lines.append("the app-level token is valid for Socket Mode")
     return lines
 
 
 @slack_app.command("retry")
 def retry(as_json: AsJson = False) -> None:
-    """Try at once what waits for a pause to end, and what was set aside, after you have mended it at Slack."""
+    """Retry paused and failed messages at once, after you have fixed the problem in Slack."""
     with report_errors():
         done = run_admin_command(load_settings(), "slack-retry", {})
         print_result(
             done,
             as_json,
-            f"what waits is tried again now, {done['messages']} messages among it that had been set aside; "
-            "policy-service slack status tells how it went",
+            f"waiting messages are retried now, including {done['messages']} failed ones; "
+            "policy-service slack status shows the result",
         )
 
 
 @slack_app.command("drop")
 def drop(
-    place: Annotated[str, typer.Argument(help="The channel, as `slack status` names it: '#old', or its id.")],
-    reason: Annotated[str, typer.Option(help="Why; it goes into the log.")],
+    place: Annotated[str, typer.Argument(help="The channel as in `slack status`: '#old', or its id.")],
+    reason: Annotated[str, typer.Option(help="The reason; it is recorded in the audit log.")],
     as_json: AsJson = False,
 ) -> None:
-    """Give a channel up: what waits for it is let go, and what is open is asked in the others."""
+    """Stop using a channel: drop its waiting messages, and ask about its open reviews in other channels."""
     with report_errors():
         done = run_admin_command(load_settings(), "slack-drop", {"place": place, "reason": reason})
         print_result(
             done,
             as_json,
             escape_unprintable(
-                f"given up {place}: {done['messages']} messages were let go, {done['cards']} reviews are followed "
-                "there no more; those that are open and asked nowhere else are asked in another channel, or wait "
-                "on the web"
+                f"dropped {place}: {done['messages']} messages were discarded, {done['cards']} reviews are no longer "
+                "updated there; open reviews that are in no other channel are posted in another one, or wait on the "
+                "web"
             ),
         )
 
 
 @slack_app.command("links")
 def list_links(as_json: AsJson = False) -> None:
-    """Every Slack account that is linked, with whose it is."""
+    """List linked Slack accounts and their people."""
     with report_errors():
         found = run_admin_command(load_settings(), "slack-links", {})
         print_result(found, as_json, "\n".join(map(_link_line, found)) or "no Slack account is linked yet")
@@ -158,16 +158,14 @@ def _link_line(one: dict[str, Any]) -> str:
 
 @slack_app.command("unlink")
 def unlink(
-    team: Annotated[str, typer.Argument(help="The workspace, T..., as `slack links` names it.")],
+    team: Annotated[str, typer.Argument(help="The workspace, T..., as in `slack links`.")],
     user: Annotated[str, typer.Argument(help="The account in it, U...")],
-    reason: Annotated[str, typer.Option(help="Why; it goes into the log.")],
+    reason: Annotated[str, typer.Option(help="The reason; it is recorded in the audit log.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let an account decide for nobody any more. What was decided through it stands."""
+    """Unlink an account from its person. Votes cast through it still count."""
     with report_errors():
         done = run_admin_command(
             load_settings(), "slack-unlink", {"team": team, "user": user, "reason": reason}
         )
-        print_result(
-            done, as_json, escape_unprintable(f"unlinked {user} of {team}, which was {done['person']}'s")
-        )
+        print_result(done, as_json, escape_unprintable(f"unlinked {user} of {team} from {done['person']}"))

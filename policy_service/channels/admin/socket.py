@@ -1,12 +1,12 @@
-"""How an operator's verb reaches the database.
+"""Run operator commands against the database: through the service's Unix socket, or directly.
 
-The embedded database belongs to one process. While the service runs, the command line sends a verb through a Unix
-socket in the data folder (mode 0600: whoever may use it owns the data anyway); when it is down, the command line takes
-the lock and runs the verb itself. A database server has no owner: there the command line always writes by itself, and
-every replica sees it with its next unit of work.
+The embedded database belongs to one process. While the service runs, the command line sends a command through a Unix
+socket in the data folder. Its mode is 0600, because its users own the data anyway. When the service is down, the
+command line takes the lock and runs the command itself. With a database server the command line always runs it
+directly, and every replica sees the change in its next unit of work.
 
-Refused: a database that nobody has set up. A verb in another folder, or without the service's settings, would make an
-empty one, and stop nothing there.
+A database that was never set up is refused. Otherwise a command in the wrong folder, or without the service's settings,
+would create an empty database and stop nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TIMEOUT_S = 30.0
 
 
 def socket_path(settings: Settings) -> Path:
-    """Where the running service listens for its operator."""
+    """The Unix socket of the running service."""
     return settings.data_dir / _SOCKET
 
 
@@ -51,8 +51,8 @@ def admin_app(
     tools: Callable[[], Collection[str]],
     slack: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> Starlette:
-    """The verbs behind the socket of a running service. ``tools``: those of the bundle in force; ``slack``: what only
-    the process that runs knows of it."""
+    """The application behind the socket. ``tools``: those of the active bundle; ``slack``: the status that only this
+    process knows."""
 
     async def call(request: Request) -> Response:
         name = request.path_params["verb"]
@@ -62,7 +62,7 @@ def admin_app(
         args = json.loads(await request.body())
         try:
             done = await db.write(lambda tx: verb(tx, settings, args))
-            if name == "stop" and args["tool"] is not None:  # a slip of the pen stops nothing
+            if name == "stop" and args["tool"] is not None:  # lets the command line warn of a misspelled tool
                 done["tools"] = sorted(tools())
             if name == "slack-status":
                 done["running"] = slack()
@@ -74,10 +74,10 @@ def admin_app(
 
 
 def run_admin_command(settings: Settings, name: str, args: Arguments) -> Any:
-    """Run one verb, through the running service or by ourselves.
+    """Run one command, through the running service or directly.
 
     Raises:
-        StartError: the service refuses it, there is no database, or something that does not answer holds it.
+        StartError: the service refuses it, there is no database, or a process that does not respond holds it.
     """
     if is_embedded(settings) and _is_listening(socket_path(settings)):
         return _through_socket(settings, name, args)
@@ -85,7 +85,7 @@ def run_admin_command(settings: Settings, name: str, args: Arguments) -> Any:
 
 
 def describe_database(settings: Settings) -> str:
-    """The database in words: its file, or the server's address without who signs in there."""
+    """The database for people: its file, or the server's address without credentials."""
     url = make_url(settings.database_url)
     if is_embedded(settings):
         return str(url.database)
@@ -94,14 +94,14 @@ def describe_database(settings: Settings) -> str:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Whether the database belongs to one process, and so has a lock and a socket."""
+    """Whether the database belongs to one process, with a lock and a socket."""
     return make_url(settings.database_url).get_backend_name() == "sqlite"
 
 
 def _is_listening(path: Path) -> bool:
-    """Whether somebody listens there; a killed service leaves its socket behind, and nobody holds the lock then."""
+    """Whether a process listens on the socket. A killed service leaves its socket file behind."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_TIMEOUT_S)  # a service that hangs takes nobody in once its queue is full
+        probe.settimeout(_TIMEOUT_S)  # a hanging service does not accept once its backlog is full
         try:
             probe.connect(str(path))
         except OSError:
@@ -116,10 +116,10 @@ def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
         body = answer.json()
         refusal = str(body["detail"]) if answer.is_error else None
     except (httpx2.HTTPError, ValueError, TypeError, KeyError) as error:
-        # It may hang and go on later, with this in its hands; or have met a fault after its commit.
+        # The service may run the command later, or may have failed after its commit.
         raise StartError(
-            f"the service ({_lock_holder(settings)}) does not answer: whether it was done is not known: repeat it, or "
-            "stop that process and run this again"
+            f"the service ({_lock_holder(settings)}) does not respond, so the result is unknown: repeat the "
+            "command, or stop that process and repeat it"
         ) from error
     if refusal is not None:
         raise StartError(refusal)
@@ -127,12 +127,12 @@ def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
 
 
 def _lock_holder(settings: Settings) -> str:
-    """Who says that the database is theirs."""
+    """The process that holds the database, as its lock file says."""
     try:
-        told = lock_path(Path(str(make_url(settings.database_url).database))).read_text()
+        holder = lock_path(Path(str(make_url(settings.database_url).database))).read_text()
     except OSError:
-        told = ""
-    return told.split(" (")[0] or "its pid is not known"
+        holder = ""
+    return holder.split(" (")[0] or "its pid is not known"
 
 
 def _run_directly(settings: Settings, name: str, args: Arguments) -> Any:
@@ -142,13 +142,13 @@ def _run_directly(settings: Settings, name: str, args: Arguments) -> Any:
 
 @contextlib.contextmanager
 def existing_database(settings: Settings) -> Iterator[Database]:
-    """The database of a deployment, for this process.
+    """Open the database of a deployment in this process.
 
     Raises:
-        StartError: nobody has set it up, or another process holds it.
-        StorageUnavailableError: it cannot be reached.
+        StartError: it was never set up, or another process holds it.
+        StorageUnavailableError: it is unreachable.
     """
-    if is_missing(make_url(settings.database_url)):  # before the lock, whose file would make the folder
+    if is_missing(make_url(settings.database_url)):  # before the lock, whose file would create the folder
         raise _no_database(settings)
     with embedded_lock(settings):
         if is_empty(settings.database_url):
@@ -159,14 +159,14 @@ def existing_database(settings: Settings) -> Iterator[Database]:
 
 def _no_database(settings: Settings) -> StartError:
     return StartError(
-        f"there is no database {describe_database(settings)} yet; run: policy-service init (or, where a service runs "
-        "already, run this with its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
+        f"there is no database {describe_database(settings)} yet; run: policy-service init (or, if a service already "
+        "runs, use its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
     )
 
 
 @contextlib.contextmanager
 def embedded_lock(settings: Settings) -> Iterator[None]:
-    """Hold an embedded database for this process; nothing to hold for a database server.
+    """Hold the lock of an embedded database; a database server has none.
 
     Raises:
         StartError: another process holds it.
@@ -180,11 +180,11 @@ def embedded_lock(settings: Settings) -> Iterator[None]:
 
 
 def open_database(settings: Settings, *, clock: Clock | None = None) -> Database:
-    """The database brought to this release's tables, with the limits of the settings.
+    """Migrate and open the database, with the limits of the settings.
 
     Raises:
         StartError: it is of a newer release, damaged, or would lose acknowledged commits.
-        StorageUnavailableError: it cannot be reached.
+        StorageUnavailableError: it is unreachable.
     """
     migrate(settings.database_url)
     limits = StorageLimits(

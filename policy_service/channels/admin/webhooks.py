@@ -1,4 +1,4 @@
-"""Webhooks from the command line: how their receivers are doing, a test, another try, a fresh secret."""
+"""``policy-service webhooks``: list receivers with their delivery status, test, retry, and create a secret."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from policy_service.storage.types import time_text
 from policy_service.tokens.keys import make_webhook_key, read_webhook_keys
 from policy_service.workflow.webhooks import DeliveryResult, deliver
 
-webhooks_app = typer.Typer(no_args_is_help=True, help="Who is told by webhook, and how they take it.")
+webhooks_app = typer.Typer(no_args_is_help=True, help="List webhook receivers and their delivery status.")
 
-Name = Annotated[str, typer.Argument(help="The webhook, as the settings name it.")]
+Name = Annotated[str, typer.Argument(help="The webhook's name in the settings.")]
 _TEST = "webhook_test"
 
 
 @webhooks_app.command("list")
 def webhooks_list(as_json: AsJson = False) -> None:
-    """Every webhook of the settings: what waits, what was given up, and the last error."""
+    """List every webhook: waiting and abandoned events, and the last error."""
     with report_errors():
         found = run_admin_command(load_settings(), "webhooks-list", {})
         print_result(
@@ -37,13 +37,11 @@ def webhooks_list(as_json: AsJson = False) -> None:
 
 def _status_line(one: dict[str, Any]) -> str:
     if one["standing"] is None:
-        return f"{one['name']}  {one['host']}  not met yet"
+        return f"{one['name']}  {one['host']}  not used yet"
     standing = one["standing"]
-    parts = [f"{one['name']}  {one['host']}  waiting {standing['waiting']}  given up {standing['given_up']}"]
+    parts = [f"{one['name']}  {one['host']}  waiting {standing['waiting']}  abandoned {standing['given_up']}"]
     if standing["disabled_at"]:
-        parts.append(
-            f"DISABLED since {standing['disabled_at']}, {standing['behind']} lines of the log behind"
-        )
+        parts.append(f"DISABLED since {standing['disabled_at']}, {standing['behind']} audit rows behind")
     if standing["failures"]:
         parts.append(f"{standing['failures']} failures in a row, the last: {standing['last_error']}")
     return "  ".join(parts)
@@ -51,15 +49,15 @@ def _status_line(one: dict[str, Any]) -> str:
 
 @webhooks_app.command("test")
 def webhooks_test(name: Name, as_json: AsJson = False) -> None:
-    """Send one event of the kind webhook_test from here, and say what came of it; nothing is recorded."""
+    """Send one event of the kind webhook_test from here and print the result. Nothing is recorded."""
     with report_errors():
         settings = load_settings()
         webhook = _find_webhook(settings, name)
         answer = asyncio.run(_test(settings, webhook))
-        told = {"webhook": name, "status": answer.status, "error": answer.error}
-        print_result(told, as_json, f"{name} took it: {answer.status}" if answer.error is None else "")
+        result = {"webhook": name, "status": answer.status, "error": answer.error}
+        print_result(result, as_json, f"{name} accepted it: {answer.status}" if answer.error is None else "")
         if answer.error is not None:
-            raise StartError(f"{name} did not take it: {answer.error}")
+            raise StartError(f"{name} did not accept it: {answer.error}")
 
 
 def _find_webhook(settings: Settings, name: str) -> Webhook:
@@ -83,23 +81,21 @@ async def _test(settings: Settings, webhook: Webhook) -> DeliveryResult:
 
 @webhooks_app.command("retry")
 def webhooks_retry(name: Name, as_json: AsJson = False) -> None:
-    """Send what was given up after all; tell a receiver again that said it was gone."""
+    """Retry abandoned events, and enable a receiver that was disabled because it returned 410 Gone."""
     with report_errors():
         done = run_admin_command(load_settings(), "webhooks-retry", {"webhook": name})
-        print_result(
-            done, as_json, f"{name} is told again, {done['messages']} events that were given up among it"
-        )
+        print_result(done, as_json, f"{name} is enabled; {done['messages']} abandoned events are retried")
 
 
 @webhooks_app.command("secret")
 def webhooks_secret(
-    file: Annotated[Path, typer.Argument(help="The new file; only this user will be able to read it.")],
+    file: Annotated[Path, typer.Argument(help="The new file, readable only by this user.")],
     ed25519: Annotated[
-        bool, typer.Option("--ed25519", help="A key of our own: receivers verify with its public half.")
+        bool, typer.Option("--ed25519", help="Create a key pair: receivers verify with the public key.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a secret that webhooks are signed with. It is printed nowhere: the receiver gets what is in the file."""
+    """Create a secret for signing webhooks. It is not printed; give the receiver the file's content."""
     with report_errors():
         try:
             key = make_webhook_key(file, own=ed25519)
@@ -107,5 +103,5 @@ def webhooks_secret(
             raise StartError(f"{file} exists; a secret is never overwritten, name another file") from None
         except OSError as error:
             raise StartError(f"the secret cannot be written to {file}: {error.strerror}") from error
-        text = f"give the receiver what is in {file}" if key.public is None else key.public
+        text = f"give the receiver the content of {file}" if key.public is None else key.public
         print_result({"file": str(file), "public": key.public}, as_json, text)

@@ -1,7 +1,7 @@
-"""The door of the API: which host was meant, how large a body may be, who sent it.
+"""Authenticate requests: the host they name, the size of their body, and the agent or person who sent them.
 
-Every route passes through :meth:`Gate.agent` or :meth:`Gate.person`; the one by which an agent brings a key passes
-through :meth:`Gate.newcomer` and :meth:`Gate.require_key`.
+Every route calls :meth:`Authentication.agent` or :meth:`Authentication.person`. The route that enrols a key calls
+:meth:`Authentication.newcomer` and :meth:`Authentication.require_key`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from collections.abc import Awaitable, Callable
 from fastapi import Request
 
 from countersign.contract import ErrorCode, PublicKey
-from policy_service.channels.http.bodies import require_json
-from policy_service.channels.http.rate_limits import RateLimits
-from policy_service.channels.requests import declared_length, read_body, read_unidentified_body
+from policy_service.channels.requests import (
+    declared_length,
+    read_body,
+    read_unidentified_body,
+    require_json,
+)
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
 from policy_service.identity.origin import parse_site, read_cookie, require_host, require_own_page
@@ -27,50 +30,49 @@ _SMALL_BODY_BYTES = 16_384  # read before its sender is identified; few submissi
 
 
 class Authentication:
-    """Who may come in, and as whom."""
+    """Identifies the caller of each request."""
 
     def __init__(self, ctx: Context, authenticator: Authenticator, sessions: Sessions) -> None:
-        self.ctx = ctx
+        self._max_body_bytes = ctx.settings.max_body_bytes
         self._authenticator = authenticator
         self._sessions = sessions
         self._site = parse_site(ctx.settings.public_url)
-        self.rate_limits = RateLimits(ctx.settings)
 
     async def agent(self, request: Request) -> tuple[Caller, bytes]:
-        """The agent or executor behind a request, and the raw body its proof covers.
+        """The agent or executor that sent a request, and the raw body its proof covers.
 
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, or an authentication code.
         """
-        presented = self._presented(request)
-        if presented.proof is None and presented.authorization is None:
+        head = self._request_head(request)
+        if head.proof is None and head.authorization is None:
             raise UnauthenticatedError(PROOF_INSTRUCTIONS)
-        body = await self._body(request, lambda: self._authenticator.check_head(presented))
-        return await self._authenticator.authenticate(presented, body), body
+        body = await self._body(request, lambda: self._authenticator.check_head(head))
+        return await self._authenticator.authenticate(head, body), body
 
     async def newcomer(self, request: Request, limit: int) -> tuple[RequestHead, bytes]:
-        """A request of somebody who is not known yet, with a body of ``limit`` bytes at most: what it says is to be
-        proved by :meth:`require_key`.
+        """A request signed with an unknown key, with a body of at most ``limit`` bytes. It proves nothing until
+        :meth:`require_key` has verified it.
 
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, unauthenticated.
         """
-        presented = self._presented(request)
-        if presented.proof is None:
+        head = self._request_head(request)
+        if head.proof is None:
             raise UnauthenticatedError("sign this request into an Agent-Proof header with the key it brings")
         require_json(request)
-        return presented, await read_unidentified_body(request, min(limit, self.ctx.settings.max_body_bytes))
+        return head, await read_unidentified_body(request, min(limit, self._max_body_bytes))
 
-    def require_key(self, presented: RequestHead, body: bytes, key: PublicKey, agent: str) -> None:
-        """Make sure that a newcomer holds the key it brings.
+    def require_key(self, head: RequestHead, body: bytes, key: PublicKey, agent: str) -> None:
+        """Verify that the sender of a newcomer's request holds the private half of ``key``.
 
         Raises:
             ServiceError: an authentication code.
         """
-        self._authenticator.authenticate_new_key(presented, body, key, agent)
+        self._authenticator.authenticate_new_key(head, body, key, agent)
 
     async def person(self, request: Request, *, touch: bool = True) -> Session:
-        """The signed-in person behind a request that changes nothing; ``touch``: it shows that they are there.
+        """The signed-in person who sent a read-only request. ``touch``: the request counts as activity.
 
         Raises:
             ServiceError: misdirected_host, unauthenticated.
@@ -79,18 +81,16 @@ class Authentication:
         cookie = read_cookie(request.headers, self._site.session_cookie)
         session = None if cookie is None else await self._sessions.find(cookie, touch=touch)
         if session is None:
-            raise UnauthenticatedError(
-                "sign in: this is for people, and your session is over or was never begun"
-            )
+            raise UnauthenticatedError("sign in: this is for people, and you have no valid session")
         return session
 
     async def person_for_write(self, request: Request) -> tuple[Session, bytes]:
-        """The signed-in person behind a request that changes something.
+        """The signed-in person who sent a request that changes something, and its raw body.
 
-        The session is looked up after the body has been read: it may end while the body is on its way.
+        The session is looked up again after the body was read, because it may end meanwhile.
 
         Raises:
-            ServiceError: also csrf, when the origin is another or the session's form token is missing.
+            ServiceError: as :meth:`person`, or csrf: another origin, or the session's form token is missing.
         """
         self.require_host(request)
         body = await self._body(request, lambda: self.person(request, touch=False))
@@ -102,21 +102,21 @@ class Authentication:
         return session, body
 
     async def still_there(self, request: Request, caller: Caller | None) -> bool:
-        """Whether whoever opened a stream may go on reading: the session is live, or the key still is."""
+        """Whether the sender of a streaming request is still authenticated: ``caller`` by key, None by session."""
         if caller is not None:
             return await self._authenticator.is_live(caller)
         cookie = read_cookie(request.headers, self._site.session_cookie)
         return cookie is not None and await self._sessions.find(cookie, touch=False) is not None
 
     def require_host(self, request: Request) -> None:
-        """Refuse a request that names another host than the public one (DNS rebinding, a stray proxy).
+        """Refuse a request that names another host than the public one (DNS rebinding, a misconfigured proxy).
 
         Raises:
             InvalidRequestError: misdirected_host.
         """
         require_host(self._site, request.headers.get("host"))
 
-    def _presented(self, request: Request) -> RequestHead:
+    def _request_head(self, request: Request) -> RequestHead:
         self.require_host(request)
         return RequestHead(
             method=request.method,
@@ -127,12 +127,11 @@ class Authentication:
         )
 
     async def _body(self, request: Request, identify: Callable[[], Awaitable[object]]) -> bytes:
-        """The body. ``identify`` refuses a sender by the head alone; it runs before a body that is not small."""
+        """Read the body. ``identify`` refuses an unknown sender by the headers alone, before a large body is read."""
         if request.method in _WITH_BODY:
             require_json(request)
-        limit = self.ctx.settings.max_body_bytes
         length = declared_length(request)
         if length is not None and length <= _SMALL_BODY_BYTES:
-            return await read_unidentified_body(request, limit)
+            return await read_unidentified_body(request, self._max_body_bytes)
         await identify()
-        return await read_body(request, limit)
+        return await read_body(request, self._max_body_bytes)

@@ -1,7 +1,8 @@
-"""POST /sign-in/{name}/backchannel-logout: a provider tells that somebody signed out over there.
+"""POST /sign-in/{name}/backchannel-logout: a provider reports that a person signed out (OpenID Connect Back-Channel
+Logout 1.0).
 
-It comes from the provider and not from a browser, so it carries no session and no form token: the logout token is all
-there is, and all that is believed. What is refused is told without a reason; the service's log has it.
+The request comes from the provider, not from a browser, so it has no session and no form token. Only the signed logout
+token is trusted. Refusals give no reason; the service's log has it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ routes = APIRouter()
 @routes.post("/sign-in/{name}/backchannel-logout", include_in_schema=False)
 async def backchannel_logout(request: Request, name: str) -> Response:
     api = api_of(request)
-    api.gate.require_host(request)
+    api.authentication.require_host(request)
     try:
         logout = await api.sign_in.back_channel(name, await _token(request))
         ended = await api.ctx.db.write(lambda tx: apply_logout(tx, logout))
@@ -42,9 +43,9 @@ async def backchannel_logout(request: Request, name: str) -> Response:
 
 
 async def _token(request: Request) -> str:
-    """The one field of the form."""
+    """The value of the form's only field."""
     if media_type(request.headers.get("content-type", "")) != _FORM:
-        raise InvalidRequestError(f"send it as {_FORM}")
+        raise InvalidRequestError(f"send the logout token as {_FORM}")
     body = await read_unidentified_body(request, MAX_CHARS + 1_000)
     try:
         fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=8)

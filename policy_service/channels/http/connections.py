@@ -1,16 +1,16 @@
-"""Connections of the public HTTP server: what a request may cost before its sender is known.
+"""Connections of the public HTTP server: limits that hold before a sender is authenticated.
 
-The server underneath reads a head of any length, adds trailer fields to the headers after the application has begun,
-and waits without end. These rules hold for each connection, whatever the route:
+uvicorn accepts heads of any length, merges trailer fields into the headers after the application has started, and has
+no timeout for reading. These rules hold for each connection and every route:
 
-- the head has a size, a number of fields and a time; so has what frames the body (chunk sizes and extensions,
-  trailers), and the body has a time;
+- the head is limited in size, number of fields and time; so is the framing of the body (chunk sizes and extensions,
+  trailers), and the body is limited in time;
 - trailer fields are counted and dropped, never merged into the headers (RFC 9110, 6.5.1);
-- a request whose end, target or protocol two parsers could read differently is refused, and its connection closed;
-- unfinished heads of all connections share one limit with the bodies of unidentified senders (`shared_limit`).
+- a request that two parsers could read differently (its end, target or protocol) is refused and its connection closed;
+- unfinished heads of all connections share one memory limit with the bodies of unidentified senders
+  (`requests.UNIDENTIFIED`).
 
-The size of a body is bounded where it is read, by the route. How many connections one address may open is for the
-proxy in front.
+The route limits the size of the body when it reads it. The proxy in front limits connections per address.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from countersign.contract import ErrorCode
 from policy_service import metrics
-from policy_service.channels.shared_limit import UNIDENTIFIED
+from policy_service.channels.requests import UNIDENTIFIED
 from policy_service.errors import InvalidRequestError, ServiceError
 
-MAX_HEAD_BYTES: Final = 65_536  # a proof and a session take less than 4 KB, a provider's answer less than 8
-MAX_FIELDS: Final = 100  # browsers send about 20; a field costs ten times its bytes once it is parsed
-MAX_PIPELINED: Final = 16  # requests behind the one being answered; each costs some KB
-MAX_DISCARDED_BYTES: Final = 8_388_608  # of a body after its answer; many clients read last
-PIECE_BYTES: Final = 16_384  # one read of the server has up to 256 KB
-RECEIVE_BUFFER_BYTES: Final = 65_536  # in the kernel; without it, several MB
+MAX_HEAD_BYTES: Final = 65_536  # a proof and a session take less than 4 KB, a provider's redirect less than 8
+MAX_FIELDS: Final = 100  # browsers send about 20; a parsed field costs ten times its bytes
+MAX_PIPELINED: Final = 16  # requests queued behind the current one; each costs some KB
+MAX_DISCARDED_BYTES: Final = 8_388_608  # of a body after its response; many clients read last
+PIECE_BYTES: Final = 16_384  # the server reads up to 256 KB at once
+RECEIVE_BUFFER_BYTES: Final = 65_536  # of the kernel; the default is several MB
 HEAD_S = 15.0
-BODY_S = 60.0  # the largest body over a bad line
-WRITE_S = 60.0  # for a client to take what the connection holds for it
+BODY_S = 60.0  # the largest body over a slow line
+WRITE_S = 60.0  # for a client to read its pending response
 
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
@@ -50,7 +50,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     _in_head = True
     _fields = 0
-    _framing_bytes = 0  # of the current request: all that arrived and is no body
+    _framing_bytes = 0  # of the current request: everything received except the body
     _body_bytes = 0
     _discarded_bytes = 0
     _closes_after_body = False
@@ -59,36 +59,36 @@ class BoundedConnection(HttpToolsProtocol):
     _writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time for the first head."""
+        """Start the timeout of the first head."""
         super().connection_made(transport)
         accepted = transport.get_extra_info("socket")
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         self._limit_reading(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop every clock."""
+        """Cancel every timeout."""
         self._stop_reading()
         self._stop_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what arrives in pieces: one may go beyond a limit before that is noticed."""
+        """Process received data in small pieces: the limits are checked after each one."""
         for start in range(0, len(data), PIECE_BYTES):
             if self.transport.is_closing():
                 return
             self._take(data[start : start + PIECE_BYTES])
 
     def _take(self, data: bytes) -> None:
-        """Count all that arrives; `on_body` takes off what is body."""
+        """Count everything received; `on_body` subtracts the body."""
         if self._in_head and self._reading is None and self._is_idle():
-            self._limit_reading(self.head_s)  # also by an empty line, which begins no request
+            self._limit_reading(self.head_s)  # also for an empty line, which starts no request
         self._framing_bytes += len(data)
         was_in_head = self._in_head
         super().data_received(data)
         if self.transport.is_closing():
             return
         if was_in_head and not self._in_head:
-            self.flow.pause_reading()  # until the route reads the body, if it does
+            self.flow.pause_reading()  # until the route reads the body
         if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
             self._refusal = _too_large()
             self.send_400_response("")
@@ -96,13 +96,13 @@ class BoundedConnection(HttpToolsProtocol):
             UNIDENTIFIED.hold(self, self._framing_bytes, self._give_up)
 
     def on_message_begin(self) -> None:
-        """Start the time for the head of this request, perhaps not the first of its connection."""
+        """Start the timeout for the head of this request, which need not be the first of its connection."""
         if self._reading is None:
             self._limit_reading(self.head_s)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a field, of the head or a trailer; keep it only of the head."""
+        """Count a field of the head or a trailer; keep only those of the head."""
         self._fields += 1
         if self._fields > MAX_FIELDS:
             self._refuse(_too_large())
@@ -110,11 +110,11 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Check the whole head. What was counted may hold the beginning of the body: the parts tell the head's size."""
+        """Check the whole head. Its size is the sum of its parts, because the byte count may include some body."""
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refuse(_too_large())
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._refuse(InvalidRequestError(f"at most {MAX_PIPELINED} requests may wait for an answer"))
+            self._refuse(InvalidRequestError(f"at most {MAX_PIPELINED} requests may be pipelined"))
         self._require_unambiguous()
         self._in_head = False
         UNIDENTIFIED.release(self)
@@ -122,10 +122,10 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self.cycle.transport = _ResponseTransport(self.transport, self._close_after_body)
         if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # the parser cannot go on behind it
+            self.cycle.keep_alive = False  # the parser cannot continue after an upgrade
 
     def on_body(self, body: bytes) -> None:
-        """Take body off what was counted; drop it once the request has its answer."""
+        """Subtract the body from the count; discard it once the response is complete."""
         self._framing_bytes -= len(body)
         self._body_bytes += len(body)
         if self.cycle.response_complete:
@@ -135,7 +135,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole. How long its answer takes is the route's to say."""
+        """The request is complete. The route decides how long its response takes."""
         self._stop_reading()
         self._in_head = True
         self._fields = self._framing_bytes = self._body_bytes = self._discarded_bytes = 0
@@ -144,8 +144,8 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Let go of a body that the route did not read."""
-        if self.cycle.response_complete:  # else it belongs to a later request, pipelined
+        """Release a body that the route did not read."""
+        if self.cycle.response_complete:  # otherwise it belongs to a later, pipelined request
             self.cycle.body = bytearray()
         if self._closes_after_body:
             self.pipeline.clear()
@@ -154,12 +154,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and drop it if the client does not take the last answer."""
+        """Close an idle connection, and abort it if the client does not read the last response."""
         self._limit_writing()
         super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
-        """The client does not take what it asked for: give it some time."""
+        """The client does not read its response: limit the time."""
         self._limit_writing()
         super().pause_writing()
 
@@ -170,7 +170,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what arrived and close the connection; answer only where no other answer could be meant."""
+        """Refuse the request and close the connection; respond only if the client cannot mistake the response."""
         refusal = self._refusal or InvalidRequestError(msg.rstrip("."))
         metrics.REFUSALS.labels(refusal.code.value).inc()
         self._stop_reading()
@@ -180,17 +180,17 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, refusal: ServiceError) -> NoReturn:
-        """End parsing from one of its callbacks; the server then calls `send_400_response`."""
+        """Stop parsing from a parser callback; the server then calls `send_400_response`."""
         self._refusal = refusal
         raise refusal
 
     def _require_unambiguous(self) -> None:
-        """Refuse a head whose request another parser could read otherwise.
+        """Refuse a head that another parser could read differently.
 
         Raises:
             InvalidRequestError: the version or the transfer coding is unknown (RFC 9112, 2.3 and 6.1), an upgrade
-                comes with a body, the target has a fragment or no known form (RFC 9112, 3.2); or misdirected_host,
-                the target names another host than the Host field.
+                has a body, the target has a fragment or an unknown form (RFC 9112, 3.2); or misdirected_host: the
+                target names another host than the Host field.
         """
         version = self.parser.get_http_version()
         if version not in _VERSIONS:
@@ -218,19 +218,18 @@ class BoundedConnection(HttpToolsProtocol):
             )
 
     def _is_idle(self) -> bool:
-        begun = self.cycle is not None  # but there is none until the first request
+        begun = self.cycle is not None  # None before the first request
         return not begun or self.cycle.response_complete
 
     def _may_answer(self) -> bool:
-        """Whether the next bytes the client gets are read as the answer to what is refused."""
+        """Whether the client reads the next bytes as the response to the refused request."""
         if self.pipeline:
             return False
         return self._is_idle() if self._in_head else not self.cycle.response_started
 
     def _close_after_body(self) -> None:
-        """Close, but read what is left of the body first: a close would take the answer from a client that still sends
-        (RFC 9112, 9.6).
-        """
+        """Close after reading the rest of the body: a client that still sends would lose the response (RFC 9112,
+        9.6)."""
         if self._in_head:
             self.transport.close()
         else:
@@ -257,7 +256,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._writing = None
 
     def _give_up(self) -> None:
-        """Close without an answer: a client that sends slowly on purpose would read it slowly, too."""
+        """Close without a response: a client that sends slowly on purpose would also read it slowly."""
         self._stop_reading()
         if not self.transport.is_closing():
             self._limit_writing()
@@ -265,7 +264,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 class _ResponseTransport(asyncio.Transport):
-    """What an answer is written to: the connection's transport, but for how it is closed."""
+    """The connection's transport with another way to close it."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         super().__init__()
@@ -283,7 +282,7 @@ class _ResponseTransport(asyncio.Transport):
 
 def _too_large() -> InvalidRequestError:
     return InvalidRequestError(
-        f"a request has {MAX_HEAD_BYTES} bytes and {MAX_FIELDS} fields beside its body, at most"
+        f"a request has {MAX_HEAD_BYTES} bytes and {MAX_FIELDS} fields besides its body, at most"
     )
 
 

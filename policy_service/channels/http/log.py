@@ -1,6 +1,6 @@
-"""/v1/audit and /v1/events: the log by page, and as it grows.
+"""/v1/audit and /v1/events: the audit log by page, and as a stream of server-sent events.
 
-For people with a session and for agents. An agent sees the rows of its own transactions only; a person sees all.
+For people with a session and for agents. An agent sees only the rows of its own transactions; a person sees all.
 Events carry ids and kinds, never content.
 """
 
@@ -14,15 +14,14 @@ from fastapi.responses import StreamingResponse
 from countersign.contract.wire import AuditPage, dump
 from policy_service import metrics
 from policy_service.channels.http import openapi
-from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import json_response
+from policy_service.channels.http.api import Api, Limit, api_of
+from policy_service.channels.http.responses import json_response
 from policy_service.channels.streams import EVENT_STREAM
 from policy_service.errors import InvalidRequestError
 from policy_service.queries import audit_log as history
 from policy_service.queries.audit_log import AuditReader
 
 After = Query(default=0, ge=0, le=2**53 - 1, description="Rows after this index.")
-Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
 
 _KEEP_ALIVE_S = 15  # a comment this often keeps proxies from closing a silent stream
 
@@ -33,7 +32,7 @@ routes = APIRouter(prefix="/v1", tags=["log"])
 @routes.get(
     "/audit",
     response_model=AuditPage,
-    summary="The log, by index",
+    summary="The audit log, by index",
     responses=openapi.problem_responses(400, 401, 413, 421, 503),
     openapi_extra={"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY]},
 )
@@ -47,18 +46,18 @@ async def audit(request: Request, after: int = After, limit: int | None = Limit)
 @routes.get(
     "/events",
     response_class=StreamingResponse,
-    summary="Server-sent events; Last-Event-ID is an index of the log",
+    summary="Server-sent events; Last-Event-ID is an index of the audit log",
     responses={
         200: {
             "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
-            "description": "Ids and kinds, for ever.",
+            "description": "Ids and kinds, without end.",
         },
         **openapi.problem_responses(400, 401, 413, 421, 429, 503),
     },
     openapi_extra={
         "security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY],
         "parameters": [
-            openapi.header_parameter("Last-Event-ID", "Go on after this index.", schema={"type": "string"})
+            openapi.header_parameter("Last-Event-ID", "Resume after this index.", schema={"type": "string"})
         ],
     },
 )
@@ -66,18 +65,18 @@ async def events(request: Request) -> Response:
     api = api_of(request)
     who, name = await _authenticate_reader(
         api, request, touch=False
-    )  # browsers open a stream again by themselves
+    )  # browsers reopen a stream without user activity
     start = _last_event_id(request)
     index = api.ctx.feed.index if start is None else start
     return api.streams.answer(name, _stream(api, request, who, index), {"Cache-Control": "no-store"})
 
 
 async def _authenticate_reader(api: Api, request: Request, *, touch: bool = True) -> tuple[AuditReader, str]:
-    """Who reads, and the one name of whoever that is."""
+    """The reader, and its name for the limit of open streams."""
     if request.headers.get("agent-proof") or request.headers.get("authorization"):
-        caller, _ = await api.gate.agent(request)
+        caller, _ = await api.authentication.agent(request)
         return AuditReader(caller), f"agent {caller.agent}"
-    session = await api.gate.person(request, touch=touch)
+    session = await api.authentication.person(request, touch=touch)
     return AuditReader(None), f"person {session.person.key}"
 
 
@@ -86,8 +85,8 @@ async def _stream(api: Api, request: Request, who: AuditReader, index: int) -> A
         yield b": open\n\n"
         while not api.ctx.feed.closing:
             rows, index = await history.wait_for_events(api.ctx, who, index, _KEEP_ALIVE_S)
-            # Looked at after waiting: before something is said, and when there was nothing for so long.
-            if not await api.gate.still_there(request, who.caller):
+            # Check after waiting, before events are sent: the session or key may have ended meanwhile.
+            if not await api.authentication.still_there(request, who.caller):
                 return
             for event in rows:
                 yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"

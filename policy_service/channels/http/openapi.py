@@ -1,6 +1,6 @@
-"""What OpenAPI says of a route: bodies are read raw by us, so their schemas are named here.
+"""The OpenAPI document. Routes read raw bodies, so FastAPI does not know their models and they are declared here.
 
-Every route lists each status it can answer with; a test drives the document against the running service.
+Every route lists each status it can return; a test compares the document with the running service.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from countersign.contract.wire import Problem, WireModel
-from policy_service.channels.http.bodies import PROBLEM_TYPE
+from policy_service.channels.http.responses import PROBLEM_TYPE
 
 _REF = "#/components/schemas/{model}"
 
 _DESCRIPTIONS = {
-    400: "The request is wrong; `code` and `detail` say how.",
-    401: "No proof, a bad one, or a nonce that is over; the answer carries the next nonce.",
-    403: "Known, and not allowed.",
-    404: "No such thing, or none this caller may know of.",
+    400: "The request is invalid; `code` and `detail` say why.",
+    401: "No proof, an invalid one, or an expired nonce; the response carries the next nonce.",
+    403: "Authenticated, but not allowed.",
+    404: "It does not exist, or this caller may not see it.",
     405: "The path exists, this method does not.",
-    409: "Not in the state the request supposes.",
+    409: "The resource is not in the state that the request expects.",
     413: "Too large.",
     415: "Not JSON.",
     421: "The request names another host than the public one.",
-    422: "A body that cannot be: mixed audience, or an idempotency key used for another one.",
-    429: "More than one caller may have; `Retry-After` says when to ask again, `setting` what limits it.",
-    503: "Nothing was acknowledged; repeat it under the same key.",
+    422: "Effects of several audiences, or an idempotency key that was used with another body.",
+    429: "A limit of this caller is reached; `Retry-After` says when to retry, `setting` which limit it is.",
+    503: "Nothing was acknowledged; retry with the same key.",
 }
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, as FastAPI's ``responses``: any may find a header twice (400), and one that reads a body
-    may have to drop it (429).
+    """The error responses of a route, as FastAPI's ``responses``. Every route may refuse a duplicate header (400), and
+    one that reads a body may have to drop it (429).
     """
     statuses = (*statuses, 400, *((429,) if 413 in statuses else ()))
     content = {PROBLEM_TYPE: {"schema": {"$ref": _REF.format(model=Problem.__name__)}}}
@@ -63,12 +63,12 @@ def header_parameter(
 
 
 def with_parameters(extra: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
-    """``openapi_extra`` with parameters beside what it holds."""
+    """``openapi_extra`` with more parameters."""
     return {**extra, "parameters": [*extra.get("parameters", []), *parameters]}
 
 
 def install_openapi(app: FastAPI, models: Iterable[type[WireModel]]) -> None:
-    """Make ``app.openapi`` include the bodies' models, which FastAPI never sees, and the ways to sign in."""
+    """Add the bodies' models, which FastAPI does not see, and the security schemes to ``app.openapi``."""
     models = [*models, Problem]
 
     def openapi() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _add_models(document: dict[str, Any], models: Iterable[type[WireModel]]) -> 
 
 
 def _add_headers(document: dict[str, Any]) -> None:
-    """The headers every answer carries, those of the API, and the one a 401 adds."""
+    """Document the headers of every response, those of the API, and the one a 401 adds."""
     for path, operations in document["paths"].items():
         for operation in operations.values():
             for status, response in operation["responses"].items():
@@ -105,7 +105,7 @@ def _add_headers(document: dict[str, Any]) -> None:
 
 
 def _drop_undocumented_defaults(document: dict[str, Any]) -> None:
-    """FastAPI adds a 422 of its own to every route with parameters; ours answers those with 400."""
+    """Remove the 422 that FastAPI adds to every route with parameters: this service returns 400 for those."""
     for path in document["paths"].values():
         for operation in path.values():
             found = operation.get("responses", {}).get("422")
@@ -125,9 +125,7 @@ _API_HEADERS = {
 _UNAUTHENTICATED_HEADERS = {
     "WWW-Authenticate": {"description": "`Agent-Proof`.", "required": True, "schema": _TEXT}
 }
-LOCATION_HEADER = {
-    "Location": {"description": "Where the transaction is seen.", "required": True, "schema": _TEXT}
-}
+LOCATION_HEADER = {"Location": {"description": "URL of the transaction.", "required": True, "schema": _TEXT}}
 
 AGENT_SECURITY: list[dict[str, list[str]]] = [{"AgentProof": []}, {"ApiKey": []}]
 PERSON_SECURITY: list[dict[str, list[str]]] = [{"Session": []}]
@@ -138,14 +136,14 @@ _SCHEMES = {
         "in": "header",
         "name": "Agent-Proof",
         "description": "A JWS of typ agent-proof+jwt over method, path, query, body digest and nonce, signed by an "
-        "enrolled key. Every answer to an agent carries the next nonce in `Agent-Nonce`.",
+        "enrolled key. Every response to an agent carries the next nonce in `Agent-Nonce`.",
     },
-    "ApiKey": {"type": "http", "scheme": "bearer", "description": "For trials on loopback only."},
+    "ApiKey": {"type": "http", "scheme": "bearer", "description": "For development on loopback only."},
     "Session": {
         "type": "apiKey",
         "in": "cookie",
         "name": "countersign_dev",
-        "description": "A signed-in person; writes also need X-CSRF-Token and the Origin of the public URL. "
+        "description": "A signed-in person; writes also require X-CSRF-Token and the Origin of the public URL. "
         "On https the cookie is __Host-countersign.",
     },
 }

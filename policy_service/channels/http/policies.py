@@ -1,16 +1,18 @@
-"""/v1/policies: which policies are in force, why the newest are not, and the word that there may be new ones."""
+"""/v1/policies: the active policies, why newer ones are not active, the request to refresh, and the shadow report."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from countersign.contract.wire import LookView, PoliciesView, PolicyProblem
+from countersign.contract.wire import LookView, PoliciesView, PolicyProblem, ShadowView
 from policy_service.channels.http import openapi
-from policy_service.channels.http.api import api_of
-from policy_service.channels.http.bodies import json_response
+from policy_service.channels.http.api import Api, ApiRoutes, Limit, api_of
+from policy_service.channels.http.responses import json_response
 from policy_service.channels.http.webhook_signatures import is_webhook, require_signed
 from policy_service.channels.requests import read_unidentified_body
+from policy_service.identity.sessions import Session
 from policy_service.pap.active_bundle import ActiveBundle
+from policy_service.queries import shadow as shadow_views
 
 _HOOKS = [
     openapi.header_parameter("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),
@@ -23,22 +25,22 @@ _HOOKS = [
 ]
 
 
-routes = APIRouter(prefix="/v1", tags=["policies"])
+routes = ApiRoutes(prefix="/v1", tags=["policies"])
 
 
 @routes.get(
     "/policies",
     response_model=PoliciesView,
-    summary="The policies in force, the newest ones, and why they differ; what is wrong in words for people only",
+    summary="The active policies, the newest ones, and why they differ; error texts are for people only",
     responses=openapi.problem_responses(400, 401, 413, 421, 503),
     openapi_extra={"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY]},
 )
 async def get_policies(request: Request) -> Response:
     api = api_of(request)
     if request.headers.get("agent-proof") or request.headers.get("authorization"):
-        await api.gate.agent(request)
+        await api.authentication.agent(request)
         return json_response(_view(api.ctx.active, in_words=False))
-    await api.gate.person(request)
+    await api.authentication.person(request)
     return json_response(_view(api.ctx.active, in_words=True))
 
 
@@ -46,7 +48,7 @@ async def get_policies(request: Request) -> Response:
     "/policies/sync",
     response_model=LookView,
     status_code=202,
-    summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
+    summary="Request a refresh of the policies, by a signed webhook, an agent or a person",
     responses=openapi.problem_responses(400, 401, 403, 413, 415, 421, 503),
     openapi_extra=openapi.with_parameters(
         {"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY, {}]}, *_HOOKS
@@ -54,19 +56,25 @@ async def get_policies(request: Request) -> Response:
 )
 async def sync(request: Request) -> Response:
     api = api_of(request)
-    # Whatever the body says, the source is asked; so a replay or another's branch costs one look at most.
+    # The body is ignored and the source is read. A replay, or a push to another branch, costs one refresh at most.
     if is_webhook(request.headers):
-        api.gate.require_host(request)
+        api.authentication.require_host(request)
         body = b""
-        if api.webhook_secret is not None:  # else none is believed, whatever it says
+        if api.webhook_secret is not None:  # otherwise `require_signed` refuses every webhook
             body = await read_unidentified_body(request, api.ctx.settings.max_body_bytes)
         require_signed(api.webhook_secret, request.headers, body)
     elif request.headers.get("agent-proof") or request.headers.get("authorization"):
-        await api.gate.agent(request)
+        await api.authentication.agent(request)
     else:
-        await api.gate.person_for_write(request)
+        await api.authentication.person_for_write(request)
     api.ctx.looks.ask()
     return json_response(LookView(looking=True), 202)
+
+
+@routes.person("GET /policies/shadow")
+async def get_shadow(api: Api, _: Session, limit: int | None = Limit) -> ShadowView:
+    """Read the shadow candidate, and where its decisions differ from the active bundle's."""
+    return await shadow_views.shadow_view(api.ctx, api.ctx.settings.rows(limit))
 
 
 def _view(active: ActiveBundle, *, in_words: bool) -> PoliciesView:

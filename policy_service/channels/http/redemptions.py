@@ -1,4 +1,4 @@
-"""/v1/redemptions, /v1/outcomes, /v1/epoch, /v1/evaluations, /v1/tools: spend, renew, report, ask beforehand."""
+"""/v1/redemptions, /v1/outcomes, /v1/epoch, /v1/evaluations, /v1/tools: redeem, renew, report, evaluate."""
 
 from __future__ import annotations
 
@@ -19,66 +19,66 @@ from countersign.contract.wire import (
     TransactionView,
 )
 from policy_service.channels.http import openapi
-from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.api_routes import ApiRoutes
-from policy_service.channels.http.bodies import JSON_TYPE, json_response, read_model
+from policy_service.channels.http.api import Api, ApiRoutes, api_of
+from policy_service.channels.http.responses import json_response
+from policy_service.channels.requests import JSON_TYPE, read_model
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.parts import ToolVersion
 from policy_service.queries.transaction_views import evaluation_view
-from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluation_requests import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import RedeemResult, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
+from policy_service.workflow.revocation.restore import epoch_view
 
 routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 
 
 @routes.agent("POST /redemptions", 404, 409)
-async def redeem_releases(api: Api, caller: Caller, wish: RedeemRequest) -> RedemptionView:
-    """Spend the releases of a whole transaction, or of one compensation."""
-    return await _redemption_view(api, await redeem(api.ctx, caller, wish.tokens, wish.attempt_id))
+async def redeem_releases(api: Api, caller: Caller, payload: RedeemRequest) -> RedemptionView:
+    """Redeem the releases of a whole transaction, or of one compensation."""
+    return await _redemption_view(api, await redeem(api.ctx, caller, payload.tokens, payload.attempt_id))
 
 
 @routes.agent("POST /redemptions/{attempt_id}/renew", 404, 409)
 async def renew_redemption(
     api: Api,
     caller: Caller,
-    wish: RenewRequest,
+    payload: RenewRequest,
     attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
 ) -> RedemptionView:
-    """Ask for a fresh fire_by under the same attempt."""
-    return await _redemption_view(api, await renew(api.ctx, caller, attempt_id, wish.effect_ids))
+    """Request a later fire_by for the same attempt."""
+    return await _redemption_view(api, await renew(api.ctx, caller, attempt_id, payload.effect_ids))
 
 
 @routes.agent("POST /outcomes", 404, 409)
-async def report_outcomes(api: Api, caller: Caller, wish: ReportRequest) -> TransactionView:
-    """Report what became of redeemed effects."""
-    return await api.telling.transaction(await report(api.ctx, caller, wish))
+async def report_outcomes(api: Api, caller: Caller, payload: ReportRequest) -> TransactionView:
+    """Report the outcomes of redeemed effects."""
+    return await api.presenter.transaction(await report(api.ctx, caller, payload))
 
 
 @routes.agent("GET /epoch")
 async def get_epoch(api: Api, _: Caller) -> EpochView:
-    """The incarnation of the service's database, and what each restore may have forgotten."""
+    """Read the epoch of the service's database, and what each restore may have lost."""
     return await epoch_view(api.ctx)
 
 
 @routes.post(
     "/evaluations",
     response_model=EvaluationView,
-    summary="What would be decided now; nothing is stored but, for live effects, its line in the log",
+    summary="Evaluate without storing anything, except the audit row of a live effect",
     responses=openapi.problem_responses(400, 401, 403, 413, 415, 421, 422, 429, 503),
     openapi_extra=openapi.request_body(EvaluationRequest) | {"security": openapi.AGENT_SECURITY},
 )
 async def evaluate(request: Request) -> Response:
     api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    api.gate.rate_limits.submit(caller.agent)
-    wish = read_model(EvaluationRequest, body)
-    decide = decide_live if wish.live else evaluate_request
-    return json_response(evaluation_view(await decide(api.ctx, caller, wish)))
+    caller, body = await api.authentication.agent(request)
+    api.rate_limits.submit(caller.agent)
+    payload = read_model(EvaluationRequest, body)
+    decide = decide_live if payload.live else evaluate_request
+    return json_response(evaluation_view(await decide(api.ctx, caller, payload)))
 
 
 @routes.get(
@@ -87,7 +87,7 @@ async def evaluate(request: Request) -> Response:
     response_class=Response,
     responses={
         200: {
-            "description": "The manifest as it was reviewed.",
+            "description": "The reviewed manifest.",
             "content": {JSON_TYPE: {"schema": {"type": "object"}}},
         },
         **openapi.problem_responses(400, 401, 403, 404, 413, 421, 503),
@@ -98,25 +98,25 @@ async def get_tool(
     request: Request,
     tool: str = Path(min_length=1, max_length=200, description="The tool's name."),
     digest: str | None = Query(
-        None, max_length=64, description="`tool_digest` of one version in force; else the current one."
+        None, max_length=64, description="`tool_digest` of an active version; the default is the current one."
     ),
     full: bool = Query(
         False,
-        description="Also which fields policy cannot see (`unseen`) and every version in force (`versions`): "
-        "an object with the manifest in `manifest`.",
+        description="Return an object with the manifest (`manifest`), the fields policy cannot see (`unseen`) and "
+        "every active version (`versions`).",
     ),
 ) -> Response:
     api = api_of(request)
-    await api.gate.agent(request)
+    await api.authentication.agent(request)
     bundle = api.ctx.active.current
     known = bundle.manifests.get(tool)
     if known is None:
-        raise NotFoundError(f"the active bundle holds no tool {tool!r}")
+        raise NotFoundError(f"the active bundle has no tool {tool!r}")
     version = bundle.version(tool, digest or known.digest)
     if version is None:
-        raise NotFoundError(f"the active bundle holds {tool!r}, but no version {digest!r} of it")
-    told = _tool_view(bundle, version) if full else version.manifest.to_json()
-    return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
+        raise NotFoundError(f"the active bundle has the tool {tool!r}, but no version {digest!r} of it")
+    view = _tool_view(bundle, version) if full else version.manifest.to_json()
+    return Response(canonicalize(view), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
 
 async def _redemption_view(api: Api, redeemed: RedeemResult) -> RedemptionView:
@@ -124,12 +124,12 @@ async def _redemption_view(api: Api, redeemed: RedeemResult) -> RedemptionView:
         attempt_id=redeemed.attempt_id,
         redeemed=redeemed.redeemed,
         receipt=redeemed.receipt,
-        transaction=await api.telling.transaction(redeemed.snapshot),
+        transaction=await api.presenter.transaction(redeemed.snapshot),
     )
 
 
 def _tool_view(bundle: Bundle, version: ToolVersion) -> dict[str, JSON]:
-    """One version of a tool with its unseen fields, and every version of that tool that is in force."""
+    """One version of a tool with its unseen fields, and every active version of that tool."""
     return {
         "manifest": version.manifest.to_json(),
         "tool_digest": version.manifest.digest,

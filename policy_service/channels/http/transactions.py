@@ -1,4 +1,4 @@
-"""/v1/transactions: submit, look, withdraw, ask for releases, ask for a compensation."""
+"""/v1/transactions: submit, read, withdraw, release and compensate transactions."""
 
 from __future__ import annotations
 
@@ -17,43 +17,40 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service.channels.http import openapi
-from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.api_routes import ApiRoutes
-from policy_service.channels.http.bodies import json_response, read_model
+from policy_service.channels.http.api import Api, ApiRoutes, Cursor, Limit, api_of
+from policy_service.channels.http.responses import json_response
+from policy_service.channels.requests import read_model
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.queries import transactions as mine
 from policy_service.queries.transactions import wait_for_people, wait_while_in_review
-from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate
 from policy_service.workflow.releases.release import release
-from policy_service.workflow.releases.submit_and_redeem import submit_and_redeem
+from policy_service.workflow.releases.submit import IdempotencyKey, submit
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
 _KEY_MAX = 255
 
 Txn = Path(description="The transaction's id: 64 lower-case hex digits.", pattern="^[0-9a-f]{64}$")
 
-State = Query(default=None, description="Those in one state only.")
-Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
-Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
+State = Query(default=None, description="Only transactions in this state.")
 
 AskedAfter = Query(
     default=None,
     max_length=64,
-    description="With `Prefer: wait`: the last question you have seen, empty for none; a newer one that waits for an "
-    "answer ends the wait at once. Without it, only one asked while you wait does.",
+    description="With `Prefer: wait`: the last question you have seen, or empty. A newer unanswered question ends the "
+    "wait at once. Without this parameter, only a question asked during the wait ends it.",
 )
 
 _PREFER = openapi.header_parameter(
     "Prefer",
-    "`wait=N`: answer as soon as nobody is being asked any more or people ask you something (looking at one that is "
-    "unsettled: as soon as people have settled something), or after N seconds.",
+    "`wait=N`: respond when no review is open any more or people ask a question (for an unsettled transaction: when "
+    "people have settled something), or after N seconds.",
 )
 _KEY = openapi.header_parameter(
     "Idempotency-Key",
-    "Your name for this submission; the same key and body answer with the same transaction.",
+    "Your name for this submission; the same key and body return the same transaction.",
     required=True,
     schema={"type": "string", "minLength": 1, "maxLength": _KEY_MAX, "pattern": "^[ -~]+$"},
 )
@@ -65,8 +62,8 @@ def wanted_wait(request: Request, most: int) -> int:
     return min(int(found.group(1)), most) if found else 0
 
 
-def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.IdempotencyKey:
-    """The key of a creating request.
+def idempotency_key(request: Request, agent: str, body: bytes) -> IdempotencyKey:
+    """The idempotency key of a submission.
 
     Raises:
         InvalidRequestError: idempotency_key_required.
@@ -77,7 +74,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Id
             f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
             code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
         )
-    return idempotency.IdempotencyKey(agent, value, request.url.path, body_digest(body))
+    return IdempotencyKey(agent, value, request.url.path, body_digest(body))
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
@@ -91,7 +88,7 @@ routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
     responses={
         200: {
             "model": TransactionView,
-            "description": "Known already; as it is now.",
+            "description": "Already submitted; its present state.",
             "headers": openapi.LOCATION_HEADER,
         },
         201: {"description": "A new revision.", "headers": openapi.LOCATION_HEADER},
@@ -102,17 +99,17 @@ routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
 )
 async def submit_transaction(request: Request) -> Response:
     api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    api.gate.rate_limits.submit(caller.agent)
+    caller, body = await api.authentication.agent(request)
+    api.rate_limits.submit(caller.agent)
     key = idempotency_key(request, caller.agent, body)
-    submitted = await submit_and_redeem(api.ctx, caller, read_model(SubmitRequest, body), key)
+    submitted = await submit(api.ctx, caller, read_model(SubmitRequest, body), key)
     snapshot = submitted.snapshot
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
-    # it is submitted by now, and a wait was a preference
-    if seconds and api.gate.rate_limits.can_wait(caller.agent):
-        with api.gate.rate_limits.wait(caller.agent, seconds):
+    # The submission is recorded. `Prefer: wait` is only a preference, so its limit must not fail the request.
+    if seconds and api.rate_limits.can_wait(caller.agent):
+        with api.rate_limits.wait(caller.agent, seconds):
             snapshot = await wait_while_in_review(api.ctx, snapshot.transaction.txn, seconds)
-    view = await api.telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
+    view = await api.presenter.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
     return json_response(
         view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"}
     )
@@ -126,7 +123,7 @@ async def list_transactions(
     cursor: str | None = Cursor,
     limit: int | None = Limit,
 ) -> TransactionPage:
-    """Your transactions, the newest first."""
+    """List your transactions, the newest first."""
     rows = api.ctx.settings.rows(limit)
     return await mine.transaction_page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
 
@@ -135,35 +132,35 @@ async def list_transactions(
 async def get_transaction(
     api: Api, caller: Caller, request: Request, txn: str = Txn, asked_after: str | None = AskedAfter
 ) -> TransactionView:
-    """A transaction as it is."""
+    """Read a transaction."""
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
-    with api.gate.rate_limits.wait(caller.agent, seconds):
+    with api.rate_limits.wait(caller.agent, seconds):
         found = await wait_for_people(api.ctx, caller, txn, seconds, asked_after)
-    return await api.telling.transaction(found)
+    return await api.presenter.transaction(found)
 
 
 @routes.agent("POST /{txn}/withdraw", 404, 409)
 async def withdraw_transaction(
-    api: Api, caller: Caller, wish: WithdrawRequest, txn: str = Txn
+    api: Api, caller: Caller, payload: WithdrawRequest, txn: str = Txn
 ) -> TransactionView:
-    """Take a transaction back before it is spent."""
-    return await api.telling.transaction(await withdraw(api.ctx, caller, txn, wish.reason))
+    """Withdraw a transaction before it is redeemed."""
+    return await api.presenter.transaction(await withdraw(api.ctx, caller, txn, payload.reason))
 
 
 @routes.agent("POST /{txn}/release", 404, 409)
 async def release_transaction(
-    api: Api, caller: Caller, wish: ReleaseRequest, txn: str = Txn
+    api: Api, caller: Caller, payload: ReleaseRequest, txn: str = Txn
 ) -> TransactionView:
-    """Mint the releases of a ready transaction for the key that asks."""
-    released = await release(api.ctx, caller, txn, wish.rev)
-    return await api.telling.transaction(released.snapshot, releases=released.releases)
+    """Issue the releases of a ready transaction, bound to the key of the caller."""
+    released = await release(api.ctx, caller, txn, payload.rev)
+    return await api.presenter.transaction(released.snapshot, releases=released.releases)
 
 
 @routes.agent("POST /{txn}/compensate", 404, 409)
 async def compensate_effect(
-    api: Api, caller: Caller, wish: CompensateRequest, txn: str = Txn
+    api: Api, caller: Caller, payload: CompensateRequest, txn: str = Txn
 ) -> CompensationView:
-    """Ask for the release of a compensation."""
-    undone = await compensate(api.ctx, caller, txn, wish.effect_id)
-    effect = await api.telling.effect(undone.snapshot, undone.effect)
+    """Request the release of a compensation."""
+    undone = await compensate(api.ctx, caller, txn, payload.effect_id)
+    effect = await api.presenter.effect(undone.snapshot, undone.effect)
     return CompensationView(effect=effect, release=undone.release)

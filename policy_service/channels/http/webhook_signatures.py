@@ -1,6 +1,6 @@
-"""Who sent a webhook: somebody who knows the secret, in one of the shapes forges sign with.
+"""Verify signatures of incoming webhooks: GitHub, GitLab, or Standard Webhooks.
 
-Rules kept here: compared in constant time; without a secret nobody is believed; nothing in the body is looked at.
+Comparisons take constant time. Without a configured secret every webhook is refused. The body is never parsed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from policy_service.errors import StartError, UnauthenticatedError
 _GITHUB, _GITLAB, _STANDARD = "x-hub-signature-256", "x-gitlab-token", "webhook-signature"
 _PREFIX: Final = b"whsec_"
 _MIN_SECRET_BYTES: Final = 16
-_MAX_SIGNATURES: Final = 8  # while a secret is changed there are two
+_MAX_SIGNATURES: Final = 8  # two during a change of the secret
 
 
 def require_strong_secret(secret: bytes) -> bytes:
-    """A secret nobody guesses, in the shape it says it has.
+    """Refuse a secret that is too short, or has the prefix whsec_ and is not base64.
 
     Raises:
-        StartError: it is not.
+        StartError: the secret is one of these.
     """
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if _is_encoded(secret) else secret
@@ -32,7 +32,7 @@ def require_strong_secret(secret: bytes) -> bytes:
     if len(key) < _MIN_SECRET_BYTES:
         raise StartError(
             f"the secret in policies_webhook_secret_file has fewer than {_MIN_SECRET_BYTES} bytes, or begins with "
-            "whsec_ and goes on in something that is no base64; make one: openssl rand -hex 32"
+            "whsec_ and is not base64; make one: openssl rand -hex 32"
         )
     return secret
 
@@ -42,18 +42,20 @@ def _is_encoded(secret: bytes) -> bool:
 
 
 def is_webhook(headers: Mapping[str, str]) -> bool:
-    """Whether a request says that it is one."""
+    """Whether a request has a signature header of a webhook."""
     return any(name in headers for name in (_GITHUB, _GITLAB, _STANDARD))
 
 
 def require_signed(secret: bytes | None, headers: Mapping[str, str], body: bytes) -> None:
-    """Make sure that a webhook comes from somebody who knows the secret. A replay is no harm: it asks for a look.
+    """Verify that the sender of a webhook knows the secret. Replays are harmless: they only trigger a refresh.
 
     Raises:
-        UnauthenticatedError: it does not.
+        UnauthenticatedError: no secret is configured, or the signature is invalid.
     """
     if not secret:
-        raise UnauthenticatedError("set policies_webhook_secret_file: webhooks are taken with a secret only")
+        raise UnauthenticatedError(
+            "set policies_webhook_secret_file: webhooks are accepted with a secret only"
+        )
     if _GITHUB in headers:
         good = _equal(headers[_GITHUB], "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest())
     elif _GITLAB in headers:

@@ -1,4 +1,4 @@
-"""What needs no caller: the public keys, and whether the service lives and is ready."""
+"""Routes without authentication: public keys, liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from countersign.contract.wire import Health, HealthFinding, Jwks
 from policy_service import metrics
 from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import json_response
+from policy_service.channels.http.responses import json_response
 from policy_service.errors import UnauthenticatedError
 
-_JWKS_MAX_AGE_S = 300  # a verifier that cached the keys learns of a new one before it is used
+_JWKS_MAX_AGE_S = 300  # caches expire before a new key is used
 
 
 routes = APIRouter(tags=["service"])
@@ -23,21 +23,19 @@ routes = APIRouter(tags=["service"])
 @routes.get(
     "/.well-known/jwks.json",
     response_model=Jwks,
-    summary="The keys that sign releases and receipts: previous, current and next",
+    summary="Public keys of releases and receipts: previous, current and next",
     responses=openapi.problem_responses(421),
 )
 async def jwks(request: Request) -> Response:
     api = api_of(request)
-    api.gate.require_host(request)
+    api.authentication.require_host(request)
     keys = Jwks.model_validate(api.ctx.signer.keys.to_jwks())
     found = json_response(keys)
     found.headers["Cache-Control"] = f"public, max-age={_JWKS_MAX_AGE_S}"
     return found
 
 
-@routes.get(
-    "/healthz", response_model=Health, summary="The process lives", responses=openapi.problem_responses()
-)
+@routes.get("/healthz", response_model=Health, summary="Liveness", responses=openapi.problem_responses())
 async def healthz() -> Response:
     return json_response(Health(status="ok"))
 
@@ -45,24 +43,24 @@ async def healthz() -> Response:
 @routes.get(
     "/readyz",
     response_model=Health,
-    summary="The service may take traffic; what is wrong all the same, since when, and what to do",
+    summary="Readiness, and the failing health checks: since when, and what to do",
     responses={
         **openapi.problem_responses(),
-        503: {"model": Health, "description": "It must not take traffic; the findings say why."},
+        503: {"model": Health, "description": "The service must not receive traffic; the findings say why."},
     },
 )
 async def readyz(request: Request) -> Response:
     api = api_of(request)
     found = api.findings()
     down = any(one.stops for one in found)
-    told = tuple(
+    failing = tuple(
         HealthFinding(check=one.check, stops=one.stops, wrong=one.wrong, since=one.since, do=one.do)
         for one in found
     )
     active = api.ctx.active.status()
     health = Health(
-        status="down" if down else "degraded" if told else "ok",
-        findings=told,
+        status="down" if down else "degraded" if failing else "ok",
+        findings=failing,
         commit=active.active_commit,
         bundle=active.active_digest,
         head=active.head_commit if active.head_commit != active.active_commit else None,
@@ -82,19 +80,17 @@ async def readyz(request: Request) -> Response:
 async def read_metrics(request: Request) -> Response:
     api = api_of(request)
     _require_reader(api, request.headers.get("authorization", ""))
-    api.findings()  # among them that nobody has looked for too long, which nobody can note
+    api.findings()  # updates the check of the health monitor itself, which nothing else reports
     return Response(
         metrics.render_metrics(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"}
     )
 
 
 def _require_reader(api: Api, authorization: str) -> None:
-    """They tell strangers what a company does and how often; who may read them is for the operator to say."""
+    """Metrics reveal what a company does and how often, so beyond loopback they require the operator's token."""
     if api.metrics_token is None:
         if not api.ctx.settings.loopback:
-            raise UnauthenticatedError(
-                "set metrics_token_file: beyond loopback metrics are read with a token"
-            )
+            raise UnauthenticatedError("set metrics_token_file: beyond loopback, metrics require a token")
         return
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), api.metrics_token):

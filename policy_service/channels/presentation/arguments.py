@@ -1,9 +1,10 @@
-"""The arguments of an effect, as rows and as bytes, and the proof that both say the same.
+"""The arguments of an effect as rows and as bytes, and the check that both agree.
 
-Pure. Rules kept here:
-- the rows must reproduce the canonical bytes exactly, else the page shows no way to vote;
-- a long value is folded, never cut: the fold says how many bytes it holds;
-- a secret value appears nowhere, not in the bytes either; its size does.
+Pure.
+
+- The rows must reproduce the canonical bytes exactly; otherwise the page offers no vote.
+- A long value is folded, never cut; the label gives its size.
+- A secret value appears nowhere, not in the bytes either; only its size does.
 """
 
 import json
@@ -13,19 +14,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from policy_service.channels.presentation.deceptive_text import ascii_lookalike
 from policy_service.channels.presentation.formatting import pluralize
-from policy_service.channels.presentation.homoglyphs import ascii_lookalike
-from policy_service.channels.presentation.marked_text import Marked, mark
-from policy_service.channels.presentation.text_findings import TextFinding
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.channels.presentation.marked_text import Marked, TextFinding, mark
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.view_digest import FOLD_ABOVE_LINES, is_long, line_count
 
 
 def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
-    """What is to be said of names, by name. Where the schema knows none, the page says that of the whole tool."""
+    """Findings about argument names. If the schema declares none of them, the page says so about the tool
+    instead.
+    """
     alike: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        alike[_read(row.name)].append(row.name)
+        alike[_normalized(row.name)].append(row.name)
     unknown = {row.name for row in rows if row.type_text == NOT_IN_THE_SCHEMA}
     if len(unknown) == len(rows):
         unknown = set()
@@ -38,12 +40,12 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
                     "lookalike", "not in the schema", "The reviewed schema has no argument of this name."
                 ),
             )
-        if len(alike[_read(row.name)]) > 1:
+        if len(alike[_normalized(row.name)]) > 1:
             about += (
                 TextFinding(
                     "lookalike",
-                    "a name like another",
-                    "Another argument has a name that reads like this one.",
+                    "a name similar to another",
+                    "Another argument has a similar name.",
                 ),
             )
         if about:
@@ -51,8 +53,8 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
     return found
 
 
-def _read(name: str) -> str:
-    """A name as a hurried reader takes it: letters and digits, in one case, each as the letter it looks like."""
+def _normalized(name: str) -> str:
+    """A name as a hurried reader sees it: letters and digits, case-folded, lookalikes replaced."""
     plain = "".join(
         ascii_lookalike(char, in_address=True) or char for char in unicodedata.normalize("NFKC", name)
     )
@@ -74,7 +76,7 @@ class ArgumentsPage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoldedText:
-    """A marked text with, when it is long, a beginning to show and a label for the rest."""
+    """A marked text and, if it is long, its beginning and a label for the rest."""
 
     whole: Marked
     preview: Marked | None = None
@@ -90,7 +92,7 @@ class ArgView:
     name: Marked
     value: FoldedText
 
-    of_names: tuple[TextFinding, ...] = ()  # what its name is to those of the other rows
+    of_names: tuple[TextFinding, ...] = ()  # findings about its name among the other rows
 
     @property
     def findings(self) -> tuple[TextFinding, ...]:
@@ -99,14 +101,14 @@ class ArgView:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalBytes:
-    """The canonical bytes in stretches; a number stands for that many bytes of a secret value."""
+    """The canonical bytes as marked text; a number represents the size of a secret value."""
 
     size: int
     stretches: tuple[Marked | int, ...]
 
 
 def arg_views(page: ArgumentsPage, *, full: bool = False) -> tuple[ArgView, ...]:
-    """The rows; ``full``: none is folded."""
+    """The rows; ``full`` folds none."""
     about = name_findings(page.args)
     return tuple(
         ArgView(
@@ -121,7 +123,7 @@ def arg_views(page: ArgumentsPage, *, full: bool = False) -> tuple[ArgView, ...]
 
 
 def fold(text: str, *, address: bool = False, full: bool = False) -> FoldedText:
-    """Fold a text that is longer than a reader takes in at a glance, unless they asked for all of it."""
+    """Fold a long text, unless ``full``."""
     whole = mark(text, block=True, address=address)
     if full or not is_long(text):
         return FoldedText(whole)
@@ -135,13 +137,15 @@ def fold(text: str, *, address: bool = False, full: bool = False) -> FoldedText:
 
 
 def matches_canonical(page: ArgumentsPage) -> bool:
-    """True when the rows, put together again, are the bytes that will be voted on."""
+    """Whether the rows, joined, are the bytes that will be voted on."""
     joined = "".join(before + row.value_json for before, row in ordered_members(page)) or "{"
     return (joined + "}").encode() == page.canonical and all(_is_faithful(row) for row in page.args)
 
 
 def canonical_view(page: ArgumentsPage) -> CanonicalBytes:
-    """The bytes to read. Where rows do not reproduce them, a secret cannot be told apart: then nothing is."""
+    """The bytes for display. If the rows do not reproduce them, secrets cannot be located, so nothing is
+    shown.
+    """
     size = len(page.canonical)
     if not any(row.secret for row in page.args):
         return CanonicalBytes(size, (mark(page.canonical.decode(), block=True, every=True),))
@@ -162,7 +166,7 @@ def _redacted(page: ArgumentsPage) -> list[Marked | int]:
 
 
 def ordered_members(page: ArgumentsPage) -> list[tuple[str, ArgRow]]:
-    """The rows as JCS orders them (by UTF-16 units), each with what stands before its value."""
+    """The rows in JCS order (UTF-16 code units), each with the text before its value."""
     rows = sorted(page.args, key=lambda row: row.name.encode("utf-16-be"))
     return [(f"{',' if place else '{'}{_quoted(row.name)}:", row) for place, row in enumerate(rows)]
 
@@ -172,6 +176,6 @@ def _quoted(text: str) -> str:
 
 
 def _is_faithful(row: ArgRow) -> bool:
-    """What is shown of a string are its own characters, of everything else its JSON."""
+    """A string is shown as its own characters, any other value as its JSON."""
     text = json.loads(row.value_json) if row.value_json.startswith('"') else row.value_json
     return bool(text == row.value_text)

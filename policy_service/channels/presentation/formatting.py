@@ -1,6 +1,6 @@
-"""How the pages say times, counts and names. English, UTC, no locale.
+"""Formatting of times, counts and names: English, UTC, independent of the locale.
 
-Pure: `now` is a parameter. Times are UTC with the zone written, counts are exact, money is not rounded.
+Pure: `now` is a parameter. Counts are exact and amounts are not rounded.
 """
 
 from collections.abc import Sequence
@@ -12,35 +12,35 @@ from countersign.contract import TaskKind
 
 _QUESTIONS: Final = {
     TaskKind.UNKNOWN: "We do not know whether this fired",
-    TaskKind.RESTORED: "We do not know whether this fired: what this service remembers was put back",
-    TaskKind.COMPENSATION_FAILED: "This fired, and could not be taken back",
-    TaskKind.COMPENSATION_DUE: "This fired, and nobody has taken it back",
-    TaskKind.STANDING: "This fired, and what belongs to it did not",
+    TaskKind.RESTORED: "We do not know whether this fired: the service was restored from a backup",
+    TaskKind.COMPENSATION_FAILED: "This fired and could not be undone",
+    TaskKind.COMPENSATION_DUE: "This fired and has not been undone",
+    TaskKind.STANDING: "This fired, and other effects of its transaction did not",
     TaskKind.CONTRADICTION: "Two reports of this differ",
-    TaskKind.BREAK_GLASS_REVIEW: "One person opened this alone, in an emergency: was it justified?",
-    TaskKind.IMPOSSIBLE_QUORUM: "Nobody can approve this as things stand",
+    TaskKind.BREAK_GLASS_REVIEW: "One person used break-glass alone: was it justified?",
+    TaskKind.IMPOSSIBLE_QUORUM: "Nobody can approve this at the moment",
 }
-_DOUBTS: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
+_UNKNOWN_OUTCOMES: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 
 
 def is_unknown_outcome(kind: TaskKind) -> bool:
-    """Whether it is asked for because nobody knows what happened."""
-    return kind in _DOUBTS
+    """Whether the task asks what happened."""
+    return kind in _UNKNOWN_OUTCOMES
 
 
 def question_text(kind: TaskKind, *, of_compensation: bool) -> str:
-    """What is asked; a doubt about a compensation is about that, not about the effect."""
+    """The question of a task; an unknown compensation is about the compensation, not the effect."""
     if of_compensation and is_unknown_outcome(kind):
-        return "We do not know whether this was taken back"
+        return "We do not know whether this was undone"
     return _QUESTIONS[kind]
 
 
-SOON = timedelta(minutes=15)  # less than this and the ring turns red
+SOON = timedelta(minutes=15)  # below this the ring turns red
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time that is left, in words, as a clock time and as a part of the whole."""
+    """The time left: in words, as a clock time and as a percentage."""
 
     words: str
     clock: str
@@ -51,7 +51,7 @@ class Deadline:
 
 
 def deadline_of(opened_at: datetime, answer_by: datetime, now: datetime) -> Deadline:
-    """`answer_by` itself is already too late: windows are half open."""
+    """`answer_by` itself is too late: windows are half open."""
     left, whole = answer_by - now, answer_by - opened_at
     over = left <= timedelta(0)
     percent = 0 if over or whole <= timedelta(0) else min(100, max(1, round(100 * (left / whole))))
@@ -60,7 +60,7 @@ def deadline_of(opened_at: datetime, answer_by: datetime, now: datetime) -> Dead
 
 
 def span_words(span: timedelta) -> str:
-    """`2 h 41 min`, `12 min`, `3 d 4 h`: two units at most, rounded down, never less than a minute."""
+    """`2 h 41 min`, `12 min`, `3 d 4 h`: at most two units, rounded down, at least a minute."""
     minutes = max(0, int(span.total_seconds())) // 60
     if minutes < 1:
         return "under 1 min"
@@ -73,7 +73,7 @@ def span_words(span: timedelta) -> str:
 
 
 def age_words(age: timedelta) -> str:
-    """How old a fact was."""
+    """The age of a fact."""
     seconds = max(0, int(age.total_seconds()))
     if seconds < 1:
         return "read just then"
@@ -81,7 +81,7 @@ def age_words(age: timedelta) -> str:
 
 
 def clock_time(at: datetime, now: datetime) -> str:
-    """`17:07`, with the date when it is not today's."""
+    """`17:07`, with the date if it is not today."""
     if at.date() == now.date():
         return f"{at:%H:%M}"
     return f"{at.day} {at:%b}, {at:%H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y}, {at:%H:%M}"
@@ -93,7 +93,7 @@ def iso(at: datetime) -> str:
 
 
 def as_sentence(detail: str) -> str:
-    """An error's sentence begins small and ends bare; on a page it is a sentence."""
+    """An error text as a sentence: capitalized, with a full stop."""
     text = detail[:1].upper() + detail[1:]
     return text if text.endswith((".", "!", "?")) else text + "."
 
@@ -109,7 +109,7 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
 
 
 def short_digest(value: str, groups: int = 4) -> str:
-    """`7c1e 09af 4b52 d8e0 … 31fa`; anything that is not a long digest stays as it is."""
+    """`7c1e 09af 4b52 d8e0 … 31fa`; other texts are returned unchanged."""
     if len(value) < 40 or not all(char in "0123456789abcdef" for char in value):
         return value
     return " ".join(value[i : i + 4] for i in range(0, 4 * groups, 4)) + " … " + value[-4:]

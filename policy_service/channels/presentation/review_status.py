@@ -1,13 +1,14 @@
-"""What stands where the decision bar stands: the lines to sign on, and what became of the effect.
+"""The status of a review: signatures, missing signatures and the outcome.
 
-Pure. It repeats no rule of the domain: whether a person may vote, and which votes count, arrive decided.
+Pure. It implements no domain rule: who may vote and which votes count are given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from policy_service.channels.presentation.formatting import join_or
+from policy_service.channels.presentation.formatting import join_or, pluralize
+from policy_service.queries.effects import Money, Piece
 from policy_service.queries.review_models import GateView, ReviewPage, VoteLine
 
 Tone: TypeAlias = Literal["", "why-good", "why-warn", "why-bad"]
@@ -15,22 +16,22 @@ Tone: TypeAlias = Literal["", "why-good", "why-warn", "why-bad"]
 
 @dataclass(frozen=True, slots=True)
 class OpenSignature:
-    """A line nobody has signed yet, and who may."""
+    """A missing signature, and who may give it."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumStatus:
-    """The foot of the contract: signed lines, then open ones."""
+    """Signatures that count, then missing ones."""
 
     have: int
     groups: str
     signed: tuple[VoteLine, ...]
     open_lines: tuple[OpenSignature, ...]
     step_up: str | None
-    without_effect: tuple[VoteLine, ...] = ()  # approvals that do not count as things stand
-    could_sign: str = ""  # others who could, in words
+    without_effect: tuple[VoteLine, ...] = ()  # approvals that do not count now
+    could_sign: str = ""  # names of others who could sign
 
     @property
     def wanted(self) -> int:
@@ -43,17 +44,17 @@ class QuorumStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeText:
-    """A settled review in one heading and one sentence."""
+    """A settled review as one heading and one sentence."""
 
     heading: str
     text: str
     icon: str
     tone: Tone = ""
-    tag: str = ""  # the word on the sheet
+    tag: str = ""  # the label on the page
 
 
 def quorum_status(page: ReviewPage) -> QuorumStatus:
-    """Gates that ask the same groups are one question, as the domain merges them."""
+    """Gates that ask the same groups are shown as one, as the domain merges them."""
     asked: dict[frozenset[str], GateView] = {}
     for gate in page.gates:
         key = frozenset(gate.groups)
@@ -76,7 +77,7 @@ def quorum_status(page: ReviewPage) -> QuorumStatus:
 
 
 def join_names(names: Sequence[str], more: int) -> str:
-    """`Ingrid Vik or Tomás Reyes`, `Ingrid Vik and 4 more`; empty where nobody has a name."""
+    """`Ingrid Vik or Tomás Reyes`, `Ingrid Vik and 4 more`; "" without names."""
     if not names or not more:
         return join_or(names) if names else ""
     return f"{', '.join(names)} and {more:,} more"
@@ -88,8 +89,8 @@ def _open_line(gate: GateView, page: ReviewPage, *, first: bool) -> OpenSignatur
     mine = page.state == "open" and page.why_not is None and page.my_verdict is None
     who = _who(gate, mine=mine)
     if gate.barred:
-        who += f". Not {join_or(gate.barred)}, on the asking side"
-    return OpenSignature(who + (". A signature on another line counts here too" if gate.shared else ""))
+        who += f". Not {join_or(gate.barred)}, who belongs to the requester"
+    return OpenSignature(who + (". A signature for another gate counts here too" if gate.shared else ""))
 
 
 def _who(gate: GateView, *, mine: bool) -> str:
@@ -113,23 +114,21 @@ _BY_EFFECT: dict[str, OutcomeText] = {
     "fired": OutcomeText(
         "Fired", "It happened, once. The receipt is in the log.", "fire", "why-good", "Fired"
     ),
-    "failed": OutcomeText(
-        "Failed", "It was tried and is known not to have happened.", "alert", "why-bad", "Failed"
-    ),
+    "failed": OutcomeText("Failed", "The call failed and had no effect.", "alert", "why-bad", "Failed"),
     "unknown": OutcomeText(
         "We do not know whether this fired",
-        "It was redeemed, then no answer came. It will not fire again by itself: a person has to find out.",
+        "It was redeemed, and its outcome was never reported. It is not retried: a person has to find out.",
         "unknown",
         "why-warn",
         "Unknown",
     ),
-    "unused": OutcomeText("Not used", "It was released and left. Nothing fired.", "info", "", "Unused"),
+    "unused": OutcomeText(
+        "Not used", "It was released and not redeemed. Nothing fired.", "info", "", "Unused"
+    ),
     "compensating": OutcomeText(
         "Being undone", "It fired, and its compensation is under way.", "refresh", "why-warn", "Being undone"
     ),
-    "compensated": OutcomeText(
-        "Undone", "It fired, and was compensated afterwards.", "check", "", "Compensated"
-    ),
+    "compensated": OutcomeText("Undone", "It fired and was compensated.", "check", "", "Compensated"),
     "compensation_failed": OutcomeText(
         "It could not be undone",
         "It fired, and its compensation failed: a person has to settle it.",
@@ -139,7 +138,7 @@ _BY_EFFECT: dict[str, OutcomeText] = {
     ),
 }
 _BY_REVIEW: dict[str, OutcomeText] = {
-    "denied": OutcomeText("Denied", "Nothing fired. The agent was told.", "deny", "", "Denied"),
+    "denied": OutcomeText("Denied", "Nothing fired. The agent was notified.", "deny", "", "Denied"),
     "expired": OutcomeText(
         "Expired",
         "Too few people voted in time. Nothing fired. The agent may ask again.",
@@ -147,13 +146,11 @@ _BY_REVIEW: dict[str, OutcomeText] = {
         "",
         "Expired",
     ),
-    "withdrawn": OutcomeText("Withdrawn", "The agent took it back. Nothing fired.", "close", "", "Withdrawn"),
+    "withdrawn": OutcomeText("Withdrawn", "The agent withdrew it. Nothing fired.", "close", "", "Withdrawn"),
     "revoked": OutcomeText(
-        "Revoked", "The release was taken back before it was spent. Nothing fired.", "close", "", "Revoked"
+        "Revoked", "The release was revoked before it was redeemed. Nothing fired.", "close", "", "Revoked"
     ),
-    "met": OutcomeText(
-        "Approved", "Everybody who was asked has countersigned.", "check", "why-good", "Approved"
-    ),
+    "met": OutcomeText("Approved", "Every gate has its approvals.", "check", "why-good", "Approved"),
 }
 
 
@@ -161,25 +158,27 @@ _OPENED = OutcomeText("Opened in an emergency", "", "alert", "why-bad", "Break-g
 
 
 def outcome_text(page: ReviewPage) -> OutcomeText:
-    """What became of a review that is no longer open. The effect's own fate says more than the review's."""
+    """The outcome of a closed review. The state of the effect says more than that of the review."""
     if page.superseded_by is not None and page.effect_state not in _BY_EFFECT:
-        text = f"Revision {page.superseded_by} of the transaction stands now. Nothing of this one fired."
+        text = (
+            f"Revision {page.superseded_by} of the transaction replaced this one. Nothing of this one fired."
+        )
         return OutcomeText(f"Replaced by revision {page.superseded_by}", text, "swap", "", "Replaced")
     if known := _BY_EFFECT.get(page.effect_state):
         return known
     if page.state == "met" and page.break_glass is not None and page.break_glass.opened_at is not None:
-        text = f"Nobody's approval let it go. {page.agent} may fire it, once, for 15 minutes at most."
-        return replace(_OPENED, text=text if page.effect_state == "released" else "Nothing of it fired.")
+        text = f"It was released without approvals. {page.agent} may fire it once, within 15 minutes."
+        return replace(_OPENED, text=text if page.effect_state == "released" else "It did not fire.")
     if page.state == "met":
         return _approved(page)
     by_review = _BY_REVIEW.get(page.state) or _BY_REVIEW.get(page.effect_state)
     return by_review or OutcomeText(
-        f"Closed: {page.state}", "Nobody is asked any more.", "info", "", page.state
+        f"Closed: {page.state}", "It takes no more votes.", "info", "", page.state
     )
 
 
 def short_outcome_text(state: str, effect_state: str, *, opened: bool = False) -> OutcomeText:
-    """What a list says of a review that is no longer open; ``opened``: by break-glass, by nobody's approval."""
+    """The outcome of a closed review in a list; ``opened`` means by break-glass."""
     return (
         _BY_EFFECT.get(effect_state)
         or (_OPENED if opened and state == "met" else None)
@@ -194,13 +193,56 @@ def _approved(page: ReviewPage) -> OutcomeText:
         text = f"{page.agent} may fire it now, once."
         return OutcomeText("Approved and released", text, "check", "why-good", "Released")
     if waiting:
-        text = (
-            "It fires only together with the other effects of its transaction, and some of them still wait."
-        )
+        text = "It fires only together with the other effects of its transaction, and some still wait."
         return OutcomeText("Approved; the transaction waits", text, "check", "", "Approved")
     return _BY_REVIEW["met"]
 
 
 def counted_denial(page: ReviewPage) -> VoteLine | None:
-    """The vote that settled it with a no."""
+    """The denial that settled the review."""
     return next((vote for vote in page.votes if vote.verdict == "deny" and vote.counted), None)
+
+
+def signed_sentence(page: ReviewPage) -> tuple[Piece, ...]:
+    """The sentence for "You sign: ...": no capital, no full stop, amounts with their currency code."""
+    currencies = {row.money.text: row.money.currency for row in page.args if row.money}
+    pieces = [_with_currency(piece, currencies) for piece in page.sentence]
+    if pieces and not pieces[0].value:
+        pieces[0] = replace(pieces[0], text=pieces[0].text[:1].lower() + pieces[0].text[1:])
+    if pieces and not pieces[-1].value:
+        pieces[-1] = replace(pieces[-1], text=pieces[-1].text.rstrip(". "))
+    return tuple(pieces)
+
+
+def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
+    if piece.kind != "money" or piece.text not in currencies:
+        return piece
+    return replace(piece, text=f"{piece.text} {currencies[piece.text]}")
+
+
+def single_amount(page: ReviewPage) -> Money | None:
+    """The amount for the button, if there is exactly one."""
+    amounts = [row.money for row in page.args if row.money]
+    return amounts[0] if len(amounts) == 1 else None
+
+
+def approval_effect(page: ReviewPage, wanted: int) -> str:
+    """What this person's approval does to the whole transaction."""
+    waiting = waiting_siblings(page)
+    if page.state != "open":
+        return ""
+    if wanted > 1:
+        more = pluralize(wanted - 1, "more signature")
+        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} required."
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        return f"Approving this releases nothing yet: {waiting:,} more of its transaction {verb} for people."
+    if page.siblings:
+        whole = f"all {len(page.siblings) + 1:,} effects of its transaction together"
+        return f"Approving this releases {whole}, if the policy still agrees."
+    return ""
+
+
+def waiting_siblings(page: ReviewPage) -> int:
+    """The number of other effects of the transaction that still wait for approval."""
+    return sum(1 for sibling in page.siblings if sibling.state == "review")

@@ -1,1 +1,1 @@
-"""Slack: a review where people already are, by the same rules as everywhere else."""
+"""Slack: post reviews as messages, and handle buttons, forms, commands and the app's home."""

@@ -1,10 +1,7 @@
-"""Calling Slack, and what each of its answers means for a message.
+"""Client of Slack's Web API: calls, the meaning of each error code for a message, and remedies for operators.
 
-Every call has a time limit and is made once: whoever sends a message decides from the answer whether it may be said
-again, because Slack has no key that would make saying it twice the same as once. Of an error only its code is kept.
-
-What may go wrong with Slack, by code, and what an operator does about it. Slack's codes are Slack's; those of ours
-stand in docs/how-to/slack.md, and no name of a class is ever one.
+Every call has a timeout and is sent once. Slack has no idempotency keys, so the sender of a message decides from the
+result whether to repeat it. Of an error only its code is kept. Our own codes are in docs/how-to/slack.md.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -30,7 +27,7 @@ from policy_service.slack import SlackApp, is_team
 from policy_service.workflow.slack.account_links import Account, unverified_account
 
 NOT_SENT_ERRORS: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
-"""What is raised before Slack has seen anything of a call."""
+"""Exceptions raised before Slack has received anything of a call."""
 
 _TRANSPORT_ERRORS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
     ((aiohttp.ClientSSLError,), "certificate_not_trusted"),
@@ -40,24 +37,24 @@ _TRANSPORT_ERRORS: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = 
     ((aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError), "connection_lost"),
     ((ValueError,), "not_json"),
 )
-"""Between us and Slack; a kind stands before those it is one of."""
+"""Our codes for errors between this service and Slack. A subclass is listed before its base class."""
 
 NOT_UNDERSTOOD: Final = "not_understood"
-"""An answer that is none of Slack's."""
+"""A response that is not from Slack."""
 
 ANOTHER_WORKSPACE: Final = "token_of_another_workspace"
-"""The bot token is not of the workspace that the settings name."""
+"""The bot token belongs to another workspace than the configured one."""
 
 
 def error_code(error: Exception) -> str:
-    """Our code for what was raised on the way to Slack."""
+    """Our code for an exception of a call."""
     return next((code for kinds, code in _TRANSPORT_ERRORS if isinstance(error, kinds)), NOT_UNDERSTOOD)
 
 
-_NOT_TAKEN: Final = "is not taken: install the app again ('OAuth & Permissions'), and put the bot token there"
+_NOT_TAKEN: Final = "is not valid: reinstall the app ('OAuth & Permissions'), and put the bot token there"
 _ITS_OWN_NOT_TAKEN: Final = (
-    "is not taken: make an app-level token with the scope connections:write ('Basic Information', 'App-Level Tokens'), "
-    "and put it there"
+    "is not valid: create an app-level token with the scope connections:write ('Basic Information', 'App-Level "
+    "Tokens'), and put it there"
 )
 _TOKEN_ERRORS: Final = frozenset(
     "invalid_auth not_authed account_inactive token_revoked token_expired not_allowed_token_type".split()
@@ -69,44 +66,44 @@ _SCOPES: Final[Mapping[str, str]] = {
 }
 _INVITE: Final = "/invite @Countersign"
 _REMEDIES: Final[Mapping[str, str]] = {
-    "not_in_channel": f"the app is not in that channel; write there: {_INVITE}",
-    "channel_not_found": "the app sees no such channel; a private one looks like that until the app is invited there: "
+    "not_in_channel": f"the app is not in that channel; run there: {_INVITE}",
+    "channel_not_found": "the app sees no such channel; a private one is invisible until the app is invited there: "
     f"{_INVITE}",
     "is_archived": "the channel is archived: name another one, or unarchive it and invite the app again",
-    "ratelimited": "Slack asks for patience; try again in a minute",
-    "not_reachable": "nothing answers at Slack's address: see the network, DNS and the firewall of this host",
-    "proxy_refused": "the proxy of the setting https_proxy does not let it through to Slack",
-    "certificate_not_trusted": "the certificate at Slack's address is not trusted here: a proxy that opens TLS, or old "
-    "root certificates on this host",
-    "connection_lost": "the connection was cut in the middle; try again, and see the proxy and the firewall",
-    "no_answer": "Slack did not answer in time (timeout_s); try again, and see the proxy and the firewall",
-    "not_json": "what answers at Slack's address is not Slack: a proxy's own page, for one",
-    NOT_UNDERSTOOD: "what answers at Slack's address is not Slack: a proxy's own page, for one",
+    "ratelimited": "Slack's rate limit is reached; retry in a minute",
+    "not_reachable": "Slack's address does not respond: check the network, DNS and the firewall of this host",
+    "proxy_refused": "the proxy of the setting https_proxy refuses the connection to Slack",
+    "certificate_not_trusted": "the certificate at Slack's address is not trusted: a proxy intercepts TLS, or "
+    "this host has old root certificates",
+    "connection_lost": "the connection was lost; retry, and check the proxy and the firewall",
+    "no_answer": "Slack did not respond in time (timeout_s); retry, and check the proxy and the firewall",
+    "not_json": "the response at Slack's address is not from Slack, for example an error page of a proxy",
+    NOT_UNDERSTOOD: "the response at Slack's address is not from Slack, for example an error page of a proxy",
 }
 
 
 def remedy(error: str, method: str, app: SlackApp) -> str:
-    """What an operator does about a call that went wrong, in a sentence."""
+    """A sentence for operators: how to fix a failed call."""
     if error in _TOKEN_ERRORS:
         if method == "apps.connections.open":
             return f"the token in {app.app_token_file} (app_token_file) {_ITS_OWN_NOT_TAKEN}"
         return f"the token in {app.bot_token_file} (bot_token_file) {_NOT_TAKEN}"
     if error == "missing_scope":
         scope = _SCOPES.get(method, "one that deploy/slack/manifest.yaml has")
-        return f"the app lacks the scope {scope}: see that its manifest has it, and install the app again"
+        return f"the app lacks the scope {scope}: add it to the app's manifest, and reinstall the app"
     if error.startswith("restricted_action"):
-        return "who may post in that channel is restricted: let the app, in the channel's settings"
-    return _REMEDIES.get(error, f"Slack's reference of {method} says what this means")
+        return "posting in that channel is restricted: allow the app in the channel's settings"
+    return _REMEDIES.get(error, f"see Slack's reference of {method}")
 
 
 VIEW_TIMEOUT_S: Final = 2.5
-"""For what a person waits for: a form opens within three seconds of the press, or never."""
+"""Timeout for opening a view: Slack's trigger expires three seconds after the press."""
 
 ACCOUNT_TIMEOUT_S: Final = 1.5
-"""For who somebody is: it is asked before a press is acknowledged, and Slack waits three seconds for that."""
+"""Timeout for users.info, which runs before a press is acknowledged. Slack waits three seconds for that."""
 
 ACCOUNT_CACHE_S: Final = 60.0
-"""How long an answer about an account counts, so that a row of presses is one question."""
+"""How long an account is cached, so that a series of presses costs one call."""
 
 _MAX_CACHED_ACCOUNTS: Final = 2_000
 
@@ -116,7 +113,7 @@ THREAD_ERRORS: Final = frozenset(
         "restricted_action_thread_only_channel",
     }
 )  # fmt: skip
-"""Codes that tell of one thread alone where a reply was to be posted."""
+"""Codes that concern only the thread of a reply, not its channel."""
 
 _MEANING: Final[Mapping[str, SendStatus]] = {
     **dict.fromkeys(("ratelimited", "rate_limited", "message_limit_exceeded"), SendStatus.RATE_LIMITED),
@@ -155,43 +152,42 @@ _MEANING: Final[Mapping[str, SendStatus]] = {
         SendStatus.REFUSED,
     ),
 }  # fmt: skip
-"""Slack's codes. What is not here may be of the place or of the message: its place rests, and it is tried again so
-often (`courier.TRIES_IN_THE_DARK`), not for ever."""
+"""The meaning of Slack's codes. Any other code may concern the channel or the message: the channel is paused, and the
+message is retried at most `delivery.MAX_UNEXPLAINED_ATTEMPTS` times."""
 
 _FORM_METHODS: Final = frozenset(
     {"users.info", "conversations.list", "conversations.history", "conversations.replies"}
 )
-"""Methods that take no JSON."""
+"""Methods that accept no JSON."""
 
 _SILENT_METHODS: Final = _FORM_METHODS | {"conversations.open", "auth.test"}
-"""Methods after which nobody was told anything, whatever came of them."""
+"""Methods that show nothing to anyone, so that a failed call certainly posted nothing."""
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-"""What Slack's codes look like; anything else is not theirs, and is put down nowhere."""
+"""The format of Slack's codes. Anything else is not from Slack and is not recorded."""
 
 _TIMEOUT_PAUSE: Final = timedelta(seconds=10)
 
 SDK_LOGGER: Final = logging.getLogger("policy_service.slack_sdk")
-"""What the SDK tells: it prints every call and delivery in full at lower levels, with what people wrote in them."""
+"""The SDK's logger. At lower levels the SDK logs every call and payload in full, including people's texts."""
 
 SDK_LOGGER.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """Whose token it is, as Slack says: the workspace (or the organisation, for an app of all of it), and the bot."""
+    """The owner of a token: its workspace (or organisation, for an org-wide app) and its bot user."""
 
     team_id: str
     bot_user: str
 
 
 class SlackCallError(Exception):
-    """A call that did not go well, by what it means. ``unsent``: Slack has certainly not acted on it. ``dark``: nobody
-    knows what it means, and it may be so for ever."""
+    """A failed call. ``result``: what it means for the message that was to be sent."""
 
     def __init__(
         self,
-        came: SendStatus,
+        status: SendStatus,
         error: str,
         *,
         rest: timedelta | None = None,
@@ -199,26 +195,12 @@ class SlackCallError(Exception):
         unexplained: bool = False,
     ) -> None:
         super().__init__(error)
-        self.came, self.error, self.rest, self.unsent, self.unexplained = (
-            came,
-            error,
-            rest,
-            unsent,
-            unexplained,
-        )
-        self.found: tuple[str, str] | None = None  # channel and ts of the message that was to change
-
-    @property
-    def outcome(self) -> SendResult:
-        """As what came of a message."""
-        channel, ts = self.found or (None, None)
-        return SendResult(
-            self.came, self.error, self.rest, channel, ts, unsent=self.unsent, unexplained=self.unexplained
-        )
+        self.error = error
+        self.result = SendResult(status, error, rest, unsent=unsent, unexplained=unexplained)
 
 
 class SlackClient:
-    """The app, as it calls its workspace."""
+    """The app's client of its workspace."""
 
     def __init__(self, app: SlackApp, bot_token: str, route: Route = DIRECT) -> None:
         self.app = app
@@ -226,19 +208,20 @@ class SlackClient:
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
-        self.met: TokenOwner | None = None
+        self.token_owner: TokenOwner | None = None
 
     async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
-        """One call of the Web API.
+        """Call a method of the Web API once.
 
         Raises:
-            SlackFault: it did not go well.
+            SlackCallError: the call failed.
         """
         try:
             return await self._call(method, timeout_s or self.app.timeout_s, arguments)
         except SlackCallError as fault:
-            # what is in the dark counts as an attempt, so that it ends
-            fault.unsent = fault.unsent or (method in _SILENT_METHODS and not fault.unexplained)
+            # an unexplained error counts as an attempt, so that retries end
+            if method in _SILENT_METHODS and not fault.result.unexplained:
+                fault.result = replace(fault.result, unsent=True)
             raise
 
     async def _call(self, method: str, limit: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,10 +239,10 @@ class SlackClient:
         return answer.data
 
     async def account(self, user_id: str, team_id: str) -> Account:
-        """Who presses, as Slack knows them now.
+        """The account that pressed a button, with its current state in Slack.
 
         Raises:
-            ForbiddenError: Slack does not say; who nobody vouches for decides nothing.
+            ForbiddenError: Slack did not return the account. An unverified account cannot decide.
         """
         if team_id != self.app.team_id:
             return unverified_account(team_id, user_id)
@@ -267,11 +250,11 @@ class SlackClient:
         if kept is not None and time.monotonic() - kept[0] < ACCOUNT_CACHE_S:
             return kept[1]
         try:
-            told = await self.call("users.info", timeout_s=ACCOUNT_TIMEOUT_S, user=user_id)
-            account = _account(told["user"], user_id)
+            given = await self.call("users.info", timeout_s=ACCOUNT_TIMEOUT_S, user=user_id)
+            account = _account(given["user"], user_id)
         except (SlackCallError, KeyError, TypeError, AttributeError):
             raise ForbiddenError(
-                "Slack does not say who you are just now; press again in a moment, or open it on the web",
+                "Slack could not confirm your account; press again in a moment, or open the review on the web",
                 code="not_eligible",
             ) from None
         if len(self._accounts) >= _MAX_CACHED_ACCOUNTS:
@@ -279,13 +262,13 @@ class SlackClient:
         self._accounts[user_id] = (time.monotonic(), account)
         return account
 
-    async def test_auth(self) -> SendResult:
-        """Whether Slack answers and takes the app's token, and whether that is of the workspace of the settings."""
+    async def check_auth(self) -> SendResult:
+        """Call auth.test: whether the token is valid and belongs to the configured workspace."""
         try:
             answer = await self.call("auth.test")
-            self.met = _token_owner(answer)
+            self.token_owner = _token_owner(answer)
         except SlackCallError as fault:
-            return fault.outcome
+            return fault.result
         return (
             SendResult(SendStatus.SENT)
             if self.workspace_mismatch is None
@@ -294,13 +277,13 @@ class SlackClient:
 
     @property
     def workspace_mismatch(self) -> str | None:
-        """That the token is not of the workspace of the settings, in words; None where it is, or nobody knows yet."""
-        if self.met is None or self.met.team_id == self.app.team_id:
+        """A sentence if the token belongs to another workspace than the configured one; None if not, or unknown."""
+        if self.token_owner is None or self.token_owner.team_id == self.app.team_id:
             return None
-        return f"the bot token is of {self.met.team_id}, the settings name {self.app.team_id}"
+        return f"the bot token belongs to {self.token_owner.team_id}, the settings name {self.app.team_id}"
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
@@ -313,7 +296,7 @@ class SlackClient:
 def web_client(
     app: SlackApp, token: str, route: Route, session: aiohttp.ClientSession | None = None
 ) -> AsyncWebClient:
-    """The SDK's client: it repeats nothing by itself, and tells little."""
+    """The SDK's client, without retries and verbose logs."""
     return slack_client(
         token,
         app.api_url,
@@ -326,53 +309,50 @@ def web_client(
 
 
 def cursor_after(answer: Mapping[str, Any]) -> str | None:
-    """Where the next page of a list begins; None after the last."""
+    """The cursor of the next page; None after the last one."""
     return (answer.get("response_metadata") or {}).get("next_cursor") or None
 
 
 CALL_ERRORS: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)
-"""What the SDK raises where a call did not go well: a time limit is an OSError, JSON that is no object an
-AttributeError."""
+"""What the SDK raises for a failed call. A timeout is an OSError; JSON that is not an object is an AttributeError."""
 
 
 def call_error(error: Exception) -> SlackCallError:
-    """What a call that raised this means, by Slack's code or one of ours."""
+    """The meaning of an exception of a call, by Slack's code or one of ours."""
     if isinstance(error, SlackApiError):
         return _api_error(error)
     if isinstance(error, TimeoutError):
-        # it may still be on its way: whoever looks at once may look too early
+        # the message may still arrive: wait before looking it up
         return SlackCallError(SendStatus.WORLD, "no_answer", rest=_TIMEOUT_PAUSE)
     return SlackCallError(SendStatus.WORLD, error_code(error), unsent=isinstance(error, NOT_SENT_ERRORS))
 
 
 def _api_error(error: SlackApiError) -> SlackCallError:
     response = error.response
-    if not isinstance(response, AsyncSlackResponse):  # what calls itself JSON and is none
+    if not isinstance(response, AsyncSlackResponse):  # declared as JSON, but not JSON
         return SlackCallError(SendStatus.WORLD, "not_json")
     status = response.status_code
-    told = response.get("error") if isinstance(response.data, dict) else None
-    says = isinstance(told, str) and _CODE.fullmatch(told) is not None
+    given = response.get("error") if isinstance(response.data, dict) else None
+    says = isinstance(given, str) and _CODE.fullmatch(given) is not None
     if status == 200 and not says:
-        return SlackCallError(
-            SendStatus.WORLD, "not_json"
-        )  # a page of something on the way, whatever it calls itself
-    code = str(told) if says else f"http_{status}"
+        return SlackCallError(SendStatus.WORLD, "not_json")  # a page of a proxy with a wrong content type
+    code = str(given) if says else f"http_{status}"
     if status == 429:
         return SlackCallError(
             SendStatus.RATE_LIMITED, "ratelimited", rest=_retry_after(response.headers), unsent=True
         )
     if code not in _MEANING and status == 200:
         return SlackCallError(SendStatus.PLACE, code, unexplained=True)
-    came = _MEANING.get(code, SendStatus.WORLD)
-    rest = _retry_after(response.headers) if came is SendStatus.RATE_LIMITED else None
-    return SlackCallError(came, code, rest=rest, unsent=came is not SendStatus.WORLD)
+    meaning = _MEANING.get(code, SendStatus.WORLD)
+    rest = _retry_after(response.headers) if meaning is SendStatus.RATE_LIMITED else None
+    return SlackCallError(meaning, code, rest=rest, unsent=meaning is not SendStatus.WORLD)
 
 
 def _token_owner(answer: Mapping[str, Any]) -> TokenOwner:
-    """Whose token it is. A token of a whole organisation is of that.
+    """The owner of the token: its organisation for an org-wide app, otherwise its workspace.
 
     Raises:
-        SlackFault: it is not said; a token of nobody knows whom is not used.
+        SlackCallError: the response does not name it. A token of an unknown owner is not used.
     """
     of = answer.get("enterprise_id") if answer.get("is_enterprise_install") is True else answer.get("team_id")
     if not is_team(of):
@@ -381,13 +361,13 @@ def _token_owner(answer: Mapping[str, Any]) -> TokenOwner:
 
 
 def _retry_after(headers: Mapping[str, str]) -> timedelta:
-    told = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
-    seconds = int(told[:6]) if told.isascii() and told.isdigit() else 30
+    given = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
+    seconds = int(given[:6]) if given.isascii() and given.isdigit() else 30
     return timedelta(seconds=max(1, seconds))
 
 
 def _account(user: Mapping[str, Any], user_id: str) -> Account:
-    """What ``users.info`` says; what it leaves out of a flag is a no, as Slack has it."""
+    """The account of a ``users.info`` response. A missing flag is false, as Slack documents."""
     if user["id"] != user_id:
         raise KeyError("another user")
     profile = user.get("profile") or {}

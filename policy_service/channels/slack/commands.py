@@ -1,7 +1,7 @@
-"""``/countersign`` and the home: what waits for somebody, linking their account, trying what would be decided.
+"""The command ``/countersign`` and the app's home: list a person's reviews, link their account, evaluate a call.
 
-Nothing is decided here. What is answered is for the one who asked alone, and so is an invitation: it is said once, and
-a delivery that comes again is not answered with it.
+No command decides a review. Only the sender sees a response. An invitation link is shown once: a repeated payload does
+not return it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueueFilter, QueuePage, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.effects.evaluation_requests import try_effect
 from policy_service.workflow.slack.account_links import (
     COMMAND,
     Account,
@@ -42,7 +42,7 @@ from policy_service.workflow.slack.account_links import (
     unlink,
 )
 from policy_service.workflow.slack.enqueue import delivery_id, mark_processed
-from policy_service.workflow.slack.voters import LinkedVoter, voter_for_account
+from policy_service.workflow.slack.interactions import LinkedVoter, voter_for_account
 from policy_service.workflow.transitions import person_actor
 
 log = structlog.get_logger(__name__)
@@ -52,11 +52,11 @@ _DIRECT: Final = "you are asked in direct messages too"
 _IN_CHANNELS: Final = "you are asked in channels only"
 
 _SIMULATED_S: Final = 1.2
-"""Of the three seconds Slack waits, when it has said who asks."""
+"""What is left of Slack's three seconds after the account is confirmed."""
 
 
 class Commands:
-    """Answers those who ask."""
+    """Handles commands and the app's home."""
 
     def __init__(self, ctx: Context, slack: SlackClient) -> None:
         self._ctx, self._slack = ctx, slack
@@ -70,7 +70,7 @@ class Commands:
         }
 
     async def answer(self, given: Command) -> dict[str, Any]:
-        """What Slack shows to whoever wrote the command."""
+        """The response to a command, visible only to its sender."""
         verb, _, rest = given.text.strip().partition(" ")
         answer = self._verbs.get(verb.lower())
         if answer is None:
@@ -78,8 +78,8 @@ class Commands:
         delivery = delivery_id("command", given.user_id, given.trigger_id, given.text)
         if not await mark_processed(
             self._ctx, delivery
-        ):  # before anything is answered: of two at once, one is
-            return ephemeral_response(text_message("this was answered already; write it again"))
+        ):  # before responding: of two simultaneous payloads only one gets a response
+            return ephemeral_response(text_message("this command was already processed; run it again"))
         try:
             account = await self._slack.account(given.user_id, given.team_id)
             require_member(self._slack.app, account)
@@ -99,15 +99,15 @@ class Commands:
 
     async def _unlink(self, account: Account, rest: str) -> RenderedMessage:
         await self._take_back(account)
-        return text_message("this Slack account is nobody's any more; link it again with /countersign link")
+        return text_message("this Slack account is no longer linked; link it again with /countersign link")
 
     async def _direct(self, account: Account, rest: str) -> RenderedMessage:
         if rest not in ("", "on", "off"):
             raise InvalidRequestError("write /countersign direct on, or /countersign direct off")
         linked = await self._linked(account)
         if not rest:
-            stands, other = (_DIRECT, "off") if linked.link.direct else (_IN_CHANNELS, "on")
-            return text_message(f"{stands}; /countersign direct {other} changes that")
+            state, other = (_DIRECT, "off") if linked.link.direct else (_IN_CHANNELS, "on")
+            return text_message(f"{state}; /countersign direct {other} changes that")
         await self._set_direct(account, linked, wanted=rest == "on")
         return text_message(_DIRECT if rest == "on" else _IN_CHANNELS)
 
@@ -119,17 +119,17 @@ class Commands:
                 return simulation_message(await try_effect(self._ctx, agent, tool, args))
         except TimeoutError:
             raise InvalidRequestError(
-                "the systems that the rules ask for facts take longer than Slack waits; try it on the web",
+                "the sources of facts take longer than Slack waits; evaluate it on the web",
                 url=f"{self._ctx.settings.public_url}/policies",
             ) from None
 
     # -- the home ----------------------------------------------------------------------------------------------------
 
     async def set_from_home(self, account: Account, action: str, value: str) -> None:
-        """A button of the home.
+        """Apply a button of the app's home.
 
         Raises:
-            ForbiddenError: the account may not, or is nobody's.
+            ForbiddenError: the account is not allowed, or not linked.
         """
         require_member(self._slack.app, account)
         if action == "unlink":
@@ -138,7 +138,7 @@ class Commands:
             await self._set_direct(account, await self._linked(account), wanted=value == "on")
 
     async def show_home(self, user_id: str, team_id: str | None, note: str | None) -> None:
-        """Draw somebody's home as it stands now, for a guest too; ``note``: what they are told first."""
+        """Publish a user's home, also for guests; ``note``: a message above it."""
         try:
             view = await self._home(user_id, team_id or self._slack.app.team_id, note)
             await self._slack.call("views.publish", timeout_s=VIEW_TIMEOUT_S, user_id=user_id, view=view)
@@ -149,20 +149,20 @@ class Commands:
         draw = partial(
             home_view, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note
         )
-        nobody = partial(draw, None, name=None, direct=False)
+        unlinked = partial(draw, None, name=None, direct=False)
         row: SlackLinkRow | None = None
         try:
             account = await self._slack.account(user_id, team_id)
             require_member(self._slack.app, account)
             if (row := await self._link_of(account)) is None:
-                return nobody()
+                return unlinked()
             linked = await self._linked(account)
         except ForbiddenError as error:
             log.info("slack_home_refused", code=error.code.value)
-            return nobody(why_not=as_sentence(error.detail), linked=row is not None)
+            return unlinked(why_not=as_sentence(error.detail), linked=row is not None)
         return draw(await self._waiting(linked), name=linked.voter.name, direct=linked.link.direct)
 
-    # -- what they share ---------------------------------------------------------------------------------------------
+    # -- shared steps ------------------------------------------------------------------------------------------------
 
     async def _linked(self, account: Account) -> LinkedVoter:
         ctx, app = self._ctx, self._slack.app
@@ -174,10 +174,10 @@ class Commands:
         return await queue_page(self._ctx, linked.voter, QueueFilter(), None, _ROWS)
 
     async def _take_back(self, account: Account) -> None:
-        """By the link alone: whoever may not decide through it just now may end it all the same."""
+        """Unlink an account. This requires only the link, because people who may not decide now may still unlink."""
         row = await self._link_of(account)
         if row is None:
-            raise ForbiddenError(f"this Slack account is nobody's yet; link it to yours: {COMMAND}")
+            raise ForbiddenError(f"this Slack account is not linked yet; link it: {COMMAND}")
         actor, whose = person_actor(row.iss, row.sub), row.person
         await unlink(self._ctx, account.team_id, account.user_id, actor=actor, whose=whose)
 
@@ -189,15 +189,15 @@ class Commands:
 
 
 def ephemeral_response(drawn: RenderedMessage) -> dict[str, Any]:
-    """An answer to a command, for whoever wrote it alone."""
+    """A response to a command that only its sender sees."""
     return {"response_type": "ephemeral", "text": drawn.text, "blocks": list(drawn.blocks)}
 
 
 def _parse_simulation(text: str) -> tuple[str, str, JSON]:
-    """An agent, a tool and its arguments.
+    """Parse an agent, a tool and its arguments.
 
     Raises:
-        InvalidRequestError: it is not that.
+        InvalidRequestError: the text has another form.
     """
     parts = text.split(None, 2)
     if len(parts) != 3:
@@ -217,4 +217,4 @@ def _load(text: str) -> JSON:
 
 
 _STRAIGHT_QUOTES: Final = str.maketrans({"“": '"', "”": '"'})
-"""Some writing boxes make quotes typographic, and then it is no JSON."""
+"""Some text fields turn quotes into typographic ones, which are not JSON."""

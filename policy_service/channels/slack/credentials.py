@@ -1,11 +1,8 @@
-"""The app's secrets, each from the file that the settings name.
+"""The app's credentials from their files, and the operator's test of them (``policy-service slack test``).
 
-What is wrong with one is told with the setting, the file and where Slack shows what belongs there; what is in it is
-never quoted.
+Error texts name the setting, the file and where Slack shows the credential. They never quote its content.
 
-The operator's own trial: whose the token is, whether the app can write into a channel, whether Socket Mode opens.
-
-Slack is called at once and nothing is recorded. The service need not run, and is not disturbed where it does.
+The test calls Slack directly and records nothing. It works whether or not the service runs.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from policy_service.workflow.slack.admin import ApiFailure, CheckResult
 
 @dataclass(frozen=True, slots=True)
 class CredentialSpec:
-    """One of them: the setting that names its file, its name at Slack, where it is shown, and how it begins."""
+    """One credential: the setting of its file, its name in Slack, the page that shows it, and its prefix."""
 
     setting: str
     name: str
@@ -41,32 +38,32 @@ APP_TOKEN: Final = CredentialSpec(
 SIGNING_SECRET: Final = CredentialSpec(
     "signing_secret_file", "signing secret", "'Basic Information'", shortest=16
 )
-"""Slack's have 32 characters, and whoever guesses it presses every button."""
+"""Slack's signing secrets have 32 characters. Anyone who guesses one can press every button."""
 
 
 def bot_token(app: SlackApp) -> str:
-    """What the app calls Slack with.
+    """The bot token.
 
     Raises:
-        StartError: its file is missing, readable by others, or holds none.
+        StartError: its file is missing, readable by others, or holds no such token.
     """
     return _read(BOT_TOKEN, app.bot_token_file)
 
 
 def app_token(app: SlackApp) -> str | None:
-    """What the app opens Socket Mode with; None where deliveries do not come by it.
+    """The app-level token of Socket Mode; None if it is not configured.
 
     Raises:
-        StartError: its file is missing, readable by others, or holds none.
+        StartError: its file is missing, readable by others, or holds no such token.
     """
     return None if app.app_token_file is None else _read(APP_TOKEN, app.app_token_file)
 
 
 def signing_secret(app: SlackApp) -> str | None:
-    """What Slack signs deliveries over HTTP with; None where they do not come by it.
+    """The secret that signs payloads over HTTP; None if it is not configured.
 
     Raises:
-        StartError: its file is missing, readable by others, or holds none.
+        StartError: its file is missing, readable by others, or holds no such secret.
     """
     return None if app.signing_secret_file is None else _read(SIGNING_SECRET, app.signing_secret_file)
 
@@ -74,7 +71,7 @@ def signing_secret(app: SlackApp) -> str | None:
 def _read(secret: CredentialSpec, path: Path) -> str:
     get = f"Slack shows the {secret.name} to the app's owner under {secret.shown}"
     named = f"[slack]: {secret.setting}: the file"
-    found = read_secret(path, what=named, get=f"make it with chmod 600; {get}")
+    found = read_secret(path, what=named, get=f"create it with chmod 600; {get}")
     try:
         text = found.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -89,11 +86,11 @@ def _read(secret: CredentialSpec, path: Path) -> str:
     return text
 
 
-TEST_TEXT: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
+TEST_TEXT: Final = "Countersign can post here. This is a test by its operator; no action is needed."
 
 
-async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
-    """Try it. A message is posted only where the token is of the workspace of the settings.
+async def check_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
+    """Check both tokens and post a message. Nothing is posted if the bot token belongs to another workspace.
 
     Raises:
         StartError: the file of a token is missing, readable by others, or holds none.
@@ -105,14 +102,16 @@ async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
         refused = await _test_socket_mode(SlackClient(app, token, route), app)
         opened = refused is None
         failures += [] if refused is None else [refused]
-    team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)
+    team_id, bot_user = (
+        (None, None) if bot.token_owner is None else (bot.token_owner.team_id, bot.token_owner.bot_user)
+    )
     return CheckResult(team_id, bot_user, posted, opened, tuple(failures))
 
 
 async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFailure | None:
     method = "auth.test"
     try:
-        error = (await slack.test_auth()).error
+        error = (await slack.check_auth()).error
         if error is not None:
             why = slack.workspace_mismatch
             return ApiFailure(
@@ -131,9 +130,7 @@ async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFai
     return None
 
 
-_WORKSPACE_REMEDY: Final = (
-    "mend team_id, or install the app in that workspace and take the bot token from there"
-)
+_WORKSPACE_REMEDY: Final = "correct team_id, or install the app in that workspace and use its bot token"
 
 
 async def _test_socket_mode(slack: SlackClient, app: SlackApp) -> ApiFailure | None:

@@ -1,11 +1,10 @@
-"""Carrying one message to Slack: exactly once, as far as Slack lets anybody know.
+"""Send one outbox message to Slack, exactly once as far as Slack's API allows.
 
-Posting has no key that would make it the same twice, so a message that may have been posted before is first looked for:
-by the name of its first block and by its metadata, which both say which row of the outbox it was. Where that cannot be
-looked up, it waits. Changing a message may be repeated: it shows what stands. What is said is read and drawn now, and
-what a message says already is not sent again.
+Posting has no idempotency key. Before a retry, the channel is searched for the message by the id of its first block and
+its metadata, which both name its outbox row. If the search fails, the message waits. Updates are idempotent. The
+content is read and rendered when it is sent, and an unchanged message is not sent again.
 
-Which channel of Slack's a place is: found once, so that a channel that is renamed stays the same.
+A channel name is resolved to Slack's id once, so that a renamed channel stays the same.
 """
 
 from __future__ import annotations
@@ -35,82 +34,33 @@ from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.slack.enqueue import EPHEMERAL
 
+log = structlog.get_logger(__name__)
+
 _CHANNELS_A_PAGE: Final = 1000
 _CHANNEL_PAGES: Final = 50
 
 
-class ChannelResolver:
-    """Finds channels as Slack names them."""
-
-    def __init__(self, ctx: Context, slack: SlackClient) -> None:
-        self._ctx, self._slack = ctx, slack
-
-    async def channel_of(self, place: SlackPlaceRow) -> str:
-        """Slack's own id of a place.
-
-        Raises:
-            SlackFault: there is none that the app can see, or Slack does not say.
-        """
-        if place.channel is not None:
-            return place.channel
-        channel = await self._look_up(place.place)
-        await save_channel_id(self._ctx, place.place, channel)
-        return channel
-
-    async def _look_up(self, place: str) -> str:
-        if place.startswith(("U", "W")):
-            opened = await self._slack.call("conversations.open", users=place)
-            return str(opened["channel"]["id"])
-        return await find_channel(self._slack, place.removeprefix("#")) if place.startswith("#") else place
-
-
-async def find_channel(slack: SlackClient, name: str) -> str:
-    """The channel of this name, without its ``#``, among those the app can see.
-
-    Raises:
-        SlackFault: there is none, or Slack does not say.
-    """
-    cursor: str | None = None
-    for _ in range(_CHANNEL_PAGES):
-        answer = await slack.call(
-            "conversations.list",
-            types="public_channel,private_channel",
-            exclude_archived="true",
-            limit=_CHANNELS_A_PAGE,
-            cursor=cursor,
-        )
-        for channel in answer["channels"]:
-            if channel.get("name") == name:
-                return str(channel["id"])
-        cursor = cursor_after(answer)
-        if cursor is None:
-            break
-    raise SlackCallError(SendStatus.PLACE, "channel_not_found", unsent=True)
-
-
-log = structlog.get_logger(__name__)
-
 METADATA_EVENT: Final = "countersign_message"
-"""The kind of our messages' metadata."""
+"""The event type in our messages' metadata."""
 
 _NO_MARKUP: Final[Mapping[str, Any]] = {
     "mrkdwn": False, "link_names": False, "parse": "none", "unfurl_links": False, "unfurl_media": False,
 }  # fmt: skip
-"""Nothing in a message is looked for names or links: what they are, our blocks say."""
+"""Slack must not parse names or links in a message, so that text cannot mention people or unfurl links."""
 
 _NO_MARKUP_ON_UPDATE: Final = {name: _NO_MARKUP[name] for name in ("link_names", "parse")}
-"""What a change takes of these."""
+"""The subset of these that chat.update accepts."""
 
-_PAGE: Final = 200  # messages of a page, when looking for one that may be there already
+_PAGE: Final = 200  # messages per page when searching for an earlier attempt
 _PAGES: Final = 25
-_LOOK_BACK_S: Final = 120  # Slack's clock is not ours
+_LOOK_BACK_S: Final = 120  # tolerance between Slack's clock and ours
 
 SEND_TIMEOUT_S: Final = 50.0
-"""For all calls of one message: less than the lease it is sent under, so that no other process sends it too."""
+"""Timeout for all calls of one message. It is shorter than the lease, so that no other process sends it as well."""
 
 MAX_UNEXPLAINED_ATTEMPTS: Final = 20
-"""After so many attempts a message is set aside whose last one failed for what nobody knows: with the rests of its
-place between them that is more than an hour, and whatever stands behind it waits no longer."""
+"""After so many attempts a message is abandoned if the last error is unexplained. With the pauses of its channel that
+is more than an hour. Later messages then no longer wait for it."""
 
 _CHANNEL_GONE_ERRORS: Final = frozenset({"channel_not_found", "is_archived"})
 
@@ -118,24 +68,23 @@ _UNCHANGED: Final = SendResult(SendStatus.UNCHANGED)
 
 
 class MessageSender:
-    """Carries what the outbox holds for Slack."""
+    """Sends the outbox's messages to Slack."""
 
     def __init__(self, ctx: Context, slack: SlackClient) -> None:
         self._ctx, self._slack = ctx, slack
-        self._places = ChannelResolver(ctx, slack)
         self._url = ctx.settings.public_url
 
     async def send_message(self, place: SlackPlaceRow, message: Message) -> SendResult:
-        """Send one message; what came of it. All of it is over before the claim is."""
+        """Send one message and return the result, before its claim expires."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 return _limit_attempts(message, await self._carry(place, message))
         except SlackCallError as fault:
-            return _limit_attempts(message, fault.outcome)
+            return _limit_attempts(message, fault.result)
         except TimeoutError:
             return SendResult(SendStatus.WORLD, "took_too_long")
         except StorageUnavailableError:
-            raise  # of no message: the claim lapses, and it is tried again
+            raise  # not an error of the message: its claim expires, and it is retried
         except Exception:
             log.exception("slack_message_not_carried", outbox_id=message.outbox_id, kind=message.kind)
             return _limit_attempts(
@@ -159,14 +108,14 @@ class MessageSender:
         self, place: SlackPlaceRow, message: Message, subject: CardContent | DigestContent
     ) -> SendResult:
         try:
-            # off the loop: marking a large effect takes its time
+            # in a thread: rendering a large effect is slow
             drawn = await asyncio.to_thread(_render, lambda: self._drawn(message, subject))
-            # an attempt before this one may have drawn something else there
+            # an earlier attempt may have posted other content
             if message.attempt == 1 and subject.card.ts is not None and subject.card.drawn == drawn.digest():
                 return _UNCHANGED
             return await self._send(place, message, subject.card, drawn)
         except SlackCallError as fault:
-            if fault.came is not SendStatus.REFUSED or not isinstance(subject, CardContent):
+            if fault.result.status is not SendStatus.REFUSED or not isinstance(subject, CardContent):
                 raise
             bare = _render(lambda: self._bare(message, subject))
             return await self._send(place, message, subject.card, bare)
@@ -197,19 +146,32 @@ class MessageSender:
             except SlackCallError as fault:
                 raise await self._error_of_old_channel(place, row.channel, fault) from None
             return SendResult(SendStatus.SENT, channel=row.channel, ts=row.ts, drawn=drawn.digest())
-        channel = await self._places.channel_of(place)
+        channel = await self._channel_of(place)
         named = block_id(row.review_id or row.card_id, row.rev or 0, message.outbox_id)
         ts = await self._find_posted(message, named, channel)
         if ts is not None:
-            # what it showed then is not known any more
+            # its content is unknown, so update it
             try:
                 await self._update(channel, ts, drawn)
             except SlackCallError as fault:
-                fault.found = (channel, ts)  # it stands there all the same, and is not posted again
+                # it exists, so it must not be posted again
+                fault.result = replace(fault.result, channel=channel, ts=ts)
                 raise
         else:
             ts = await self._post(message, named, channel, drawn)
         return SendResult(SendStatus.SENT, channel=channel, ts=ts, drawn=drawn.digest())
+
+    async def _channel_of(self, place: SlackPlaceRow) -> str:
+        """The Slack channel id of a place: of a channel, or of a direct message with a user."""
+        if place.channel is not None:
+            return place.channel
+        name = channel = place.place
+        if name.startswith(("U", "W")):
+            channel = str((await self._slack.call("conversations.open", users=name))["channel"]["id"])
+        elif name.startswith("#"):
+            channel = await find_channel(self._slack, name.removeprefix("#"))
+        await save_channel_id(self._ctx, name, channel)
+        return channel
 
     async def _update(self, channel: str, ts: str, drawn: RenderedMessage) -> None:
         await self._slack.call(
@@ -219,8 +181,8 @@ class MessageSender:
     async def _error_of_old_channel(
         self, place: SlackPlaceRow, channel: str, fault: SlackCallError
     ) -> SlackCallError:
-        """A message in a channel that had the place's name before this one is gone with it: the place is well."""
-        if fault.error not in _CHANNEL_GONE_ERRORS or await self._places.channel_of(place) == channel:
+        """The error for an update in an earlier channel of the same name: that message is gone, the place is usable."""
+        if fault.error not in _CHANNEL_GONE_ERRORS or await self._channel_of(place) == channel:
             return fault
         return SlackCallError(SendStatus.GONE, fault.error, unsent=True)
 
@@ -250,18 +212,19 @@ class MessageSender:
     # -- answers to one person ---------------------------------------------------------------------------------------
 
     async def _answer(self, message: Message) -> SendResult:
-        """Nobody can look up what one person alone was shown: what may have been said is not said again."""
+        """Send an ephemeral message. It cannot be looked up, so it is not retried if it may have been shown."""
         if message.attempt > 1:
             return SendResult(SendStatus.LOST, "may_have_been_said")
-        told = message.payload
-        drawn = refusal_message(str(told["sentence"]), url=told["url"])
+        given = message.payload
+        drawn = refusal_message(str(given["sentence"]), url=given["url"])
         try:
             await self._slack.call(
-                "chat.postEphemeral", channel=told["channel"], user=told["user"], text=drawn.text,
+                "chat.postEphemeral", channel=given["channel"], user=given["user"], text=drawn.text,
                 blocks=list(drawn.blocks),
             )  # fmt: skip
         except SlackCallError as fault:
-            if (fault.came is SendStatus.WORLD and not fault.unsent) or fault.came is SendStatus.PLACE:
+            status = fault.result.status
+            if (status is SendStatus.WORLD and not fault.result.unsent) or status is SendStatus.PLACE:
                 return SendResult(SendStatus.LOST, fault.error)
             raise
         return SendResult(SendStatus.SENT)
@@ -288,10 +251,10 @@ class MessageSender:
     async def _find_posted(
         self, message: Message, named: str, channel: str, *, thread: str | None = None
     ) -> str | None:
-        """The message of this row that is there already; only one that was tried before can be."""
+        """The ts of an earlier attempt's message, if there is one."""
         if message.attempt == 1:
             return None
-        since = message.created_at.timestamp() - _LOOK_BACK_S  # nobody tried before it was owed
+        since = message.created_at.timestamp() - _LOOK_BACK_S  # no attempt is older than the row
         async for one in self._messages(channel, thread, f"{since:.6f}"):
             payload = (one.get("metadata") or {}).get("event_payload") or {}
             blocks = one.get("blocks") or [{}]
@@ -317,14 +280,38 @@ class MessageSender:
         raise SlackCallError(SendStatus.PLACE, "too_much_to_look_through", unexplained=True)
 
 
+async def find_channel(slack: SlackClient, name: str) -> str:
+    """The id of the channel with this name (without ``#``), among those the app can see.
+
+    Raises:
+        SlackCallError: there is none, or the call failed.
+    """
+    cursor: str | None = None
+    for _ in range(_CHANNEL_PAGES):
+        answer = await slack.call(
+            "conversations.list",
+            types="public_channel,private_channel",
+            exclude_archived="true",
+            limit=_CHANNELS_A_PAGE,
+            cursor=cursor,
+        )
+        for channel in answer["channels"]:
+            if channel.get("name") == name:
+                return str(channel["id"])
+        cursor = cursor_after(answer)
+        if cursor is None:
+            break
+    raise SlackCallError(SendStatus.PLACE, "channel_not_found", unsent=True)
+
+
 def _limit_attempts(message: Message, outcome: SendResult) -> SendResult:
-    """What came of it, and that this was the last attempt where nobody knows what another one would be good for."""
+    """The result, or a refusal after too many unexplained attempts."""
     last = outcome.unexplained and message.attempt >= MAX_UNEXPLAINED_ATTEMPTS
-    return replace(outcome, came=SendStatus.REFUSED) if last else outcome
+    return replace(outcome, status=SendStatus.REFUSED) if last else outcome
 
 
 def _render(draw: Callable[[], RenderedMessage]) -> RenderedMessage:
-    """What this draws. What cannot be drawn would be refused, and holds up nothing behind it either."""
+    """Render a message. One that cannot be rendered counts as refused, so that later messages are not blocked."""
     try:
         return draw()
     except (ValueError, SlackObjectFormationError) as error:

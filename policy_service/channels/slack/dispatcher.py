@@ -1,14 +1,12 @@
-"""Taking what Slack delivers: from a delivery to what is done, and what Slack is told.
+"""Dispatch payloads from Slack to commands, buttons, forms and events, and build the response.
 
-Rules kept here:
-
-- a delivery of another team or app is nobody's: it is refused as if it were not signed;
-- what somebody presses is judged in the workflow; here it is only named, and a button that should not be there (the
-  message may be older than the rules) is no button;
-- Slack is answered when what was done is durable, or else in time to say that it is being recorded: the work goes on,
-  and its result follows;
-- a form is opened after that answer, since Slack lets it be opened for three seconds only;
-- a refusal is told to the one who pressed, and to nobody else.
+- A payload of another team or app is refused as if its signature were invalid.
+- The workflow decides whether a press is allowed. A button that should no longer exist (its message may be older than
+  the policies) is refused.
+- Slack gets a response once the result is durable. If that takes too long, the response says that the work is being
+  recorded; the work continues and its result follows.
+- A form opens after the response, because Slack's trigger expires after three seconds.
+- Only the person who pressed sees a refusal.
 """
 
 from __future__ import annotations
@@ -69,24 +67,24 @@ from policy_service.workflow.slack.interactions import (
 log = structlog.get_logger(__name__)
 
 RESPONSE_TIMEOUT_S: Final = 2.5
-"""Slack shows an error to whoever pressed after three seconds, its way to us and back among them."""
+"""Slack shows an error to the user after three seconds, including network time."""
 
 FACTS_DEADLINE_S: Final = 2.0
-"""How long other systems may take for their facts; what is left is for the unit that makes the press durable."""
+"""Deadline for facts from other systems. The rest of the time is for the unit of work that records the press."""
 
 MIN_FACTS_S: Final = 0.5
-"""Other systems have at least so long for their facts, however long it took to learn who pressed."""
+"""Minimum time for facts from other systems, however long the account lookup took."""
 
 _ACTIONS: Final = frozenset({"approve", "deny", "ask"})
 _FORMS: Final = {"approve": approve_modal, "deny": deny_modal, "ask": ask_modal}
 
 _RECORDING: Final = (
-    "your answer is being recorded, which takes longer than usual; the message shows it when it is, and if it does not "
-    "within a minute, press again: an answer counts once"
+    "your answer is being recorded, which takes longer than usual; if the message does not show it within a minute, "
+    "press again: an answer counts once"
 )
-_RECORDING_FORM: Final = "This takes longer than usual. Keep this open: it shows what comes of it."
+_RECORDING_FORM: Final = "This takes longer than usual. Keep this open: it shows the result."
 _RECORDED: Final = "It is recorded. The message shows it."
-_LATE: Final = "this takes longer than Slack waits; write it again in a moment"
+_LATE: Final = "this takes longer than Slack waits; run the command again in a moment"
 
 FollowUp = Callable[[], Awaitable[None]]
 T = TypeVar("T")
@@ -94,14 +92,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SlackResponse:
-    """What Slack is told, and what is done when it was told."""
+    """The response to a payload, and what runs after it was sent."""
 
     body: dict[str, Any] | None = None
     after: FollowUp | None = None
 
 
 class Dispatcher:
-    """Takes deliveries, whichever way they come."""
+    """Handles payloads from HTTP and Socket Mode."""
 
     def __init__(self, ctx: Context, slack: SlackClient) -> None:
         self._ctx, self._slack = ctx, slack
@@ -112,37 +110,37 @@ class Dispatcher:
         return self._slack.app
 
     async def take(self, delivery: Payload) -> SlackResponse:
-        """Do what it asks for.
+        """Handle one payload.
 
         Raises:
             UnauthenticatedError: it is of another team or app.
-            ServiceError: it could not be done; nothing was acknowledged.
+            ServiceError: it failed; nothing was acknowledged.
         """
         if isinstance(delivery, Challenge):
             return SlackResponse({"challenge": delivery.challenge})
         if isinstance(delivery, UnhandledPayload):
             return SlackResponse()
-        self._require_ours(delivery)
+        self._require_own_app(delivery)
         if isinstance(delivery, Interaction):
             return await self._interaction(delivery)
         if isinstance(delivery, Command):
             return await self._command(delivery)
         return await self._event(delivery)
 
-    async def _in_time(
+    async def _within_deadline(
         self, work: Coroutine[Any, Any, T], late: Callable[[Awaitable[T]], SlackResponse]
     ) -> T | SlackResponse:
-        """What comes of it, or the answer that is given before: ``late`` of the work, which goes on."""
+        """The result of ``work``; or after a timeout ``late(work)`` as the response, while the work continues."""
         task = asyncio.create_task(work)
         try:
             done, _ = await asyncio.wait({task}, timeout=RESPONSE_TIMEOUT_S)
         except asyncio.CancelledError:
-            task.cancel()  # Slack was not answered: it shows an error, or delivers it again
+            task.cancel()  # Slack got no response: it shows an error, or sends the payload again
             raise
         return task.result() if done else late(task)
 
     async def _outcome(self, work: Awaitable[T]) -> T | ServiceError:
-        """What came of work that Slack was answered before."""
+        """The result or error of work whose response was already sent."""
         try:
             return await work
         except ServiceError as error:
@@ -159,15 +157,15 @@ class Dispatcher:
 
             return SlackResponse(ephemeral_response(text_message(_LATE)), after)
 
-        answer = await self._in_time(self._commands.answer(given), late)
+        answer = await self._within_deadline(self._commands.answer(given), late)
         return answer if isinstance(answer, SlackResponse) else SlackResponse(answer)
 
-    def _require_ours(self, delivery: Interaction | Command | EventEnvelope) -> None:
+    def _require_own_app(self, delivery: Interaction | Command | EventEnvelope) -> None:
         team = delivery.team.id if isinstance(delivery, Interaction) else delivery.team_id
         if (team, delivery.api_app_id) != (self._app.team_id, self._app.app_id):
-            told = {"team_id": team} if is_team(team) else {}
-            told |= {"app_id": delivery.api_app_id} if is_app(delivery.api_app_id) else {}
-            raise ForeignPayloadError("this is of another workspace or app", "team_or_app", **told)
+            ids = {"team_id": team} if is_team(team) else {}
+            ids |= {"app_id": delivery.api_app_id} if is_app(delivery.api_app_id) else {}
+            raise ForeignPayloadError("this is of another workspace or app", "team_or_app", **ids)
 
     # -- buttons and forms -------------------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Dispatcher:
             return await self._button(given, action)
         if given.view is not None and action.action_id in ("direct", "unlink"):
             return await self._home_button(given, given.view, action)
-        return SlackResponse()  # a link, which the browser follows by itself
+        return SlackResponse()  # a link, which the client opens itself
 
     async def _button(self, given: Interaction, action: Action) -> SlackResponse:
         arrived, where = time.monotonic(), given.container
@@ -205,16 +203,16 @@ class Dispatcher:
         def late(work: Awaitable[SlackResponse]) -> SlackResponse:
             async def after() -> None:
                 if press.does == "approve":
-                    await self._tell(press, _RECORDING)
-                came = await self._outcome(work)
-                if isinstance(came, ServiceError):
-                    await self._tell(press, _uncertain_text(came))
-                elif came.after is not None:
-                    await came.after()
+                    await self._notify(press, _RECORDING)
+                result = await self._outcome(work)
+                if isinstance(result, ServiceError):
+                    await self._notify(press, _uncertain_text(result))
+                elif result.after is not None:
+                    await result.after()
 
             return SlackResponse(after=after)
 
-        return await self._in_time(self._pressed(given, action, press, arrived), late)
+        return await self._within_deadline(self._pressed(given, action, press, arrived), late)
 
     async def _pressed(
         self, given: Interaction, action: Action, press: ButtonPress, arrived: float
@@ -236,8 +234,8 @@ class Dispatcher:
         return SlackResponse()
 
     async def _open(self, press: ButtonPress, pressed: ButtonContext, trigger_id: str) -> SlackResponse:
-        """Open a form; where it could not be sent, say so at once. Of two deliveries at once one opens it: the trigger
-        serves once."""
+        """Open a form, or refuse at once if it could not be submitted. Of two simultaneous payloads only one opens it,
+        because the trigger is valid once."""
         await require_openable(pressed, press, no_buttons_reason)
         view = _FORMS[press.does](pressed.page, Pointer(press.card_id, press.view_digest))
         if not await record_interaction(self._ctx, press):
@@ -251,7 +249,7 @@ class Dispatcher:
             except SlackCallError as fault:
                 log.warning("slack_form_not_opened", error=fault.error)
                 why = ForbiddenError(
-                    "Slack did not open the form; press again, or decide on the page", code="forbidden"
+                    "Slack did not open the form; press again, or decide on the web", code="forbidden"
                 )
                 await record_interaction(self._ctx, replace(press, delivery=f"{press.delivery}_form"), why)
 
@@ -272,25 +270,27 @@ class Dispatcher:
 
         def late(work: Awaitable[RequestError | None]) -> SlackResponse:
             async def after() -> None:
-                came = await self._outcome(work)
-                if came is None:
+                result = await self._outcome(work)
+                if result is None:
                     await self._show(view, _RECORDED)
                 else:
-                    told = refusal_text(came) if isinstance(came, RequestError) else _uncertain_text(came)
-                    await self._show(view, as_sentence(told))
+                    ids = (
+                        refusal_text(result) if isinstance(result, RequestError) else _uncertain_text(result)
+                    )
+                    await self._show(view, as_sentence(ids))
 
             return SlackResponse({"response_action": "update", "view": notice_modal(_RECORDING_FORM)}, after)
 
-        came = await self._in_time(self._submitted(given, view, press, arrived), late)
-        if not isinstance(came, RequestError):
-            return came or SlackResponse()
-        told = field_error(refusal_text(came), elsewhere="url" in came.extras)
-        return SlackResponse({"response_action": "errors", "errors": {REASON_BLOCK: told}})
+        result = await self._within_deadline(self._submitted(given, view, press, arrived), late)
+        if not isinstance(result, RequestError):
+            return result or SlackResponse()
+        ids = field_error(refusal_text(result), elsewhere="url" in result.extras)
+        return SlackResponse({"response_action": "errors", "errors": {REASON_BLOCK: ids}})
 
     async def _submitted(
         self, given: Interaction, view: View, press: ButtonPress, arrived: float
     ) -> RequestError | None:
-        """Act on a form; why it was refused."""
+        """Apply a submitted form. Returns why it was refused."""
         if await is_processed(self._ctx, press.delivery):
             return None
         try:
@@ -304,8 +304,8 @@ class Dispatcher:
         await record_interaction(self._ctx, press)
         return None
 
-    async def _tell(self, press: ButtonPress, words: str) -> None:
-        """Tell the one who pressed, at once: what the database holds up cannot wait in its outbox."""
+    async def _notify(self, press: ButtonPress, words: str) -> None:
+        """Notify the person who pressed, directly and not through the outbox, because the database is slow."""
         drawn = text_message(words)
         try:
             await self._slack.call(
@@ -316,7 +316,7 @@ class Dispatcher:
             log.warning("slack_not_told", error=fault.error)
 
     async def _show(self, view: View, words: str) -> None:
-        """Show a form's result in its place."""
+        """Replace a form by its result."""
         try:
             await self._slack.call("views.update", view_id=view.id, view=notice_modal(words))
         except SlackCallError as fault:
@@ -331,7 +331,7 @@ class Dispatcher:
     async def _account(self, given: Interaction) -> Account:
         return await self._slack.account(given.user.id, given.user.team_id or self._app.team_id)
 
-    # -- the home and what happens in the workspace --------------------------------------------------------------------
+    # -- the app's home and workspace events ---------------------------------------------------------------------------
 
     async def _home_button(self, given: Interaction, view: View, action: Action) -> SlackResponse:
         def shown(note: str | None) -> FollowUp:
@@ -339,15 +339,15 @@ class Dispatcher:
 
         def late(work: Awaitable[SlackResponse]) -> SlackResponse:
             async def after() -> None:
-                came = await self._outcome(work)
-                if isinstance(came, ServiceError):
-                    await shown(as_sentence(_uncertain_text(came)))()
-                elif came.after is not None:
-                    await came.after()
+                result = await self._outcome(work)
+                if isinstance(result, ServiceError):
+                    await shown(as_sentence(_uncertain_text(result)))()
+                elif result.after is not None:
+                    await result.after()
 
             return SlackResponse(after=after)
 
-        return await self._in_time(self._apply_home_button(given, view, action, shown), late)
+        return await self._within_deadline(self._apply_home_button(given, view, action, shown), late)
 
     async def _apply_home_button(
         self, given: Interaction, view: View, action: Action, shown: Callable[[str | None], FollowUp]
@@ -362,7 +362,7 @@ class Dispatcher:
         except RequestError as refusal:
             log.info("slack_home_refused", code=refusal.code.value)
             note = as_sentence(refusal.detail)
-        # after it was done: what was not is delivered again, and not known then
+        # recorded afterwards: if it failed, Slack sends the payload again and it must not count as processed
         return (
             SlackResponse(after=shown(note)) if await mark_processed(self._ctx, delivery) else SlackResponse()
         )
@@ -384,12 +384,12 @@ def _uncertain_text(error: ServiceError) -> str:
 def _with_pointer(press: ButtonPress, value: object) -> ButtonPress:
     pointer = Pointer.read(value)
     if pointer is None:
-        raise NotFoundError("this button is none of ours; open the review on the web")
+        raise NotFoundError("this button is unknown; open the review on the web")
     return replace(press, card_id=pointer.card_id, view_digest=pointer.view_digest)
 
 
 def _form_text(view: View) -> str | None:
-    """What was written into a form, wherever Slack says that it is; None for anything that is no text."""
+    """The text of a submitted form; None if there is no text."""
     values = view.state.get("values")
     block = values.get(REASON_BLOCK) if isinstance(values, dict) else None
     field = block.get(REASON_ACTION) if isinstance(block, dict) else None

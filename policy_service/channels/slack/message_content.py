@@ -1,4 +1,4 @@
-"""What a message is about, read at the moment it is sent: as anybody in the channel may see it."""
+"""Read the content of a message when it is sent, as every member of the channel may see it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from policy_service.channels.slack.projection import CARD_KINDS
 from policy_service.identity.people import is_revoked, names_of, slack_link
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import effect_sentence
-from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.effects import effect_sentence
+from policy_service.queries.review_context import Quarantine
 from policy_service.queries.review_models import EventLine, ReviewPage
 from policy_service.queries.reviews import read_review_page
 from policy_service.queries.timeline import event_line, person_of
 from policy_service.queries.view_digest import SLACK_RENDERER, view_of
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow
@@ -30,17 +30,17 @@ from policy_service.storage.types import parse_stored_json
 from policy_service.workflow.slack.enqueue import CARD, REPLY
 
 CHANNEL_READER: Final = Voter("", "", "", "oidc")
-"""Whoever reads along in a channel: nobody in particular, who may decide nothing."""
+"""An anonymous reader of a channel, who may not decide anything."""
 
 _CLOCK_TOLERANCE: Final = timedelta(seconds=5)
-"""A line may be written while the card is drawn, and clocks of replicas differ: in doubt it is told in the thread."""
+"""A row may be written while the card is rendered, and replicas' clocks differ. In doubt it is posted in the thread."""
 
 DIGEST_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class CardContent:
-    """A review as its card shows it, and the name of exactly that rendering."""
+    """A review as its card shows it, and the digest of that view."""
 
     card: SlackCardRow
     page: ReviewPage
@@ -49,7 +49,7 @@ class CardContent:
 
 @dataclass(frozen=True, slots=True)
 class DigestContent:
-    """Reviews that share a message, those that wait first; of very many, ``more`` of these are left to the queue."""
+    """Reviews that share a message, open ones first; ``more``: open ones that only the web queue lists."""
 
     card: SlackCardRow
     lines: tuple[DigestLine, ...]
@@ -58,9 +58,9 @@ class DigestContent:
 
 @dataclass(frozen=True, slots=True)
 class ReplyContent:
-    """A line of the log that is said in the thread of a message, with what somebody wrote."""
+    """An audit row to post in the thread of a message, with the text that a person or agent wrote."""
 
-    carrier: SlackCardRow  # whose thread: the card, or the digest that holds it
+    carrier: SlackCardRow  # the thread's message: the card, or the digest that contains it
     review_id: str
     rev: int
     line: EventLine
@@ -71,7 +71,7 @@ MessageContent = CardContent | DigestContent | ReplyContent
 
 
 def read_content(conn: Connection, ctx: Context, message: Message, now: datetime) -> MessageContent | None:
-    """What to say; None where there is nothing to say any more."""
+    """The content of a message; None if there is nothing left to post."""
     card = find_one(conn, SlackCardRow, card_id=message.payload["card_id"])
     if card is None or not _is_wanted(conn, ctx, card):
         return None
@@ -81,7 +81,7 @@ def read_content(conn: Connection, ctx: Context, message: Message, now: datetime
 
 
 def _is_wanted(conn: Connection, ctx: Context, card: SlackCardRow) -> bool:
-    """Whether a direct message still is: its person may have unlinked, been revoked, or said that they want none."""
+    """Whether a direct message is still wanted: its person may have unlinked, been revoked, or disabled it."""
     app = ctx.settings.slack
     if app is None or not card.place.startswith(("U", "W")):
         return True
@@ -90,7 +90,7 @@ def _is_wanted(conn: Connection, ctx: Context, card: SlackCardRow) -> bool:
 
 
 def read_card(conn: Connection, ctx: Context, card: SlackCardRow, now: datetime) -> CardContent | None:
-    """A review as its card shows it now."""
+    """A review as its card shows it."""
     review = None if card.review_id is None else repository.review_by_id(conn, card.review_id)
     if review is None:
         return None
@@ -114,8 +114,8 @@ def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestContent
     for review in shown:
         with Quarantine(review):
             effect = effects[review.effect_id, review.rev]
-            said = effect_sentence(ctx.active.current, effect)
-            lines.append(DigestLine(review.review_id, said, review.state, review.answer_by))
+            sentence = effect_sentence(ctx.active.current, effect)
+            lines.append(DigestLine(review.review_id, sentence, review.state, review.answer_by))
     more = sum(review.state == "open" for review in rest)
     return DigestContent(card, tuple(lines), more) if lines else None
 
@@ -132,7 +132,7 @@ def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> Re
     ):
         return None
     if row.kind in CARD_KINDS and row.at < carrier.posted_at - _CLOCK_TOLERANCE:
-        return None  # the message was posted after that, and shows it
+        return None  # the message was posted later and shows it
     key = person_of(row)
     line = event_line(ctx.active.current, row, names_of(conn, [key] if key is not None else []))
     body = parse_stored_json(row.body)
@@ -142,7 +142,7 @@ def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> Re
 
 
 def _written_text(conn: Connection, kind: str, body: Mapping[str, Any]) -> str | None:
-    """What somebody wrote: people's reasons and comments, and an agent's answer, which is a claim."""
+    """The written text: people's reasons and comments, and an agent's answer, which is unverified."""
     if kind in ("vote_recorded", "break_glass_signed"):
         vote = find_one(conn, VoteRow, vote_id=body["vote_id"])
         return None if vote is None else vote.reason

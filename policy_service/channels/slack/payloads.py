@@ -1,20 +1,17 @@
-"""What Slack delivers, as far as we read it. Everything else in it is ignored, and what we read is typed.
+"""Payloads from Slack: models of the fields we read, parsing, and signature verification.
 
-Whose it is stands in it: the team, the app and the user. None of it says who may do what.
+A payload names its team, app and user. Nothing in it grants a permission.
 
-Whether a delivery is Slack's: its signature over the raw bytes, not older than five minutes.
+A payload over HTTP needs a signature over the raw bytes that is at most five minutes old. The checks in order, where
+any error is a refusal:
 
-Numbered as they run; whatever goes wrong in any of them is a refusal:
+1. there is exactly one signature and one timestamp;
+2. the timestamp is an integer, at most five minutes from this host's clock;
+3. the signature matches this timestamp and these bytes with the signing secret, compared in constant time.
 
-1. there is one signature and one time, no more;
-2. the time is a whole number, at most five minutes from ours either way;
-3. the signature is that of this time and exactly these bytes by our secret, compared in constant time.
-
-Deliveries that are refused: each is counted, and what did not hold is told in the log, for the operator alone.
-
-Whoever sent it reads no more than that it was refused. Anybody may send some, so each check has one line in ten seconds
-at most, which says how many more there were since the one before; nothing of what was sent is in it, but for the ids of
-the workspace and the app where the signature held.
+Refused payloads are counted, and the failed check is logged. The sender learns only that the payload was refused.
+Anyone can send payloads, so each check is logged at most once in ten seconds, with the number of suppressed lines. The
+log holds nothing of the payload, except the ids of workspace and app if the signature was valid.
 """
 
 from __future__ import annotations
@@ -35,12 +32,14 @@ from policy_service import metrics
 from policy_service.channels.requests import media_type
 from policy_service.errors import InvalidRequestError, ServiceError, UnauthenticatedError
 
+log = structlog.get_logger(__name__)
+
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _MAX_FIELDS: Final = 100
 
 
 def is_text(value: object) -> bool:
-    """Whether this is text that every database keeps: no NUL and no half of a character is in it."""
+    """Whether this is text that every database can store: without NUL and lone surrogates."""
     return (
         isinstance(value, str)
         and "\0" not in value
@@ -55,7 +54,7 @@ class _SlackModel(BaseModel):
     @classmethod
     def _is_kept_by_databases(cls, value: object) -> object:
         if isinstance(value, str) and not is_text(value):
-            raise ValueError("this is no text of Slack's")
+            raise ValueError("this is not valid text")
         return value
 
     @model_validator(mode="before")
@@ -73,21 +72,21 @@ class Team(_SlackModel):
 
 
 class User(_SlackModel):
-    """Whoever pressed. ``team_id`` is another than the team's for somebody of a shared channel."""
+    """The user. ``team_id`` differs from the team's id for a user from a shared channel."""
 
     id: str
     team_id: str | None = None
 
 
 class Container(_SlackModel):
-    """Where a button stands: in a message, or in a view."""
+    """The container of a button: a message or a view."""
 
     message_ts: str | None = None
     channel_id: str | None = None
 
 
 class Action(_SlackModel):
-    """A button that was pressed."""
+    """A pressed button."""
 
     action_id: str
     action_ts: str
@@ -95,7 +94,7 @@ class Action(_SlackModel):
 
 
 class View(_SlackModel):
-    """A form that was sent, or the home."""
+    """A submitted form, or the app's home."""
 
     id: str
     callback_id: str = ""
@@ -104,7 +103,7 @@ class View(_SlackModel):
 
 
 class Interaction(_SlackModel):
-    """Somebody pressed a button or sent a form."""
+    """A pressed button or a submitted form."""
 
     type: Literal["block_actions", "view_submission"]
     api_app_id: str
@@ -117,7 +116,7 @@ class Interaction(_SlackModel):
 
 
 class Command(_SlackModel):
-    """Somebody wrote ``/countersign``."""
+    """The slash command ``/countersign``."""
 
     command: str
     text: str = ""
@@ -125,20 +124,20 @@ class Command(_SlackModel):
     user_id: str
     api_app_id: str
     channel_id: str = ""
-    trigger_id: str = Field(min_length=1)  # what tells it from the same command written again
+    trigger_id: str = Field(min_length=1)  # distinguishes it from a repeated command
 
 
 class Event(_SlackModel):
-    """Something that happened in the workspace.
+    """An event of the workspace.
 
-    Events have many forms: `user` is an object in `team_join` and `user_change`. A field of another type than ours is
-    left out and the event is accepted, since Slack repeats a refused event and in the end turns events off.
+    Events have many forms: `user` is an object in `team_join` and `user_change`. A field of an unexpected type is
+    dropped and the event is accepted, because Slack repeats a refused event and finally disables events.
     """
 
     type: str = ""
     user: str = ""
     tab: str = ""
-    bot_revoked: bool = False  # of `tokens_revoked`: the app's own token is among them
+    bot_revoked: bool = False  # in `tokens_revoked`: the bot token was revoked
 
     @model_validator(mode="before")
     @classmethod
@@ -160,14 +159,14 @@ class EventEnvelope(_SlackModel):
 
 
 class Challenge(_SlackModel):
-    """Slack asks whether the address is ours."""
+    """Slack's verification of the endpoint's URL."""
 
     type: Literal["url_verification"]
     challenge: str = Field(max_length=1_000)
 
 
 class UnhandledPayload(_SlackModel):
-    """Something we did not ask to be told."""
+    """A payload of a kind that we do not handle."""
 
     type: str = ""
 
@@ -176,10 +175,10 @@ Payload = Interaction | Command | EventEnvelope | Challenge | UnhandledPayload
 
 
 def read_body(body: bytes, content_type: str) -> Payload:
-    """A delivery over HTTP, whose signature holds.
+    """Parse a payload over HTTP whose signature was verified.
 
     Raises:
-        InvalidRequestError: it is none of those Slack makes, or not in UTF-8.
+        InvalidRequestError: it is not a payload of Slack, or not in UTF-8.
     """
     try:
         if media_type(content_type) != FORM_TYPE:
@@ -193,10 +192,10 @@ def read_body(body: bytes, content_type: str) -> Payload:
 
 
 def read_envelope(kind: str, payload: Any) -> Payload:
-    """The same of Socket Mode.
+    """Parse a payload of Socket Mode.
 
     Raises:
-        InvalidRequestError: it is none of those Slack makes.
+        InvalidRequestError: it is not a payload of Slack.
     """
     return (
         _parse(payload)
@@ -224,53 +223,51 @@ def _parse(given: Any) -> Payload:
         return UnhandledPayload() if model is None else model.model_validate(given)
     except ValidationError as error:
         if kind == "event_callback":
-            return UnhandledPayload()  # Slack repeats a refused event; nothing in it is for us
+            return UnhandledPayload()  # Slack repeats a refused event, so ignore it
         raise _invalid_payload() from error
 
 
 def _invalid_payload() -> InvalidRequestError:
-    return InvalidRequestError("this is no delivery of Slack")
+    return InvalidRequestError("this is not a payload of Slack")
 
-
-log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S: Final = 10.0
-"""Between two lines about the same check."""
+"""Minimum interval between two log lines about the same check."""
 
 
 class ForeignPayloadError(UnauthenticatedError):
-    """It is not Slack's, or not for this app. ``check`` is what did not hold; ``told`` is for the log."""
+    """The payload is not from Slack, or not for this app. ``check``: the failed check; ``details`` are for the log."""
 
-    def __init__(self, detail: str, check: str, **told: str) -> None:
+    def __init__(self, detail: str, check: str, **details: str) -> None:
         super().__init__(detail)
-        self.check, self.told = check, told
+        self.check, self.details = check, details
 
 
 class RefusalLog:
-    """Those of one way by which deliveries come."""
+    """Counts and logs refused payloads of one transport, with a rate limit per check."""
 
     def __init__(self, way: str) -> None:
         self._way = way
-        self._said: dict[str, float] = {}  # by check, of which there are a few
-        self._more: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}  # by check
+        self._suppressed: Counter[str] = Counter()
 
     def note(self, refusal: ServiceError) -> None:
-        """Count it, and tell it unless there was a line about such a one just now."""
+        """Count a refusal, and log it unless the same check was logged within the interval."""
         metrics.SLACK_DELIVERIES.labels(self._way, "refused").inc()
         check = refusal.check if isinstance(refusal, ForeignPayloadError) else "content"
-        now, said = time.monotonic(), self._said.get(check)
-        if said is not None and now - said < LOG_INTERVAL_S:
-            self._more[check] += 1
+        now, last = time.monotonic(), self._logged_at.get(check)
+        if last is not None and now - last < LOG_INTERVAL_S:
+            self._suppressed[check] += 1
             return
-        self._said[check] = now
-        told = refusal.told if isinstance(refusal, ForeignPayloadError) else {}
+        self._logged_at[check] = now
+        details = refusal.details if isinstance(refusal, ForeignPayloadError) else {}
         log.warning(
             "slack_delivery_refused",
             way=self._way,
             code=refusal.code.value,
             check=check,
-            more=self._more.pop(check, 0),
-            **told,
+            more=self._suppressed.pop(check, 0),
+            **details,
         )
 
 
@@ -290,14 +287,14 @@ class _ServiceClock(Clock):
 
 
 class SignatureChecker:
-    """Checks by one secret."""
+    """Verifies signatures with one secret."""
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
         self._clock = _ServiceClock(now)
         self._verifier = SignatureVerifier(secret, self._clock)
 
     def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> FailedCheck | None:
-        """Which check says that this delivery is not Slack's; None where it is. Never raises."""
+        """The check that fails for this payload; None if it is from Slack. Never raises."""
         given = {
             name: [v for n, v in headers if n.lower() == name]
             for name in (SIGNATURE_HEADER, TIMESTAMP_HEADER)
@@ -311,5 +308,5 @@ class SignatureChecker:
             if abs(self._clock.now() - int(timestamp)) > WINDOW_S:
                 return "time"
             return None if self._verifier.is_valid(body, timestamp, signature) else "signature"
-        except Exception:  # noqa: BLE001  doubt is a refusal, whatever the doubt is about
+        except Exception:  # noqa: BLE001  any error is a refusal
             return "signature"

@@ -1,18 +1,15 @@
-"""Follow the log: which messages Slack is owed.
+"""Project the audit log to outbox messages for Slack.
 
-The cursor and what it makes owed move in one unit of work, so nothing is owed twice and nothing is forgotten,
-whichever replica follows. Rules:
+The cursor and the messages are written in one unit of work, so no message is lost or duplicated, even with several
+replicas. Rules:
 
-- a review has a card in each channel its gates name, in the default one where a gate names none, and in a direct
-  message to each person who wants them and could decide it;
-- every later line about its effect brings the card up to date, and those that tell people something are said in its
-  thread as well;
-- where many cards wait for a place already, further ones share one message, a digest;
-- what was asked in a place alone that an operator gave up is asked elsewhere.
+- A review has a card in each channel its gates name, in the default channel if a gate names none, and in a direct
+  message to each eligible person who has enabled them.
+- Every later row about its effect updates the card. Rows that matter to people are also posted in its thread.
+- If many cards wait for a place, further ones share one message, a digest.
+- A review whose only place was dropped by an operator is posted elsewhere.
 
-What is said is read when it is sent: a message here holds ids. An app that was never heard of is told from now on.
-
-Who is asked in a direct message: those who said that they want to be, and could decide it.
+A message holds only ids; its content is read when it is sent. A new app starts at the end of the log.
 """
 
 from __future__ import annotations
@@ -28,10 +25,9 @@ from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.errors import ForbiddenError
 from policy_service.queries.context import Context
-from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import select_at_revisions, select_in
-from policy_service.queries.review_context import ReviewContext, read_review_context
-from policy_service.queries.voter import vote_refusal
+from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import vote_refusal
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
     find,
@@ -54,13 +50,13 @@ from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_log_line, ensure_place
-from policy_service.workflow.slack.voters import voter_for_account
+from policy_service.workflow.slack.interactions import voter_for_account
 
 
 def direct_recipients(
     conn: Connection, ctx: Context, app: SlackApp, case: ReviewContext, now: datetime
 ) -> list[str]:
-    """The accounts, by id."""
+    """The user ids of eligible people who have enabled direct messages."""
     wanting = find(conn, SlackLinkRow, team_id=app.team_id, direct=True)
     return sorted(row.user_id for row in wanting if _is_eligible(conn, ctx, app, case, row, now))
 
@@ -76,8 +72,8 @@ def _is_eligible(
     return vote_refusal(ctx, bundle, case.agent, case.review, case.gates, linked.voter, now) is None
 
 
-_LINES_PER_READ: Final = 200  # of the log, in one look
-_MESSAGES_PER_UNIT: Final = 300  # that one unit may make owed
+_LINES_PER_READ: Final = 200  # audit rows in one read
+_MESSAGES_PER_UNIT: Final = 300  # messages written in one unit of work
 
 _TARGETING_KINDS: Final = frozenset(
     {
@@ -89,8 +85,8 @@ _TARGETING_KINDS: Final = frozenset(
         ASKED_NOWHERE,
     }
 )
-"""Lines after which a place may have to be asked that was not: a gate that fires late names another channel, an
-escalation other people, and a review that was open before there was Slack is asked about when it is reminded of."""
+"""Rows that may require cards in further places: a later gate names another channel, an escalation adds people, and a
+review that was opened before Slack was configured is posted at its reminder."""
 
 CARD_KINDS: Final = frozenset(
     """
@@ -99,8 +95,8 @@ CARD_KINDS: Final = frozenset(
     effect_compensated effect_compensation_failed
     """.split()
 )
-"""Kinds of lines that are said in the thread, and that a card shows by itself: one that is posted long after them tells
-nobody twice. What people wrote, and that they were reminded, is in no card."""
+"""Kinds that are posted in the thread and also visible on the card. A card posted after them shows them, so they are
+not posted again. Comments and reminders are not on the card."""
 
 THREAD_KINDS: Final = CARD_KINDS | frozenset(
     """
@@ -108,21 +104,21 @@ THREAD_KINDS: Final = CARD_KINDS | frozenset(
     proposal_accepted proposal_declined task_opened task_settled outcome_contradicted
     """.split()
 )
-"""Kinds of lines that are said in the thread."""
+"""Kinds of rows that are posted in the thread."""
 
 DIGEST_THREAD_KINDS: Final = frozenset(
     """
     review_reminded review_escalated effect_unknown effect_compensation_failed task_opened outcome_contradicted
     """.split()
 )
-"""Those of them that are said in a digest's thread too."""
+"""Those that are also posted in a digest's thread."""
 
 _outbox, _card = table(OutboxRow).c, table(SlackCardRow).c
 
 
 @dataclass(frozen=True, slots=True)
 class _ReviewTargets:
-    """Where one review has to be asked, as of one line."""
+    """The places of one review's cards, as of one audit row."""
 
     review_id: str
     effect_id: str
@@ -131,13 +127,13 @@ class _ReviewTargets:
 
 
 def gate_channels(app: SlackApp, asked: Sequence[MergedGate]) -> list[str]:
-    """The channels that gates name, and the default one where some gate names none."""
+    """The channels that the gates name; the default channel if a gate names none."""
     named = [gate.channels or (app.default_channel,) for gate in asked]
     return list(dict.fromkeys(channel for channels in named for channel in channels))
 
 
 async def project_log(ctx: Context, app: SlackApp) -> bool:
-    """Write down what the log has made owed since; whether there was anything to look at."""
+    """Enqueue messages for new audit rows. Returns whether there were any."""
     news = await ctx.db.read(lambda conn: _read_batch(conn, ctx, app))
     if news is None:
         await ctx.db.write(lambda tx: _start_cursor(tx, app))
@@ -149,8 +145,8 @@ async def project_log(ctx: Context, app: SlackApp) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _LogBatch:
-    """What the log has said since, and what is known of the reviews it is about: read beforehand, so that the unit
-    that writes asks little. The cards say only how much that will be."""
+    """New audit rows and their reviews, read in advance to keep the unit of work short. ``cards`` only estimates its
+    size."""
 
     upto: int
     lines: Sequence[Entry]
@@ -159,15 +155,15 @@ class _LogBatch:
 
 
 def _read_batch(conn: Connection, ctx: Context, app: SlackApp) -> _LogBatch | None:
-    standing = find_one(conn, SlackStatusRow, team_id=app.team_id)
-    if standing is None:
+    status = find_one(conn, SlackStatusRow, team_id=app.team_id)
+    if status is None:
         return None
-    lines = entries_after(conn, standing.upto, _LINES_PER_READ)
-    return _LogBatch(standing.upto, lines, _review_targets(conn, ctx, app, lines), _cards_of(conn, lines))
+    lines = entries_after(conn, status.upto, _LINES_PER_READ)
+    return _LogBatch(status.upto, lines, _review_targets(conn, ctx, app, lines), _cards_of(conn, lines))
 
 
 def _cards_of(conn: Connection, lines: Sequence[Entry]) -> dict[str, list[SlackCardRow]]:
-    """The cards about the effects of these lines, by effect."""
+    """The cards of these rows' effects, by effect."""
     effects = sorted({line.effect_id for line in lines if line.effect_id is not None})
     cards: dict[str, list[SlackCardRow]] = {effect_id: [] for effect_id in effects}
     for card in select_in(conn, SlackCardRow, table(SlackCardRow).c.effect_id, effects):
@@ -178,7 +174,7 @@ def _cards_of(conn: Connection, lines: Sequence[Entry]) -> dict[str, list[SlackC
 def _review_targets(
     conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]
 ) -> dict[int, _ReviewTargets]:
-    """Where people have to be asked; nowhere for a review that is over, or that cannot be read: the web tells that."""
+    """The places of the rows' reviews; none for a review that has ended or is corrupt, which the web shows."""
     asking = {line.index: line for line in lines if line.kind in _TARGETING_KINDS}
     about = {index: (line.effect_id or "", line.rev or 0) for index, line in asking.items()}
     reviews = select_at_revisions(conn, ReviewRow, "effect_id", sorted(set(about.values())))
@@ -216,8 +212,8 @@ def _enqueue_batch(tx: Tx, app: SlackApp, news: _LogBatch) -> bool:
     lines = _lines_of_one_unit(news)
     reached = {"upto": lines[-1].index}
     if not update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id, "upto": news.upto}, reached):
-        return False  # another replica was faster
-    cards = _cards_of(tx.conn, lines)  # again: an operator may have given up a place since
+        return False  # another replica has advanced the cursor
+    cards = _cards_of(tx.conn, lines)  # read again: an operator may have dropped a place meanwhile
     for line in lines:
         if (about := news.asked.get(line.index)) is not None:
             _create_cards(tx, app, about, cards[about.effect_id])
@@ -233,7 +229,7 @@ def _enqueue_batch(tx: Tx, app: SlackApp, news: _LogBatch) -> bool:
 
 
 def _lines_of_one_unit(news: _LogBatch) -> Sequence[Entry]:
-    """As many of the lines as one unit may be about: everybody's votes wait for it. At least one."""
+    """As many rows as one unit of work may process, at least one. Votes wait while it runs."""
     messages = 0
     for place, line in enumerate(news.lines):
         about = news.asked.get(line.index)
@@ -245,7 +241,7 @@ def _lines_of_one_unit(news: _LogBatch) -> Sequence[Entry]:
 
 
 def _create_cards(tx: Tx, app: SlackApp, about: _ReviewTargets, cards: list[SlackCardRow]) -> None:
-    """Make the cards that are missing, among ``cards`` too."""
+    """Create missing cards and append them to ``cards``."""
     known = {card.place for card in cards if card.review_id == about.review_id}
     for place in about.places:
         if place not in known:
@@ -265,7 +261,7 @@ def _create_cards(tx: Tx, app: SlackApp, about: _ReviewTargets, cards: list[Slac
 
 
 def _digest_of(tx: Tx, app: SlackApp, place: str) -> SlackCardRow | None:
-    """The digest that a further card of this place belongs into, made where there is none yet; None while few wait."""
+    """The digest for a further card of this place, created if needed; None while few cards wait."""
     if not _many_wait(tx, app, place):
         return None
     unposted = (_card.place == place, _card.kind == "digest", _card.ts.is_(None))
@@ -278,8 +274,8 @@ def _digest_of(tx: Tx, app: SlackApp, place: str) -> SlackCardRow | None:
 
 
 def _many_wait(tx: Tx, app: SlackApp, place: str) -> bool:
-    """Whether so many reviews wait to be posted there. Messages alone would not tell, since a review has several; nor
-    would cards, since one that was refused is posted only when something new happens to it."""
+    """Whether many reviews wait to be posted there. Messages alone do not say so, because a review has several. Cards
+    alone do not either, because a refused card is posted only after a new event."""
     most = app.digest_above
     waiting = (_outbox.lane == lane_of(place), IS_WAITING, _outbox.kind == CARD)
     messages = select(_outbox.outbox_id).where(*waiting, _outbox.next_at <= tx.now).limit(most)

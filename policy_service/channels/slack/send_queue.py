@@ -1,14 +1,14 @@
-"""What Slack is sent next, and what came of it.
+"""Which message to send to Slack next, and how its result affects retries.
 
-One process at a time sends, by lease; in each place one message after the other, in the order of the log, not faster
-than Slack takes them. What came of a call decides who rests:
+One process at a time sends, by lease. Each place (a channel or direct message) gets one message after the other, in the
+order of the audit log, within Slack's rate limit. The result of a call decides what is paused:
 
-- Slack asks for patience, or the place is gone: the place rests, and its messages wait;
-- the app is not let in any more, or Slack does not answer: everything rests, and is tried again;
-- a message is refused for what it says: it is set aside and told, because it would be refused for ever;
-- nobody knows why it failed: its place rests, and after many attempts the message is set aside and told.
+- Slack's rate limit, or an unusable channel: the place is paused and its messages wait.
+- An invalid token, or no response: everything is paused and retried.
+- A message refused for its content: it is abandoned and logged, because retries cannot succeed.
+- An unexplained error: the place is paused; after many attempts the message is abandoned and logged.
 
-A place that rests keeps its order: a message that failed goes back to where it stood.
+A paused place keeps its order: a failed message returns to its position.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.workflow.slack.enqueue import CARD, EPHEMERAL, REPLY, enqueue_replacement
 
 SEND_INTERVAL: Final = timedelta(seconds=1.1)
-"""Between two messages in one place: Slack takes about one a second in a channel, and bursts only now and then."""
+"""Interval between two messages in one place. Slack allows about one per second and channel, with short bursts."""
 
 _LEASE: Final = "slack"
-_LEASE_FOR: Final = timedelta(seconds=60)  # outlasts all calls of a message that was taken under it
+_LEASE_FOR: Final = timedelta(seconds=60)  # longer than all calls of one message
 _CLAIM: Final = RetryPolicy(claim_s=90)
-_SLACK_RETRY: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for Slack as a whole
+_SLACK_RETRY: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for all of Slack
 _CHANNEL_RETRY: Final = RetryPolicy(backoff_s=5, max_backoff_s=300)
-MAX_PAUSE: Final = timedelta(hours=1)  # that Slack may ask for
+MAX_PAUSE: Final = timedelta(hours=1)  # the longest Retry-After that is honoured
 _CHANNELS_PER_ROUND: Final = 20  # places in one round
 
 _outbox = table(OutboxRow).c
@@ -55,44 +55,43 @@ _places = table(SlackPlaceRow)
 
 
 class SendStatus(Enum):
-    """What came of a message."""
+    """The result of sending a message."""
 
     SENT = "sent"
     UNCHANGED = "nothing_to_say"
-    RATE_LIMITED = "patience"  # Slack names a time
-    PLACE = "place"  # the channel is archived, gone, or the app is not in it
-    APP = "app"  # the token is not taken any more
-    WORLD = "world"  # no answer, or one that says nothing of the message
-    REFUSED = "refused"  # for what it says
-    GONE = "gone"  # the message that was to change is not there any more
-    LOST = "lost"  # an answer to a press: nobody knows whether it was shown, and it is not said twice
+    RATE_LIMITED = "patience"  # with Slack's Retry-After
+    PLACE = "place"  # the channel is archived or deleted, or the app is not a member
+    APP = "app"  # the token is not valid any more
+    WORLD = "world"  # no response, or one unrelated to the message
+    REFUSED = "refused"  # for its content
+    GONE = "gone"  # the message to update no longer exists
+    LOST = "lost"  # an ephemeral message that may have been shown, so it is not sent again
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What came of one message, and where it stands now. ``error`` is Slack's code, never its words."""
+    """The result of sending one message, and its location in Slack. ``error`` is Slack's code, never its text."""
 
-    came: SendStatus
+    status: SendStatus
     error: str | None = None
     rest: timedelta | None = None
     channel: str | None = None
     ts: str | None = None
     drawn: str | None = None
-    at: datetime | None = None  # when what it shows was read
+    at: datetime | None = None  # when its content was read
     unsent: bool = False  # Slack has certainly not acted on it
-    unexplained: bool = False  # nobody knows why, and it may be so for ever
+    unexplained: bool = False  # the cause is unknown and may be permanent
 
 
 async def due_places(ctx: Context, app: SlackApp, busy: Sequence[str] = ()) -> list[SlackPlaceRow]:
-    """Where something may be sent now, those that have waited longest first, without the ``busy`` ones; nowhere while
-    everything rests."""
+    """The places with due messages except the ``busy`` ones, the longest waiting first; none while Slack is paused."""
     now = ctx.clock()
     return await ctx.db.read(lambda conn: _due(conn, app, now, busy))
 
 
 def _due(conn: Connection, app: SlackApp, now: datetime, busy: Sequence[str]) -> list[SlackPlaceRow]:
-    standing = find_one(conn, SlackStatusRow, team_id=app.team_id)
-    if standing is None or (standing.not_before is not None and now < standing.not_before):
+    status = find_one(conn, SlackStatusRow, team_id=app.team_id)
+    if status is None or (status.not_before is not None and now < status.not_before):
         return []
     awake = (_places.c.not_before.is_(None)) | (_places.c.not_before <= now)
     free = (awake, has_message(IS_WAITING, _outbox.next_at <= now), _places.c.place.not_in(busy))
@@ -102,7 +101,7 @@ def _due(conn: Connection, app: SlackApp, now: datetime, busy: Sequence[str]) ->
 
 
 async def claim_message(ctx: Context, place: str, holder: str) -> Message | None:
-    """The next message of a place, claimed for this process; None while another one sends."""
+    """Claim the next message of a place; None while another process sends."""
     return await ctx.db.write(lambda tx: _claim_message(tx, place, holder))
 
 
@@ -116,61 +115,61 @@ def _claim_message(tx: Tx, place: str, holder: str) -> Message | None:
 
 
 async def holds_lease(ctx: Context, holder: str) -> bool:
-    """Whether this process is the one that sends; asked once for all places of a round."""
+    """Whether this process holds the lease for sending; checked once per round."""
     return await ctx.db.write(
         lambda tx: advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is not None
     )
 
 
 async def release_lease(ctx: Context, holder: str) -> None:
-    """This process sends no more; another one need not wait for the end of the lease."""
+    """Release the lease, so that another process need not wait until it expires."""
     await ctx.db.write(lambda tx: advisory_locks.release_lease(tx, _LEASE, holder))
 
 
 async def save_channel_id(ctx: Context, place: str, channel: str) -> None:
-    """Slack's own id of a place."""
+    """Store Slack's channel id of a place."""
     await ctx.db.write(lambda tx: update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"channel": channel}))
 
 
 async def record_result(
     ctx: Context, app: SlackApp, place: str, message: Message, outcome: SendResult
 ) -> None:
-    """Write down what came of a message."""
-    spread = random.uniform(0.75, 1)  # noqa: S311  so that replicas and places do not come back together
+    """Record the result of a message."""
+    spread = random.uniform(0.75, 1)  # noqa: S311  jitter, so that replicas and places do not retry together
     await ctx.db.write(lambda tx: _record_result(tx, app, place, message, outcome, spread))
 
 
 def _record_result(
     tx: Tx, app: SlackApp, place: str, message: Message, outcome: SendResult, spread: float
 ) -> None:
-    came = outcome.came
+    status = outcome.status
     if not _settle(tx, message, outcome):
-        return  # this process was away for longer than its claim: who took the message since says what came of it
-    if message.kind != EPHEMERAL and (came in (SendStatus.SENT, SendStatus.GONE) or outcome.ts is not None):
+        return  # the claim had expired: the process that claimed the message since records its result
+    if message.kind != EPHEMERAL and (status in (SendStatus.SENT, SendStatus.GONE) or outcome.ts is not None):
         _update_card(tx, message, outcome)
     elif message.kind == CARD and outcome.error is not None and (message.attempt > 1 or not outcome.unsent):
-        # Slack may show what this attempt drew, or one before it: nobody may take it for what was drawn last
+        # Slack may show this attempt or an earlier one, so the rendered digest is unknown
         update_rows(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
-    if came in (SendStatus.SENT, SendStatus.GONE, SendStatus.REFUSED):
+    if status in (SendStatus.SENT, SendStatus.GONE, SendStatus.REFUSED):
         update_rows(
             tx.conn, SlackPlaceRow, {"place": place}, _HEALTHY | {"not_before": tx.now + SEND_INTERVAL}
         )
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _HEALTHY | {"not_before": None})
-    elif came is SendStatus.RATE_LIMITED:
+    elif status is SendStatus.RATE_LIMITED:
         rest = min(outcome.rest or SEND_INTERVAL, MAX_PAUSE)
         update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
-    elif came is SendStatus.PLACE:
+    elif status is SendStatus.PLACE:
         _record_channel_failure(tx, place, outcome, spread)
-    elif came not in (SendStatus.UNCHANGED, SendStatus.LOST):
+    elif status not in (SendStatus.UNCHANGED, SendStatus.LOST):
         _record_slack_failure(tx, app, outcome, spread)
 
 
 def _settle(tx: Tx, message: Message, outcome: SendResult) -> bool:
-    """Whether this attempt was the last one begun, as whose outcome this is written down."""
+    """Update the outbox row. Returns whether this attempt still held the claim."""
     outbox_id, attempt = message.outbox_id, message.attempt
-    if outcome.came in (SendStatus.SENT, SendStatus.UNCHANGED, SendStatus.GONE, SendStatus.LOST):
+    if outcome.status in (SendStatus.SENT, SendStatus.UNCHANGED, SendStatus.GONE, SendStatus.LOST):
         return outbox.mark_sent(tx, outbox_id, attempt)
-    if outcome.came is SendStatus.REFUSED:
+    if outcome.status is SendStatus.REFUSED:
         return outbox.mark_dead(tx, outbox_id, outcome.error, attempt)
     return outbox.requeue(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
 
@@ -189,7 +188,7 @@ def _record_slack_failure(tx: Tx, app: SlackApp, outcome: SendResult, spread: fl
     row = find_one(tx.conn, SlackStatusRow, team_id=app.team_id)
     if row is not None:
         failed = _failure_fields(tx, row, outcome, _SLACK_RETRY, spread)
-        if outcome.came is SendStatus.APP:
+        if outcome.status is SendStatus.APP:
             failed["failures"] = max(row.failures + 1, UNHEALTHY_FAILURES)
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, failed)
 
@@ -207,26 +206,26 @@ def _failure_fields(
 
 
 def _update_card(tx: Tx, message: Message, outcome: SendResult) -> None:
-    """Where a card stands now: what was posted stands there, even where it could not be brought up to date."""
+    """Store the location of a card: a posted message exists, even if updating it failed."""
     card = find_one(tx.conn, SlackCardRow, card_id=message.payload["card_id"])
     if card is not None and message.kind == REPLY:
-        if outcome.came is not SendStatus.GONE:
-            return  # its thread tells nothing of where it stands
+        if outcome.status is not SendStatus.GONE:
+            return  # a thread reply does not change the card's location
         card = card if card.digest_id is None else find_one(tx.conn, SlackCardRow, card_id=card.digest_id)
     if card is None:
         return
-    stands: dict[str, Any] = {"channel": outcome.channel, "ts": outcome.ts, "drawn": outcome.drawn}
-    if outcome.came is SendStatus.GONE:
-        stands = {"channel": None, "ts": None, "drawn": None, "posted_at": None}
+    location: dict[str, Any] = {"channel": outcome.channel, "ts": outcome.ts, "drawn": outcome.drawn}
+    if outcome.status is SendStatus.GONE:
+        location = {"channel": None, "ts": None, "drawn": None, "posted_at": None}
         enqueue_replacement(tx, card, message)
     else:
-        stands["posted_at"] = card.posted_at or outcome.at or tx.now
-    update_rows(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)
+        location["posted_at"] = card.posted_at or outcome.at or tx.now
+    update_rows(tx.conn, SlackCardRow, {"card_id": card.card_id}, location)
 
 
 async def record_auth_test(ctx: Context, app: SlackApp, outcome: SendResult, holder: str) -> None:
-    """Slack was asked how it is, where no message told. While another process sends, what it is told counts: this one
-    may have an old token."""
+    """Record the result of auth.test. It is ignored while another process sends, because this one may have an old
+    token."""
     await ctx.db.write(lambda tx: _record_auth_test(tx, app, outcome, holder))
 
 
@@ -234,13 +233,13 @@ def _record_auth_test(tx: Tx, app: SlackApp, outcome: SendResult, holder: str) -
     lease = find_one(tx.conn, LeaseRow, name=_LEASE)
     if lease is not None and lease.holder != holder and lease.expires_at > tx.now:
         return
-    if outcome.came is SendStatus.SENT:
+    if outcome.status is SendStatus.SENT:
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _HEALTHY | {"not_before": None})
     else:
         _record_slack_failure(tx, app, outcome, 1.0)
 
 
 async def record_app_removed(ctx: Context, app: SlackApp, error: str) -> None:
-    """Slack says that the app is not let in any more. It is tried again all the same: somebody may let it in."""
+    """Record that the app was removed from the workspace. Sending is still retried, in case it is installed again."""
     outcome = SendResult(SendStatus.APP, error)
     await ctx.db.write(lambda tx: _record_slack_failure(tx, app, outcome, 1.0))

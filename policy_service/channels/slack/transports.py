@@ -1,13 +1,11 @@
-"""How Slack's deliveries arrive: one HTTP route, or Socket Mode.
+"""Transports of Slack's payloads: an HTTP route, or Socket Mode.
 
-Whatever is not signed by Slack, or is of another workspace or app, is 401 and nothing more is said; the log has why.
-Slack is told that it arrived when what it asks for is durable; what cannot be made durable is an error there, and is
-pressed again.
+HTTP: a payload that is not signed by Slack, or is of another workspace or app, gets a 401 without a reason; the log has
+it. A payload is acknowledged once its result is durable. Otherwise Slack shows an error and the user presses again.
 
-The connection is ours, opened with the app's own token, so nothing in it is signed. What comes through it is taken by
-the same desk as over HTTP and acknowledged as there; what was not is delivered again. A connection that is lost is
-opened again, for as long as the service runs, and no sooner than Slack asks for. An outage is one line in the log for
-each thing that is wrong in it.
+Socket Mode: the service opens the connection with the app-level token, so its payloads are not signed. The same
+dispatcher handles and acknowledges them; Slack sends unacknowledged ones again. A lost connection is reopened for as
+long as the service runs, and not before Slack's Retry-After. The log has one line per outage and kind of error.
 """
 
 from __future__ import annotations
@@ -49,11 +47,13 @@ from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route, slack_socket
 from policy_service.slack import EVENTS_PATH, SlackApp
 
+log = structlog.get_logger(__name__)
+
 _MAX_BODY_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
 
 
-def router(desk: Dispatcher, signatures: SignatureChecker) -> APIRouter:
-    """The route."""
+def router(dispatcher: Dispatcher, signatures: SignatureChecker) -> APIRouter:
+    """The HTTP route."""
     routes = APIRouter(include_in_schema=False)
 
     refusals = RefusalLog("http")
@@ -65,7 +65,7 @@ def router(desk: Dispatcher, signatures: SignatureChecker) -> APIRouter:
             check = signatures.failed(body, request.headers.items())
             if check is not None:
                 raise ForeignPayloadError("this is not signed by Slack", check)
-            answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
+            answer = await dispatcher.take(read_body(body, request.headers.get("content-type", "")))
         except RequestError as refusal:
             refusals.note(refusal)
             raise
@@ -83,37 +83,35 @@ def _as_response(answer: SlackResponse) -> Response:
 
 
 async def _run_follow_up(after: FollowUp) -> None:
-    """Starlette runs a lambda in a thread, and then nobody awaits the coroutine it answers."""
+    """Awaits the follow-up: Starlette runs a plain callable in a thread and does not await its coroutine."""
     await after()
 
 
-log = structlog.get_logger(__name__)
-
 CONNECT_S: Final = 30.0
-"""How long one connection may take to come about: the SDK's own attempt has no end and tells nobody that it fails."""
+"""Timeout for opening a connection. The SDK's own attempt has none and does not report errors."""
 
 _CHECK_INTERVAL_S: Final = 5.0
-_SHUTDOWN_S: Final = 6.0  # longer than the database waits for a lock
+_SHUTDOWN_S: Final = 6.0  # longer than the database's lock timeout
 _ABOUT: Final = "socket mode"
 _MAX_PAUSE_S: Final = 60.0
 
 _SOCKET_LOGGER: Final = SDK_LOGGER.getChild("socket")
-"""What the SDK tells of a connection: the whole trace of it every five seconds while there is none."""
+"""The SDK's connection logger, silenced: without a connection it logs a traceback every five seconds."""
 
 _SOCKET_LOGGER.setLevel(logging.CRITICAL + 1)
 
 
 class _Client(SocketModeClient):
-    """The SDK's, but where Slack asks for patience it does not ask again by itself, and its proxy is ours."""
+    """The SDK's client, which honours Slack's rate limit and uses the configured proxy."""
 
     fault: SlackCallError | None = None
     route: Route = DIRECT
 
     async def issue_new_wss_url(self) -> str:
-        """Where to connect.
+        """Request the URL to connect to.
 
         Raises:
-            SlackFault: Slack does not say.
+            SlackCallError: the call failed.
         """
         if self.rest_s:
             raise self.fault or SlackCallError(SendStatus.RATE_LIMITED, "ratelimited")
@@ -128,27 +126,28 @@ class _Client(SocketModeClient):
 
     @property
     def rest_s(self) -> float:
-        """How long Slack asks not to be asked; 0 where it does not."""
-        if self.fault is None or self.fault.came is not SendStatus.RATE_LIMITED or self.fault.rest is None:
+        """Slack's Retry-After in seconds, or 0."""
+        result = None if self.fault is None else self.fault.result
+        if result is None or result.status is not SendStatus.RATE_LIMITED or result.rest is None:
             return 0
-        return min(self.fault.rest, MAX_PAUSE).total_seconds()
+        return min(result.rest, MAX_PAUSE).total_seconds()
 
 
 class SocketMode:
-    """One connection, held for as long as the service runs."""
+    """Holds one connection for as long as the service runs."""
 
     def __init__(
-        self, app: SlackApp, app_token: str, desk: Dispatcher, health: Health, route: Route = DIRECT
+        self, app: SlackApp, app_token: str, dispatcher: Dispatcher, health: Health, route: Route = DIRECT
     ) -> None:
         self._route = route
-        self._app, self._token, self._desk, self._health = app, app_token, desk, health
+        self._app, self._token, self._dispatcher, self._health = app, app_token, dispatcher, health
         self._under_way: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog("socket")
-        self._told: set[str] = set()  # what is wrong in this outage, by code
+        self._logged: set[str] = set()  # what is wrong in this outage, by code
         self.connected = False
 
     async def run(self) -> None:
-        """Take deliveries until cancelled."""
+        """Receive payloads until cancelled."""
         failures = 0
         try:
             while True:
@@ -159,18 +158,18 @@ class SocketMode:
             await self._end()
 
     async def _hold(self, client: _Client) -> bool:
-        """Connect anew and stay so for as long as it lasts; whether it was connected at all."""
+        """Connect and wait until the connection is lost. Returns whether it was connected at all."""
         was = False
         try:
             async with asyncio.timeout(CONNECT_S):
                 client.wss_uri = await client.issue_new_wss_url()
                 await client.connect()  # type: ignore[no-untyped-call]
             was = self.connected = True
-            self._told.clear()
+            self._logged.clear()
             self._health.good("slack", _ABOUT)
             log.info("slack_socket_connected")
             await self._watch(client)
-        except Exception as error:  # noqa: BLE001  said in health; the next round connects anew
+        except Exception as error:  # noqa: BLE001  reported in health; the next round reconnects
             self._failed(error)
         finally:
             self.connected = False
@@ -178,19 +177,20 @@ class SocketMode:
         return was
 
     def _failed(self, error: Exception) -> None:
-        """Say that there is no connection: here now, in the log once an outage."""
+        """Report the failure in health, and log it once per outage."""
         if isinstance(error, SlackCallError):
             code = error.error
         else:
             code = "no_answer" if isinstance(error, TimeoutError) else error_code(error)
-        if code not in self._told:
-            self._told.add(code)
+        if code not in self._logged:
+            self._logged.add(code)
             log.warning("slack_socket_failed", error=code)
-        self._health.bad("slack", f"Socket Mode cannot be connected ({code}): no press arrives by it", _ABOUT)
+        self._health.bad(
+            "slack", f"Socket Mode is not connected ({code}): it delivers no buttons or commands", _ABOUT
+        )
 
     async def _end(self) -> None:
-        """What was acknowledged while it was being recorded is finished first. Nothing goes on after the service: what
-        was not acknowledged, Slack delivers again."""
+        """Finish acknowledged work, then cancel the rest: Slack sends unacknowledged payloads again."""
         under_way = tuple(self._under_way)
         if under_way:
             await asyncio.wait(under_way, timeout=_SHUTDOWN_S)
@@ -206,10 +206,10 @@ class SocketMode:
         return client
 
     async def _watch(self, client: _Client) -> None:
-        """The client mends its connection by itself; here it is only looked at.
+        """Monitor the connection, which the SDK reopens by itself.
 
         Raises:
-            SlackFault: it does not come back by itself, or may not before a time that Slack names.
+            SlackCallError: it was not reopened, or Slack's Retry-After forbids that for now.
         """
         bad = 0
         while True:
@@ -220,14 +220,14 @@ class SocketMode:
                 raise client.fault or SlackCallError(SendStatus.WORLD, "connection_lost")
 
     async def _listen(self, client: AsyncBaseSocketModeClient, given: SocketModeRequest) -> None:
-        # Not in the client's own loop: one press that waits for the database must not hold up the next.
+        # In its own task: a payload that waits for the database must not delay the next one.
         task = asyncio.create_task(self._take(client, given))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def _take(self, client: AsyncBaseSocketModeClient, given: SocketModeRequest) -> None:
         try:
-            answer = await self._desk.take(read_envelope(given.type, given.payload))
+            answer = await self._dispatcher.take(read_envelope(given.type, given.payload))
         except RequestError as error:
             self._refusals.note(error)
             return
@@ -245,7 +245,7 @@ class SocketMode:
             response = SocketModeResponse(envelope_id=given.envelope_id, payload=answer.body)
             await client.send_socket_mode_response(response)
         except Exception as error:  # noqa: BLE001
-            # what was done is durable; Slack delivers it again, and it is known and counted then
+            # The result is durable. Slack sends the payload again, and it is then recognized as processed.
             log.warning("slack_not_acknowledged", error=type(error).__name__)
         else:
             metrics.SLACK_DELIVERIES.labels("socket", "taken").inc()

@@ -1,6 +1,6 @@
-"""What runs beside the routes: following the log, sending, watching how it goes, and Socket Mode.
+"""Background tasks of Slack: project the audit log, send messages, check health, and hold the Socket Mode connection.
 
-Each ends only with the service: what goes wrong is said aloud and the next round tries again.
+Each ends only with the service. Errors are logged and reported in health, and the next round retries.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ log = structlog.get_logger(__name__)
 _POLL_S: Final = 0.5
 _SHUTDOWN_S: Final = 3.0
 _AUTH_TEST_RETRY: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)
-"""Between two questions whose the token is: a process that has another one than the others asks on its own."""
+"""Pauses between two calls of auth.test, per process: one process may have another token than the others."""
 
 
 class SlackService:
-    """Slack, for one service."""
+    """Slack's part of one service."""
 
     def __init__(self, settings: Settings, app: SlackApp, ctx: Context, health: Health) -> None:
-        """Read the app's secrets.
+        """Read the app's credentials.
 
         Raises:
             StartError: one of them is missing, empty, or readable by others.
@@ -58,23 +58,23 @@ class SlackService:
         self._settings, self._ctx, self._health = settings, ctx, health
         route = route_from_settings(settings)
         self._slack = SlackClient(app, credentials.bot_token(app), route)
-        self._courier = MessageSender(ctx, self._slack)
-        self.desk = Dispatcher(ctx, self._slack)
+        self._sender = MessageSender(ctx, self._slack)
+        self.dispatcher = Dispatcher(ctx, self._slack)
         secret, token = credentials.signing_secret(app), credentials.app_token(app)
         self.signatures = None if secret is None else SignatureChecker(secret, ctx.clock)
-        self._socket = None if token is None else SocketMode(app, token, self.desk, health, route)
+        self._socket = None if token is None else SocketMode(app, token, self.dispatcher, health, route)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
-        self._asked = self._is_ours = False
+        self._auth_tested = self._owner_confirmed = False
         self._holder, self._tries = "", 0
-        self._ask_after: datetime | None = None
+        self._test_after: datetime | None = None
 
     @property
     def app(self) -> SlackApp:
-        """Its settings."""
+        """The settings of the app."""
         return self._slack.app
 
     async def run(self, holder: str) -> None:
-        """Work until cancelled. ``holder`` names this process: one at a time sends."""
+        """Run until cancelled. ``holder`` names this process in the lease: one process at a time sends."""
         loops = [self._work(holder), self._watch()]
         if self._socket is not None:
             loops.append(self._socket.run())
@@ -85,12 +85,12 @@ class SlackService:
             await self._end(holder)
 
     async def round(self, holder: str) -> bool:
-        """Follow the log and send what is due; whether there was anything to do. Where Slack takes its time for one
-        place, that place goes on beside the next rounds and holds up no other."""
+        """Project the log and send due messages. Returns whether there was anything to do. A slow place continues
+        during the next rounds and delays no other."""
         self._holder = holder
         followed = await project_log(self._ctx, self.app)
-        met = await self._is_workspace_confirmed()
-        due = await due_places(self._ctx, self.app, tuple(self._sending)) if met else []
+        confirmed = await self._is_workspace_confirmed()
+        due = await due_places(self._ctx, self.app, tuple(self._sending)) if confirmed else []
         for place in due if due and await holds_lease(self._ctx, holder) else ():
             self._sending[place.place] = asyncio.create_task(self._send(place, holder))
         if not self._sending:
@@ -102,61 +102,61 @@ class SlackService:
             raise errors[0]
         return followed or bool(self._sending) or any(task.result() for task in done)
 
-    def known(self) -> dict[str, Any]:
-        """What only this process knows: whether its Socket Mode is connected, and what is wrong as it sees it."""
+    def process_status(self) -> dict[str, Any]:
+        """The status that only this process knows: its Socket Mode connection and its health findings."""
         connected = None if self._socket is None else self._socket.connected
         wrong = [found.wrong for found in self._health.findings() if found.check == "slack"]
         return {"socket_mode_connected": connected, "wrong": wrong}
 
-    async def look(self) -> None:
-        """Say how it stands; where no message would tell whether it is well again, ask."""
-        found = await self._standing()
+    async def check_health(self) -> None:
+        """Update health and metrics. While calls fail and no message is waiting, call auth.test to detect recovery."""
+        found = await self._health_status()
         if found is None:
             return
         fails_unheard = found.failures and not found.waiting
-        if self._is_ours and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
-            await self._ask()
-            found = await self._standing() or found
+        if self._owner_confirmed and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
+            await self._check_auth()
+            found = await self._health_status() or found
         self._show(found)
 
-    async def _standing(self) -> SlackHealth | None:
+    async def _health_status(self) -> SlackHealth | None:
         return await self._ctx.db.read(lambda conn: slack_health(conn, self.app, self._ctx.clock()))
 
     async def _is_workspace_confirmed(self) -> bool:
-        """Whether Slack has said that the token is of our workspace: nothing is sent before, to no other one's people.
-        While it does not say so it is asked again, no sooner than anything else would be sent."""
-        if self._is_ours:
+        """Whether Slack has confirmed that the token belongs to the configured workspace. Nothing is sent before, so no
+        message reaches another workspace. Until then auth.test is retried with the usual pauses."""
+        if self._owner_confirmed:
             return True
         row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStatusRow, team_id=self.app.team_id))
         now = self._ctx.clock()
-        if row is None or not _is_due(self._ask_after, now):
+        if row is None or not _is_due(self._test_after, now):
             return False
-        if not self._asked or _is_due(row.not_before, now):
-            await self._ask()
+        if not self._auth_tested or _is_due(row.not_before, now):
+            await self._check_auth()
             self._tries += 1
-            self._ask_after = now + _AUTH_TEST_RETRY.pause(self._tries)
-        return self._is_ours
+            self._test_after = now + _AUTH_TEST_RETRY.pause(self._tries)
+        return self._owner_confirmed
 
-    async def _ask(self) -> None:
-        """Ask Slack how it is, and whose the token is."""
-        outcome, first = await self._slack.test_auth(), not self._asked
-        well, self._asked = outcome.came is SendStatus.SENT, True
-        if well and not self._is_ours:
-            met = self._slack.met
-            log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
+    async def _check_auth(self) -> None:
+        """Call auth.test and record the result."""
+        outcome, first = await self._slack.check_auth(), not self._auth_tested
+        well, self._auth_tested = outcome.status is SendStatus.SENT, True
+        if well and not self._owner_confirmed:
+            owner = self._slack.token_owner
+            log.info("slack_met", team_id=self.app.team_id, bot_user=owner and owner.bot_user)
         elif not well:
-            told = (
-                {"whose": self._slack.met.team_id}
-                if self._slack.workspace_mismatch and self._slack.met
+            extra = (
+                {"whose": self._slack.token_owner.team_id}
+                if self._slack.workspace_mismatch and self._slack.token_owner
                 else {}
             )
-            log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **told)
-        self._is_ours = well or (self._is_ours and self._slack.workspace_mismatch is None)
-        if not (well and first):  # what did not leave before the start is told by the next message
+            log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **extra)
+        self._owner_confirmed = well or (self._owner_confirmed and self._slack.workspace_mismatch is None)
+        if not (well and first):  # failures before the start are cleared by the next message
             await record_auth_test(self._ctx, self.app, outcome, self._holder)
 
     async def _end(self, holder: str) -> None:
-        """What is on its way may end: a message that is cut off holds up its place until its claim is over."""
+        """Let sends in progress finish: an interrupted message blocks its place until its claim expires."""
         sending = self._sending.values()
         if sending:
             await asyncio.wait(sending, timeout=_SHUTDOWN_S)
@@ -174,7 +174,7 @@ class SlackService:
                 self._health.good("slack", "the loop")
             except Exception:
                 busy = False
-                self._health.bad("slack", "nothing is sent to Slack: its loop fails", "the loop")
+                self._health.bad("slack", "nothing is sent to Slack: its worker fails", "the loop")
                 log.exception("slack_round_failed")
                 await asyncio.sleep(_POLL_S)
             if not busy:
@@ -184,16 +184,16 @@ class SlackService:
         message = await claim_message(self._ctx, place.place, holder)
         if message is None:
             return False
-        outcome = await self._courier.send_message(place, message)
+        outcome = await self._sender.send_message(place, message)
         await record_result(self._ctx, self.app, place.place, message, outcome)
-        metrics.SLACK_MESSAGES.labels(outcome.came.value).inc()
+        metrics.SLACK_MESSAGES.labels(outcome.status.value).inc()
         if outcome.error is not None:
-            say = log.error if outcome.came is SendStatus.REFUSED else log.warning
+            say = log.error if outcome.status is SendStatus.REFUSED else log.warning
             say(
                 "slack_message_failed",
                 outbox_id=message.outbox_id,
                 kind=message.kind,
-                came=outcome.came.value,
+                came=outcome.status.value,
                 error=outcome.error,
                 attempt=message.attempt,
             )
@@ -202,9 +202,9 @@ class SlackService:
     async def _watch(self) -> None:
         while not self._ctx.feed.closing:
             try:
-                await self.look()
+                await self.check_health()
             except Exception:
-                log.exception("slack_look_failed")  # the watch of the database says why
+                log.exception("slack_look_failed")  # the health monitor reports database errors
             await asyncio.sleep(self._settings.watch_s)
 
     def _show(self, found: SlackHealth) -> None:
@@ -215,16 +215,16 @@ class SlackService:
         wrong = None
         if found.failures >= UNHEALTHY_FAILURES:
             why = self._slack.workspace_mismatch or found.last_error
-            wrong = f"Slack takes no message ({why}): {found.waiting} wait; people are asked on the web"
+            wrong = f"Slack accepts no messages ({why}): {found.waiting} wait; people decide on the web"
         elif age > self._settings.outbox_late_s and not found.resting:
-            wrong = f"{found.waiting} messages wait for Slack"
+            wrong = f"{found.waiting} messages to Slack are late"
         self._health.say("slack", wrong, "sending", found.since)
         places = ", ".join(f"{row.place} ({row.last_error})" for row in found.resting)
-        stuck = f"cannot be written to: {places}; what is for them waits" if found.resting else None
+        stuck = f"cannot post to {places}; messages for them wait" if found.resting else None
         since = min((row.since for row in found.resting if row.since is not None), default=None)
         self._health.say("slack", stuck, "places", since)
         dead = (
-            f"{found.dead} messages were set aside, see slack_message_failed in the log"
+            f"{found.dead} messages failed permanently, see slack_message_failed in the log"
             if found.dead
             else None
         )

@@ -1,10 +1,9 @@
-"""The agents: a list, and a page for each with what it did lately and the stop for it."""
+"""The list of agents, and a page for each with its recent activity and its emergency stop."""
 
 from __future__ import annotations
 
 from fastapi import Request, Response
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.formatting import span_words
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
@@ -39,12 +38,11 @@ async def agent(pages: Pages, request: Request, session: PageSession, name: str)
         bars=bars(page.hours),
         recent=RECENT,
         decided_in=None if page.decided_in is None else span_words(page.decided_in),
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
 def bars(hours: tuple[int, ...]) -> tuple[dict[str, int], ...]:
-    """A column for each hour: where it stands, how high, and how many it means. Any submission at all can be seen."""
+    """A column for each hour: position, height and count. A single submission is visible."""
     most = max((*hours, 1))
     drawn = []
     for place, count in enumerate(hours):

@@ -1,7 +1,6 @@
-"""The log as people search it, and take it along as JSON lines or as a table.
+"""Search the audit log, and export it as JSON lines or CSV.
 
-Rule: what leaves as a table is text to every spreadsheet. A cell that one would take for a formula begins with an
-apostrophe, and every cell is quoted.
+In CSV every cell is quoted, and a cell that a spreadsheet would take for a formula starts with an apostrophe.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ routes = PageRoutes()
 
 @routes.page("/audit")
 async def audit(pages: Pages, request: Request, session: PageSession) -> Response:
-    asked = _asked(request.query_params)
+    asked = _read_search(request.query_params)
     found = await search_log(
         pages.ctx, parse_search(asked), request.query_params.get("cursor"), _PAGE_OF_LINES
     )
@@ -48,34 +47,34 @@ async def audit(pages: Pages, request: Request, session: PageSession) -> Respons
 @routes.get("/audit/export.{form}", touch=True)
 async def export_log(pages: Pages, request: Request, session: PageSession, form: str) -> Response:
     if form not in _MEDIA:
-        raise NotFoundError(f"the log leaves as {' or '.join(_MEDIA)}, not as {form!r}")
-    lines = export_lines(pages.ctx, parse_search(_asked(request.query_params)))
+        raise NotFoundError(f"the log is exported as {' or '.join(_MEDIA)}, not as {form!r}")
+    lines = export_lines(pages.ctx, parse_search(_read_search(request.query_params)))
     body = csv_lines(lines) if form == "csv" else json_lines(lines)
     name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
     headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
     return pages.exports.answer(session.voter.key, body, headers, _MEDIA[form])
 
 
-def _asked(query: Mapping[str, str]) -> dict[str, str]:
-    """What the address asks, as it was typed."""
+def _read_search(query: Mapping[str, str]) -> dict[str, str]:
+    """The search as it was typed."""
     asked = {name: query.get(name, "").strip() for name in (*_TEXTS, "since", "until")}
     if any(len(value) > _MAX_CHARS for value in asked.values()):
-        raise InvalidRequestError(f"a search holds {_MAX_CHARS} characters in each field at most")
+        raise InvalidRequestError(f"a search field has at most {_MAX_CHARS} characters")
     return asked
 
 
 def parse_search(asked: Mapping[str, str]) -> LogSearch:
-    """The search an address asks for.
+    """The search of an address.
 
     Raises:
-        InvalidRequestError: a time that is none.
+        InvalidRequestError: a time is invalid.
     """
     texts = {name: asked[name] for name in _TEXTS}
     return LogSearch(**texts, since=_moment(asked["since"]), until=_moment(asked["until"], ends=True))
 
 
 def _moment(text: str, *, ends: bool = False) -> datetime | None:
-    """A time as a browser's field sends it, in UTC; a day that ends a search is in it whole."""
+    """A time of a browser's field, in UTC; a date that ends a search includes the whole day."""
     if not text:
         return None
     try:
@@ -83,11 +82,11 @@ def _moment(text: str, *, ends: bool = False) -> datetime | None:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         return moment + timedelta(days=1) if ends and len(text) == len("2026-01-31") else moment
     except (ValueError, OverflowError) as error:
-        raise InvalidRequestError(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T17:00") from error
+        raise InvalidRequestError(f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T17:00") from error
 
 
 async def json_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
-    """One line of canonical JSON for each: its index, and the record that index is of."""
+    """One line of canonical JSON per row: its index and the indexed record."""
     async for line in lines:
         yield export_line(line) + b"\n"
 

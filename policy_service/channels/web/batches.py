@@ -1,5 +1,5 @@
-"""The pages where several reviews are decided, each by a vote of its own: those of one kind, and the effects of one
-transaction.
+"""Pages on which several reviews are decided, each with its own vote: batches of similar reviews, and
+transactions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import ArgView, arg_views, matches_canonical
 from policy_service.channels.presentation.formatting import Deadline, deadline_of
 from policy_service.channels.presentation.formatting import as_sentence as as_sentence
@@ -21,7 +20,6 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.context_panel import SiblingLine, sibling_line
 from policy_service.channels.web.presenters.queue_rows import sentence_warnings
-from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.vote_form import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
 from policy_service.queries.batches import (
@@ -39,7 +37,9 @@ from policy_service.workflow.reviews.vote import VoteInput, vote
 
 @dataclass(frozen=True, slots=True)
 class BatchLineView:
-    """One review of a batch. One with anything in it that deceives or folds has no box: it is decided on its own."""
+    """One review of a batch. If anything in it is deceptive or folded, it has no checkbox and must be decided
+    alone.
+    """
 
     line: BatchLine
     args: tuple[ArgView, ...]
@@ -49,7 +49,7 @@ class BatchLineView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPartView:
-    """One effect of a transaction: what this person may decide of it here, or why they may not."""
+    """One effect of a transaction: what this person may decide of it here, or why not."""
 
     part: SiblingLine
     finality: str
@@ -59,12 +59,10 @@ class TransactionPartView:
 
 
 def line_views(lines: Iterable[BatchLine], now: datetime) -> tuple[BatchLineView, ...]:
-    """The lines of a batch."""
     return tuple(_line(line, now) for line in lines)
 
 
 def part_views(page: TransactionReviewPage, now: datetime) -> tuple[TransactionPartView, ...]:
-    """The effects of a transaction, in their order."""
     return tuple(_part(part, now) for part in page.parts)
 
 
@@ -91,8 +89,8 @@ def _line(line: BatchLine, now: datetime) -> BatchLineView:
     )
 
 
-_WORDS: Final = frozenset({"reason", "pick", "note"})
-_UNDONE: Final = "none of your votes was counted"
+_TEXT_FIELDS: Final = frozenset({"reason", "pick", "note"})
+_UNDONE: Final = "your votes were not counted"
 
 
 routes = PageRoutes()
@@ -111,33 +109,33 @@ async def show_batch(pages: Pages, request: Request, session: PageSession, revie
         more=page.more or len(page.lines) > MAX_BATCH_LINES,
         lines=lines,
         values=[line_value(view.line) for view in lines],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
-@routes.form("/alike/{review_id}/votes", {"verdict"}, _WORDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE)
+@routes.form(
+    "/alike/{review_id}/votes", {"verdict"}, _TEXT_FIELDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE
+)
 async def vote_batch(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
-    """One vote for each ticked line, each on its own bytes; one that is refused stops no other."""
+    """One vote for each checked line; a refused one does not stop the others."""
     batch = read_batch(form, MAX_BATCH_LINES)
     page = await batch_page(pages.ctx, session.voter, review_id)
     may = {view.line.review_id for view in line_views(page.lines, pages.now()) if not view.alone}
     kind = f"the kind of {review_id} that you may decide together"
     return await pages.draw(
         request,
-        "batch_told.html",
-        **await _decided(pages, session, batch, may, kind),
+        "batch_results.html",
+        **await _cast_votes(pages, session, batch, may, kind),
         back=f"/alike/{review_id}",
-        back_text="What is left of this kind",
+        back_text="Remaining reviews of this batch",
     )
 
 
 @routes.page("/reviews/{review_id}/whole")
 async def show_transaction(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
     page = await transaction_review(pages.ctx, session.voter, review_id)
-    views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
+    views = await pages.run_pure(page.bytes, lambda: part_views(page, pages.now()))
     return await pages.draw(
         request,
         "whole.html",
@@ -147,15 +145,13 @@ async def show_transaction(pages: Pages, request: Request, session: PageSession,
         review_id=review_id,
         parts_here=views,
         values=["" if view.may is None else line_value(view.may.line) for view in views],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
 @routes.form(
     "/reviews/{review_id}/whole/votes",
     {"verdict"},
-    _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
+    _TEXT_FIELDS | {"seen"} | batch_fields(MAX_EFFECTS),
     undone=_UNDONE,
     max_bytes=2 * MAX_FORM_BYTES,
     max_fields=2 * MAX_EFFECTS,
@@ -163,30 +159,30 @@ async def show_transaction(pages: Pages, request: Request, session: PageSession,
 async def vote_transaction(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
-    """One vote for each effect, each on its own bytes; a denial of one ends all of them."""
+    """One vote for each effect; one denial ends all of them."""
     batch = read_batch(form, MAX_EFFECTS)
     if batch.verdict == "approve" and "seen" not in form:
-        raise InvalidRequestError("say that you have read every effect: tick the box above the button")
+        raise InvalidRequestError("confirm that you have read every effect: check the box above the button")
     page = await transaction_review(pages.ctx, session.voter, review_id)
-    views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
+    views = await pages.run_pure(page.bytes, lambda: part_views(page, pages.now()))
     may = {view.may.line.review_id for view in views if view.may is not None}
     transaction = f"the transaction of {review_id} that you may decide here"
     return await pages.draw(
         request,
-        "batch_told.html",
-        **await _decided(pages, session, batch, may, transaction),
+        "batch_results.html",
+        **await _cast_votes(pages, session, batch, may, transaction),
         back=f"/reviews/{review_id}/whole",
         back_text="The whole transaction",
     )
 
 
-async def _decided(
+async def _cast_votes(
     pages: Pages, session: PageSession, batch: BatchForm, may: set[str], of: str
 ) -> dict[str, Any]:
-    """What became of each vote, for a page; one that is refused stops no other. ``of`` is what only these may be
-    decided of.
+    """The result of each vote; a refused one does not stop the others. ``of`` describes what may be decided
+    here.
     """
-    told = []
+    results = []
     for line in batch.lines:
         named = line["review_id"]
         try:
@@ -198,27 +194,26 @@ async def _decided(
             )  # fmt: skip
             result = await vote(pages.ctx, session.voter, ballot)
             if not result.counted:
-                raise ConflictError(f"it had settled before ({result.state}); your vote changed nothing")
-            told.append({"review_id": named, "state": result.state, "refused": ""})
+                raise ConflictError(f"it was already settled ({result.state}); your vote changed nothing")
+            results.append({"review_id": named, "state": result.state, "refused": ""})
         except ServiceError as error:
-            told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
-    return {"session": session, "told": told, "verdict": batch.verdict}
+            results.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
+    return {"session": session, "results": results, "verdict": batch.verdict}
 
 
 async def _require_voted_already(
     pages: Pages, session: PageSession, named: str, verdict: str, of: str
 ) -> None:
-    """What may not be decided here may have been, by this very form: a page that is loaded again sends it once more,
-    and a vote that stands is taken as it stands.
+    """Accept a review that this form has decided before, because a reloaded page sends the form again.
 
     Raises:
-        InvalidRequestError: it is no longer open for this person, or never stood here.
+        InvalidRequestError: it is not open for this person, or was never part of this page.
     """
     now = await review_page(pages.ctx, session.voter, named)
     if now is not None and now.my_verdict == verdict:
         return
     if now is not None and now.my_verdict is not None:
-        raise InvalidRequestError(f"your vote to {now.my_verdict} stands: open it to change that")
+        raise InvalidRequestError(f"your vote to {now.my_verdict} counts: open the review to change it")
     if now is not None and now.state != "open":
-        raise InvalidRequestError(f"it has settled meanwhile ({now.state}); your vote would change nothing")
-    raise InvalidRequestError(f"it is not one of {of}: open it")
+        raise InvalidRequestError(f"it was settled meanwhile ({now.state}); your vote would change nothing")
+    raise InvalidRequestError(f"it is not part of {of}: open its review")

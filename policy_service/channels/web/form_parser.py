@@ -1,7 +1,7 @@
-"""Read a form strictly: one urlencoded body, known fields, each once.
+"""Parse forms strictly: one urlencoded body, known fields, each once.
 
-What a form may hold is said by the route. Anything else (a repeated field, an unknown one, a file, a second
-encoding) is refused rather than ignored, so that no parser behind us can read the same bytes another way.
+Each route names its fields. Anything else (a repeated or unknown field, a file, a second encoding) is refused
+rather than ignored, so that no parser behind us can read the same bytes differently.
 """
 
 from collections.abc import Collection
@@ -12,8 +12,8 @@ from starlette.requests import Request
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError
 
-MAX_FORM_BYTES = 65_536  # a reason of MAX_TEXT_CHARS in any script fits, with room
-_MAX_FIELDS = 64  # a batch has a box for each of its lines
+MAX_FORM_BYTES = 65_536  # fits a reason of MAX_TEXT_CHARS in any script
+_MAX_FIELDS = 64  # a batch has a checkbox for each line
 
 
 async def read_form(
@@ -67,7 +67,7 @@ def _checked(
 
 
 def parse_positive_int(fields: dict[str, str], name: str) -> int:
-    """A positive decimal number without sign, space or leading zero."""
+    """A positive decimal number without sign, spaces or leading zeros."""
     value = fields[name]
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and not value.startswith("0")):
         raise InvalidRequestError(f"{name!r} must be a whole number, not {value!r}")

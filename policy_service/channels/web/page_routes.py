@@ -1,7 +1,7 @@
-"""How a page is bound to its path: where a request is from is checked first, and every refusal is a page.
+"""Bind pages to paths: check the origin of each request first, and answer every refusal with a page.
 
-A handler is called with the site's `Pages`, the request, the session and, of a form, its fields; then with the strings
-that the path names. Routes are declared once a module, and serve every application: `Pages` comes with the request.
+A handler receives the `Pages`, the request, the session and, for a form, its fields, then the path
+parameters. Routes are declared once per module and serve every application: `Pages` comes from the request.
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import wraps
 from urllib.parse import quote
 
+import structlog
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from policy_service.channels.web.form_parser import read_form
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.vote_form import require_csrf
-from policy_service.errors import ServiceError, UnauthenticatedError
+from policy_service.errors import ServiceError, StorageUnavailableError, UnauthenticatedError
 from policy_service.identity.origin import require_host, require_own_page
+from policy_service.pap.active_bundle import NoActiveBundleError
+
+log = structlog.get_logger(__name__)
+
+_NO_POLICIES = "no valid policies are loaded, so nothing can be decided; try again later"
 
 Handler = Callable[..., Awaitable[Response]]
 
 
 class PageRoutes:
-    """The routes of people's pages, in the order in which they are tried.
+    """Routes of pages, in matching order.
 
-    Plain routes of Starlette: FastAPI takes each handler's signature apart, and a page has none to declare.
+    They are plain Starlette routes: FastAPI would interpret each handler's signature.
     """
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
 
     def page(self, path: str) -> Callable[[Handler], Handler]:
-        """A page of somebody signed in; others are sent to sign in first. GET and HEAD."""
+        """A page for a signed-in person; others are redirected to sign in. GET and HEAD."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
             session = await pages.session(request)
@@ -45,7 +52,7 @@ class PageRoutes:
         return self._bind(path, {"GET", "HEAD"}, call)
 
     def get(self, path: str, *, touch: bool = False) -> Callable[[Handler], Handler]:
-        """What a page of somebody signed in fetches; `touch`: and the fetch shows that its person is there."""
+        """A fragment or stream for a signed-in person; ``touch`` counts it as activity."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
             session = await require_session(pages, request, touch=touch)
@@ -62,7 +69,7 @@ class PageRoutes:
         undone: str,
         **limits: int,
     ) -> Callable[[Handler], Handler]:
-        """Where a form of somebody signed in goes; see `sent_by`."""
+        """A form of a signed-in person; see `read_submission`."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
             session, form = await read_submission(pages, request, required, optional, undone=undone, **limits)
@@ -71,7 +78,7 @@ class PageRoutes:
         return self._bind(path, {"POST"}, call)
 
     def public(self, path: str, *methods: str) -> Callable[[Handler], Handler]:
-        """What needs no session; the handler is called without one."""
+        """A page without a session."""
 
         async def call(handle: Handler, pages: Pages, request: Request) -> Response:
             return await handle(pages, request, **request.path_params)
@@ -90,6 +97,13 @@ class PageRoutes:
                     return await call(handle, pages, request)
                 except ServiceError as error:
                     return await pages.refuse(request, error)
+                except NoActiveBundleError:
+                    return await pages.refuse(request, StorageUnavailableError(_NO_POLICIES))
+                except ClientDisconnect:
+                    raise  # the client is gone
+                except Exception:
+                    log.exception("fault", route=path, method=request.method)
+                    return await pages.fault(request)
 
             self.routes.append(_PageRoute(path, guarded, methods))
             return handle
@@ -98,7 +112,7 @@ class PageRoutes:
 
 
 class _PageRoute(Route):
-    """Says which route it was to what measures requests, and answers the methods it was given and no other."""
+    """Records the route for request metrics, and answers only the given methods."""
 
     def __init__(self, path: str, endpoint: Handler, methods: set[str]) -> None:
         super().__init__(path, endpoint, methods=methods, include_in_schema=False)
@@ -110,20 +124,20 @@ class _PageRoute(Route):
 
 
 def pages_of(request: Request) -> Pages:
-    """The pages of the application that a request has come to."""
+    """The pages of the application that handles a request."""
     pages: Pages = request.app.state.pages
     return pages
 
 
 async def require_session(pages: Pages, request: Request, *, touch: bool = True) -> PageSession:
-    """The session of this request; ``touch`` says whether it is activity of the person's.
+    """The session of this request; ``touch`` counts it as activity.
 
     Raises:
-        UnauthenticatedError: there is none any more.
+        UnauthenticatedError: there is none.
     """
     session = await pages.session(request, touch=touch)
     if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
+        raise UnauthenticatedError("you are not signed in any more; sign in again")
     return session
 
 
@@ -136,18 +150,19 @@ async def read_submission(
     undone: str,
     **limits: int,
 ) -> tuple[PageSession, dict[str, str]]:
-    """Who sends a form, and its fields; `csrf_token` is always required. The form is read first: a session that ends
-    while it is on its way sends nothing any more. ``undone`` says to somebody without a session what did not happen;
-    ``limits`` are `read_form`'s.
+    """The session of a submitted form, and its fields; `csrf_token` is always required.
+
+    The form is read first, so a session that ends during the upload submits nothing. ``undone`` says to a
+    person without a session what did not happen. ``limits`` are those of `read_form`.
 
     Raises:
-        InvalidRequestError: the form is not as it should be.
-        UnauthenticatedError: there is no session any more.
-        ForbiddenError: the form is not this session's (`csrf`).
+        InvalidRequestError: the form is invalid.
+        UnauthenticatedError: there is no session.
+        ForbiddenError: the form belongs to another session (`csrf`).
     """
     form = await read_form(request, {"csrf_token", *required}, optional, **limits)
     session = await pages.session(request)
     if session is None:
-        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more; sign in again")
+        raise UnauthenticatedError(f"{undone}: you are not signed in any more; sign in again")
     require_csrf(session, form)
     return session, form

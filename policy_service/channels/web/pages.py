@@ -1,4 +1,4 @@
-"""Answer with a page: its nonce, its headers, its session and theme. Nothing is decided here."""
+"""Render pages: nonce, headers, session, theme and refusals."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from countersign.contract.wire import MAX_TEXT_CHARS
+from policy_service import metrics
 from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.streams import EventStreams
-from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.error_texts import error_text_for
-from policy_service.channels.web.presenters.review_page import stale_changes
-from policy_service.channels.web.rendering import templates_of
-from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
+from policy_service.channels.web.presenters.review_page import DENIAL_REASONS, stale_changes
+from policy_service.channels.web.rendering import Asset, load_assets, templates_of, web_folder
+from policy_service.errors import RETRY_AFTER_S, InternalError, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
+from policy_service.pap.active_bundle import NoActiveBundleError
 from policy_service.queries.alarms import alarms
 from policy_service.queries.context import Context
 from policy_service.queries.policies import PoliciesReader
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
 from policy_service.queries.tasks import count_open
-from policy_service.queries.vote_eligibility import current_groups
-from policy_service.queries.voter import Voter, voter_from_person
+from policy_service.queries.vote_eligibility import Voter, current_groups, voter_from_person
 
 # One nonce a response. `Referrer-Policy: same-origin` rather than `no-referrer`, because with the latter browsers send
 # `Origin: null` with a form, and the origin check would refuse our own page.
@@ -52,14 +53,14 @@ _TWO_YEARS_SECONDS = 63_072_000
 
 
 def common_headers(site: Site) -> dict[str, str]:
-    """For every answer, static files and event streams included."""
+    """For every response, static files and event streams included."""
     if not site.secure:
         return dict(_ALWAYS)
     return _ALWAYS | {"Strict-Transport-Security": f"max-age={_TWO_YEARS_SECONDS}"}
 
 
 def page_headers(site: Site, nonce: str) -> dict[str, str]:
-    """For a page or a fragment: its content policy, and kept nowhere."""
+    """For a page or a fragment: its content security policy, and no caching."""
     return common_headers(site) | {
         "Content-Security-Policy": _CSP.format(nonce=nonce),
         "Cache-Control": "no-store",
@@ -67,7 +68,7 @@ def page_headers(site: Site, nonce: str) -> dict[str, str]:
 
 
 def asset_headers(site: Site) -> dict[str, str]:
-    """For a file named by its digest; its own policy holds when it is opened by itself."""
+    """For a file named by its digest; the policy applies when it is opened directly."""
     return common_headers(site) | {
         "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
         "Cache-Control": "public, max-age=31536000, immutable",
@@ -76,40 +77,40 @@ def asset_headers(site: Site) -> dict[str, str]:
 
 T = TypeVar("T")
 
-THREAD_ABOVE_BYTES = 16_384  # a page about more than this is drawn beside the event loop, not on it
+THREAD_ABOVE_BYTES = 16_384  # a page with more data is rendered in a thread
 _THEMES = frozenset({"light", "dark"})
 
 
 @dataclass(frozen=True, slots=True)
 class PageSession:
-    """The session of a request, as its pages show it."""
+    """The session of a request, as pages show it."""
 
     live: Session
-    groups: frozenset[str]  # those of its person that stand now, by their titles
+    groups: frozenset[str]  # the person's current groups, by title
 
     @property
     def person(self) -> Person:
-        """Who is signed in. Their groups here are those of their token; a vote asks the others anew."""
+        """The signed-in person. Their groups are those of their token; a vote reads the others again."""
         return self.live.person
 
     @property
     def voter(self) -> Voter:
-        """Who acts, as their session knows them."""
+        """The person as a voter."""
         return voter_from_person(self.live.person)
 
     @property
     def csrf(self) -> str:
-        """Its form token."""
+        """The form token of the session."""
         return self.live.csrf
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What changed of its person's passkeys, elsewhere."""
+        """Passkey and Slack changes made in other sessions."""
         return self.live.notices
 
 
 class Pages:
-    """The pages of one service: what their routes work with, and how a page is drawn."""
+    """The pages of one service: dependencies of the routes, and rendering."""
 
     def __init__(self, ctx: Context, sessions: Sessions, sign_in: SignIn) -> None:
         folder = web_folder()
@@ -123,7 +124,7 @@ class Pages:
         self._templates = templates_of(folder / "templates")
 
     async def session(self, request: Request, *, touch: bool = True) -> PageSession | None:
-        """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
+        """The session of the request's cookie. `touch` counts the request as activity."""
         cookie = self.cookie(request, self.site.session_cookie)
         live = await self.sessions.find(cookie, touch=touch) if cookie else None
         if live is None:
@@ -136,7 +137,7 @@ class Pages:
         """A review as this person may see it.
 
         Raises:
-            NotFoundError: there is none for them.
+            NotFoundError: it does not exist.
         """
         page = await review_page(self.ctx, session.voter, review_id)
         if page is None:
@@ -144,21 +145,19 @@ class Pages:
         return page
 
     def cookie(self, request: Request, name: str) -> str | None:
-        """A cookie of ours."""
         return read_cookie(request.headers, name)
 
     def now(self) -> datetime:
-        """The service's time."""
         return self.ctx.clock()
 
-    async def beside(self, size: int, work: Callable[[], T]) -> T:
-        """Run pure work: here when it is about little, beside the event loop when it is about much."""
+    async def run_pure(self, size: int, work: Callable[[], T]) -> T:
+        """Run CPU-bound work; in a thread if it concerns much data."""
         return await anyio.to_thread.run_sync(work) if size > THREAD_ABOVE_BYTES else work()
 
     async def draw(
         self, request: Request, template: str, *, status: int = 200, heavy: int = 0, **context: Any
     ) -> Response:
-        """A page or a fragment with a fresh nonce, kept nowhere. `heavy` is the size of what it is about."""
+        """A page or a fragment with a new nonce, not cached. `heavy` is the size of its data."""
         nonce = secrets.token_urlsafe(16)
         theme = request.cookies.get(self.site.theme_cookie, "")
         everything = {
@@ -170,96 +169,114 @@ class Pages:
             "here": current_path(request),
             "in_force": self.ctx.active.status().active_commit or "",
             "slack": self.ctx.settings.slack is not None,
+            "max_reason": MAX_TEXT_CHARS,
+            "picks": DENIAL_REASONS,
             "alarms": await self._or_none(alarms) if "session" in context else None,
             "open_tasks": await self._or_none(count_open) if "session" in context else None,
             **context,
         }
-        html = await self.beside(heavy, lambda: self._templates.render(template, **everything))
+        html = await self.run_pure(heavy, lambda: self._templates.render(template, **everything))
         return HTMLResponse(html, status, page_headers(self.site, nonce))
 
     async def _or_none(self, read: Callable[[Context], Awaitable[T]]) -> T | None:
-        """What every page shows; None when it cannot be read. Of what is stopped the page then says so: it may be all
-        of it."""
+        """A value that every page shows; None if it cannot be read. The page then says that stops are
+        unknown.
+        """
         try:
             return await read(self.ctx)
         except ServiceError:
             return None
 
     async def refuse(self, request: Request, error: ServiceError) -> Response:
-        """The page of a refusal, in the frame of whoever asks."""
+        """The page of a refusal, in the frame of a signed-in person if there is one."""
         session = await self._session_or_none(request)
-        code = str(error.code)
-        if code == "stale_review" and session is not None:
+        if error.code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = error_text_for(code, request.url.path)
-        context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": as_sentence(error.detail)}
-        if code == "misdirected_host":
+        if session is None:
+            return await self._refusal(request, error, "refusal_gate.html")
+        return await self._refusal(request, error, "refusal.html", session=session)
+
+    async def _refusal(
+        self, request: Request, error: ServiceError, template: str, **context: Any
+    ) -> Response:
+        words = error_text_for(str(error.code), request.url.path)
+        context |= asdict(words) | {"alert": words.alert, "detail": as_sentence(error.detail)}
+        if error.code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
-        frame = "refusal_gate.html"
-        if session is not None:
-            frame, context = "refusal.html", context | {"session": session}
-        answer = await self.draw(request, frame, status=error.status, **context)
+        answer = await self.draw(request, template, status=error.status, **context)
         if error.status == 429:
             answer.headers["Retry-After"] = str(RETRY_AFTER_S)
         return answer
 
     async def _stale(self, request: Request, session: PageSession, error: ServiceError) -> Response:
+        rev, read_rev = error.extras.get("rev"), error.extras.get("read_rev")
+        review_id = str(error.extras.get("review_id", ""))
+        if rev != read_rev and review_id == request.path_params.get("review_id"):
+            review_id = (
+                ""  # the newest revision has no review of this effect: do not link back to the one just read
+            )
         return await self.draw(
             request,
             "stale.html",
             status=error.status,
             session=session,
             undone=as_sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
-            read_rev=error.extras.get("read_rev"),
-            rev=error.extras.get("rev"),
-            review_id=str(error.extras.get("review_id", "")),
+            read_rev=read_rev,
+            rev=rev,
+            review_id=review_id,
             changed=stale_changes(error.extras.get("changed", ())),
             moved=error.extras.get("moved", ()),
         )
 
     async def _session_or_none(self, request: Request) -> PageSession | None:
-        """A refusal is drawn even when sessions cannot be read; a foreign host sees no session at all."""
+        """The session for a refusal, even if sessions cannot be read. A foreign host gets none."""
         if request.headers.get("host", "").lower() not in self.site.hosts:
             return None
         try:
-            return await self.session(request, touch=False)  # a refusal is no sign that somebody is there
-        except ServiceError:
+            return await self.session(request, touch=False)  # a refusal is no activity
+        except (ServiceError, NoActiveBundleError):
             return None
 
+    async def fault(self, request: Request) -> Response:
+        """The page of an unexpected error. It has no session frame, because reading a session may be what failed."""
+        error = InternalError("the service failed; nothing of this request was released")
+        metrics.REFUSALS.labels(error.code.value).inc()
+        return await self._refusal(request, error, "refusal_gate.html")
+
     def set_session(self, answer: Response, cookie: str) -> None:
-        """The browser goes by this session from now on; an empty value ends it there."""
+        """Set the session cookie; an empty value deletes it."""
         seconds = self.ctx.settings.session_max_s if cookie else 0
         self.set_cookie(answer, self.site.session_cookie, cookie, seconds)
 
     def set_cookie(self, answer: Response, name: str, value: str, max_age_seconds: int) -> None:
-        """Host-only, for every path, out of reach of scripts; Secure wherever the site is."""
+        """A host-only cookie for every path, not readable by scripts; Secure if the site is."""
         answer.set_cookie(
             name, value, max_age_seconds, path="/", secure=self.site.secure, httponly=True, samesite="lax"
         )
 
     def go(self, path: str) -> Response:
-        """See other, on this site only."""
+        """303 See Other to a path of this site."""
         return RedirectResponse(local_path(path), 303, self.headers())
 
     def headers(self) -> dict[str, str]:
-        """For an answer that sends the browser elsewhere."""
+        """Headers of a redirect."""
         return page_headers(self.site, secrets.token_urlsafe(16))
 
     def asset(self, digest: str, name: str) -> Response | None:
-        """A static file, when digest and name fit."""
+        """A static file, if digest and name match."""
         asset = self.assets.get(name)
         if asset is None or asset.digest != digest:
             return None
         return Response(asset.body, 200, asset_headers(self.site), asset.media_type)
 
     def stream_headers(self) -> dict[str, str]:
-        """For an event stream: kept nowhere, passed on at once."""
+        """Headers of an event stream: not cached, not buffered."""
         return common_headers(self.site) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def current_path(request: Request) -> str:
-    """The page's own path and query, to come back to."""
+    """The page's own path and query, to return to."""
     query = f"?{request.url.query}" if request.url.query else ""
     if request.url.path.startswith("/sign-in"):
-        return "/"  # its address may hold a provider's code, which belongs on no page
+        return "/"  # the address may contain a provider's code, which must not be on a page
     return local_path(request.url.path + query) if request.method in ("GET", "HEAD") else "/"

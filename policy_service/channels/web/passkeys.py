@@ -1,14 +1,15 @@
 """A person's passkeys, and the page that asks for one.
 
-Every ceremony is a page: a form post begins it, the page's button asks the authenticator, and its answer goes back in a
-form post. So a passkey is only ever asked for after a press on our own page, and nothing a script sends decides.
+Every ceremony is a page: a form starts it, a button on the page asks the authenticator, and the response is
+submitted by a form. So a passkey is used only after a press on our own page, and no script request decides
+anything.
 """
 
 from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.presentation.signing import signed_sentence
+from policy_service.channels.presentation.review_status import signed_sentence
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
@@ -20,7 +21,7 @@ from policy_service.workflow.passkeys.step_up import begin_step_up
 
 _UNDONE = "nothing was changed"
 _SIGN = (
-    "Your passkey signs exactly this vote: these bytes, this page as you read it, your answer and your name."
+    "Your passkey signs exactly this vote: the bytes, the page as shown to you, your verdict and your name."
 )
 
 routes = PageRoutes()
@@ -29,7 +30,7 @@ routes = PageRoutes()
 @routes.page("/passkeys")
 async def show_passkeys(pages: Pages, request: Request, session: PageSession) -> Response:
     found = await manage.passkey_page(pages.ctx, session.live)
-    # the providers that say when they made sure of somebody
+    # providers that report the time of authentication
     ways = [(one.name, one.title) for one in pages.ctx.settings.providers if one.kind != "github"]
     return await pages.draw(request, "passkeys.html", session=session, found=found, ways=ways)
 
@@ -78,10 +79,10 @@ async def seen(pages: Pages, _: Request, session: PageSession, form: dict[str, s
 async def step_up(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
-    """The same form as a vote; what it says is what the passkey is asked to sign."""
+    """The form of a vote; the passkey signs its content."""
     ballot = read_ballot(session, review_id, form)
     if ballot.verdict == "deny":
-        raise InvalidRequestError("a denial asks for no passkey")
+        raise InvalidRequestError("a denial needs no passkey")
     page = await pages.review(session, review_id)
     asked = await begin_step_up(pages.ctx, session.live, ballot.signed_by(session.voter))
     return await pages.draw(

@@ -1,7 +1,6 @@
-"""The policies page: what is in force, what stands in shadow, one policy in full, and a form that tries an effect.
+"""The policies page: the active bundle, the shadow bundle, one policy in full, and a dry run.
 
-Nothing is edited here. Trying an effect asks the policy and its sources and stores nothing; it is a form and no
-link all the same, because it looks up facts.
+Nothing is edited here. A dry run stores nothing; it is a form because it looks up facts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError, RequestError
 from policy_service.queries.policies import EvaluatedCall
-from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.effects.evaluation_requests import try_effect
 
 _FIELDS = frozenset({"agent", "tool", "args"})
 _EXAMPLE = {"agent": "", "tool": "", "args": "{}"}
@@ -52,20 +51,20 @@ async def _draw(
 @routes.page("/policies")
 async def policies(pages: Pages, request: Request, session: PageSession) -> Response:
     like = request.query_params.get("try")
-    form = None if like is None else await _like(pages, session, like)
+    form = None if like is None else await _form_of_review(pages, session, like)
     return await _draw(pages, request, session, form=form)
 
 
-async def _like(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
-    """The form filled in as in a review, without what is secret there."""
+async def _form_of_review(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
+    """The form filled with a review's arguments, without secrets."""
     page = await pages.review(session, review_id)
-    told = ", ".join(
+    members = ", ".join(
         f"{canonicalize(row.name).decode()}: {row.value_json}" for row in page.args if not row.secret
     )
-    return {"agent": page.agent, "tool": page.tool, "args": "{" + told + "}"}
+    return {"agent": page.agent, "tool": page.tool, "args": "{" + members + "}"}
 
 
-@routes.form("/policies/try", _FIELDS, undone="nothing was asked")
+@routes.form("/policies/try", _FIELDS, undone="nothing was evaluated")
 async def try_policies(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str]
 ) -> Response:
@@ -82,4 +81,4 @@ def _args(text: str) -> JSON:
     try:
         return load(text.strip().encode("utf-8", "surrogatepass"))
     except ContractError as error:
-        raise InvalidRequestError(f"the arguments are not JSON we take: {error}") from error
+        raise InvalidRequestError(f"the arguments are not valid JSON: {error}") from error

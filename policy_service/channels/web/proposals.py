@@ -1,8 +1,4 @@
-"""The routes of proposals: the form, the difference before it is sent, and the answer of the agent's owner.
-
-The same rules as everywhere here: a GET changes nothing, a POST carries the session's token and comes from our own
-page, and the form names the bytes that were read. Nothing is judged here: the workflow decides.
-"""
+"""The routes of proposals: the form, its preview, sending it, and the owner's answer."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +6,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.form_parser import parse_positive_int
 from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
 from policy_service.channels.web.pages import Pages, PageSession
@@ -24,7 +19,6 @@ from policy_service.channels.web.presenters.proposal_form import (
     read_fields,
 )
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
-from policy_service.queries.messages import require_text_length
 from policy_service.queries.proposal_views import (
     ProposalForm,
     preview_proposal,
@@ -32,12 +26,11 @@ from policy_service.queries.proposal_views import (
     review_after_acceptance,
     review_of_proposal,
 )
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.queries.review_context import require_text_length
+from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
 
-_STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
-_MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room
+_DIGEST_FIELDS = frozenset({"rev", "effect_digest", "txn_digest"})
+_MAX_FIELDS = 2_000  # two fields for each argument of a large schema
 _UNDONE = "nothing was proposed"
 
 
@@ -52,13 +45,13 @@ async def show_form(pages: Pages, request: Request, session: PageSession, review
 
 @routes.public("/reviews/{review_id}/propose", "POST")
 async def show_difference(pages: Pages, request: Request, review_id: str) -> Response:
-    """The difference before it is sent. What the form may hold depends on the effect."""
+    """The preview. Its fields depend on the effect."""
     found = await proposal_form(pages.ctx, (await require_session(pages, request)).voter, review_id)
     always, ticked = field_names(found)
     session, sent = await read_submission(
         pages,
         request,
-        _STAMP | always,
+        _DIGEST_FIELDS | always,
         ticked,
         undone=_UNDONE,
         max_bytes=MAX_PROPOSAL_BYTES,
@@ -74,7 +67,7 @@ async def show_difference(pages: Pages, request: Request, review_id: str) -> Res
 
 @routes.form(
     "/reviews/{review_id}/proposals",
-    _STAMP | {"args", "reason"},
+    _DIGEST_FIELDS | {"args", "reason"},
     {"seen"},
     undone=_UNDONE,
     max_bytes=MAX_PROPOSAL_BYTES,
@@ -86,14 +79,14 @@ async def send(
     if not isinstance(args, dict):
         raise InvalidRequestError("the arguments are not an object; open the form again")
     if not sent["reason"].strip():
-        return await _ask_why(pages, request, session, review_id, sent, args)
+        return await _draw_missing_reason(pages, request, session, review_id, sent, args)
     proposed = ProposalRequest(
         review_id=review_id,
         rev=parse_positive_int(sent, "rev"),
         effect_digest=sent["effect_digest"],
         txn_digest=sent["txn_digest"],
         args=args,
-        reason=_words(sent["reason"]),
+        reason=_checked_text(sent["reason"]),
         channel="web",
     )
     await propose(pages.ctx, session.voter, proposed)
@@ -112,11 +105,11 @@ async def accept_proposal(
 async def decline_proposal(
     pages: Pages, _: Request, session: PageSession, sent: dict[str, str], proposal_id: str
 ) -> Response:
-    await decline(pages.ctx, session.voter, proposal_id, _words(sent.get("reason", "")) or None)
+    await decline(pages.ctx, session.voter, proposal_id, _checked_text(sent.get("reason", "")) or None)
     return pages.go(f"/reviews/{await review_of_proposal(pages.ctx, proposal_id)}")
 
 
-async def _ask_why(
+async def _draw_missing_reason(
     pages: Pages,
     request: Request,
     session: PageSession,
@@ -124,12 +117,12 @@ async def _ask_why(
     sent: dict[str, str],
     args: dict[str, JSON],
 ) -> Response:
-    """The difference again, for a proposal that does not say why."""
+    """The preview again, if the reason is missing."""
     found = await proposal_form(pages.ctx, session.voter, review_id)
     _require_same_bytes(found, sent)
     fields = tuple(replace(one, present=one.name in args, value=args.get(one.name)) for one in found.fields)
     views = field_views(replace(found, fields=fields))
-    asked = "say why, in words: the agent's side reads it"
+    asked = "give a reason: the agent and its owner read it"
     return await _draw_preview(pages, request, session, found, args, views, status=400, refused=asked)
 
 
@@ -175,20 +168,19 @@ async def _draw(
         heavy=heavy,
         session=session,
         form=found,
-        max_reason=MAX_TEXT_CHARS,
         **context,
     )
 
 
 def _require_same_bytes(form: ProposalForm, sent: dict[str, str]) -> None:
-    """The fields are read by their place, so they must be of the very effect the form was drawn from."""
+    """Fields are read by position, so they must belong to the effect the form was rendered from."""
     seen = (sent["rev"], sent["effect_digest"], sent["txn_digest"])
     if seen != (str(form.rev), form.effect_digest, form.txn_digest):
         raise ConflictError(
-            "nothing was proposed: what you read is not what stands now; open the form again",
+            "nothing was proposed: the effect has changed since you read it; open the form again",
             code="superseded",
         )
 
 
-def _words(text: str) -> str:
+def _checked_text(text: str) -> str:
     return require_text_length(text.replace("\r\n", "\n").strip())

@@ -1,11 +1,15 @@
-"""The one place where text becomes HTML: Jinja with autoescape, strict about what is missing.
+"""Rendering of templates: Jinja with autoescape and strict undefined names. Only this module makes HTML from
+text.
 
-Rules kept here: no template marks a value as safe; `Markup` is made only in this file, of escaped pieces;
-an undefined name is an error, never an empty string; only the icons a page used are in the page.
+No template marks a value as safe. `Markup` is made only here, from escaped pieces. Only the icons a page uses
+are in it.
 """
 
+import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +20,58 @@ from markupsafe import Markup, escape
 
 from policy_service.channels.presentation import formatting
 from policy_service.channels.presentation.marked_text import Marked, Span, mark, plain_text, typed_json
+
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_PACKAGED = Path(__file__).parent / "assets"  # the repository's `web` folder in a wheel
+_CHECKED_OUT = Path(__file__).parents[3] / "web"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file with its digest."""
+
+    name: str
+    body: bytes
+    media_type: str
+    digest: str
+    integrity: str
+
+    @property
+    def url(self) -> str:
+        return f"/static/{self.digest}/{self.name}"
+
+
+def web_folder() -> Path:
+    """The folder with `templates` and `static`."""
+    for folder in (_PACKAGED, _CHECKED_OUT):
+        if (folder / "templates").is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"no web templates in {str(_PACKAGED)!r} or {str(_CHECKED_OUT)!r}: reinstall the service"
+    )
+
+
+def load_assets(folder: Path) -> Mapping[str, Asset]:
+    """Every file of a known type below `folder`, by relative name."""
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _MEDIA_TYPES)
+    return {asset.name: asset for asset in (_load(path, folder) for path in files)}
+
+
+def _load(path: Path, folder: Path) -> Asset:
+    body = path.read_bytes()
+    digest = hashlib.sha256(body)
+    return Asset(
+        name=path.relative_to(folder).as_posix(),
+        body=body,
+        media_type=_MEDIA_TYPES[path.suffix],
+        digest=digest.hexdigest()[:16],
+        integrity="sha256-" + b64encode(digest.digest()).decode("ascii"),
+    )
+
 
 _TOKEN = re.compile(
     r"""
@@ -30,7 +86,7 @@ _TOKEN = re.compile(
 
 
 def cedar_tokens(text: str) -> Iterator[tuple[str, str]]:
-    """(css class or "", text), from the first character to the last."""
+    """(css class or "", text), covering the whole text."""
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:
@@ -52,7 +108,7 @@ _USE = Markup('<svg class="icon" aria-hidden="true"><use href="#{id}"/></svg>')
 
 
 def shown(marked: Marked, *, terse: bool = False) -> Markup:
-    """Marked text as HTML. `terse` leaves out the words for screen readers, for bytes in bulk."""
+    """Marked text as HTML. `terse` omits the text for screen readers, for large amounts of bytes."""
     return Markup("").join(_shown_span(span, terse) for span in marked.spans)
 
 
@@ -66,12 +122,12 @@ def _shown_span(span: Span, terse: bool) -> Markup:
 
 
 def show(text: object, *, address: bool = False) -> Markup:
-    """A short text in the middle of others, marked."""
+    """A short inline text, marked."""
     return shown(mark(str(text), address=address))
 
 
 def cedar(text: str) -> Markup:
-    """Cedar text with its words coloured, marked like everything else that is not ours."""
+    """Cedar source with syntax colours, marked like other untrusted text."""
     pieces = (
         (kind, shown(mark(piece, block=True, edges=False), terse=True)) for kind, piece in cedar_tokens(text)
     )
@@ -79,7 +135,7 @@ def cedar(text: str) -> Markup:
 
 
 class Icons:
-    """The icons of one page: `icons("check")` draws one, `icons.sprite()` at the end brings them along."""
+    """The icons of one page: `icons("check")` draws one, `icons.sprite()` at the end defines those used."""
 
     def __init__(self, symbols: Mapping[str, Markup]) -> None:
         self._symbols = symbols
@@ -90,7 +146,7 @@ class Icons:
         return _USE.format(id=f"i-{name}")
 
     def also(self, *names: str) -> str:
-        """Bring icons that only a later fragment will use."""
+        """Include icons that a later fragment will use."""
         self._used.update(dict.fromkeys(names))
         return ""
 

@@ -1,4 +1,4 @@
-"""One review: its page, what an open page fetches of it, the vote and the comments."""
+"""One review: its page, its live updates, votes and comments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from policy_service.channels.web.presenters.context_panel import drawn_bytes
 from policy_service.channels.web.presenters.review_page import change_notice, review_template_context
 from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import ConflictError, InvalidRequestError
-from policy_service.queries.messages import closed_review_text, require_text_length
+from policy_service.queries.review_context import closed_review_text, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import review_page
 from policy_service.workflow.reviews.comment import CommentDraft, comment
 from policy_service.workflow.reviews.vote import vote
 
-_WORDS = frozenset({"kind", "text"})
+_COMMENT_FIELDS = frozenset({"kind", "text"})
 _KINDS = {"comment": False, "question": True}
 
 routes = PageRoutes()
@@ -27,7 +27,7 @@ async def show_review(pages: Pages, request: Request, session: PageSession, revi
     index = pages.ctx.feed.index
     page = await pages.review(session, review_id)
     size, full = len(page.canonical) + drawn_bytes(page), request.query_params.get("full") == "1"
-    context = await pages.beside(size, lambda: review_template_context(page, pages.now(), full=full))
+    context = await pages.run_pure(size, lambda: review_template_context(page, pages.now(), full=full))
     context |= {"session": session, "index": index}
     return await pages.draw(request, "review.html", heavy=size, **context)
 
@@ -51,19 +51,19 @@ async def cast_vote(
 
 
 def _require_in_time(result: VoteResult) -> None:
-    """Refuse a vote that came too late, unless it only repeats what this person's counted one says: a second press.
+    """Refuse a vote that came too late, unless it repeats this person's counted vote (a second press).
 
     Raises ConflictError: review_closed.
     """
     if result.counted or result.already_recorded:
         return
     raise ConflictError(
-        f"{closed_review_text(result.state)}; what you sent is on record and changed nothing",
+        f"{closed_review_text(result.state)}; your vote was recorded and changed nothing",
         code="review_closed",
     )
 
 
-@routes.form("/reviews/{review_id}/comments", _WORDS, undone="your words were not kept")
+@routes.form("/reviews/{review_id}/comments", _COMMENT_FIELDS, undone="your comment was not saved")
 async def write_comment(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -73,13 +73,13 @@ async def write_comment(
 
 
 def _read_comment(fields: dict[str, str]) -> tuple[str, bool]:
-    """The words of a form, and whether they are a question to the agent.
+    """The text of a form, and whether it is a question to the agent.
 
     Raises InvalidRequestError.
     """
     if fields["kind"] not in _KINDS:
-        raise InvalidRequestError(f"words are a 'comment' or a 'question', not {fields['kind']!r}")
+        raise InvalidRequestError(f"a text is a 'comment' or a 'question', not {fields['kind']!r}")
     words = fields["text"].replace("\r\n", "\n").strip()
     if not words:
-        raise InvalidRequestError("these are no words")
+        raise InvalidRequestError("write a text first")
     return require_text_length(words), _KINDS[fields["kind"]]

@@ -1,9 +1,8 @@
-"""The pages of an application, and what every page uses: settings of the browser, events, static files.
+"""All page routes of an application, and routes that every page uses: browser settings, events, static files.
 
-Rules kept for every route (`page_routes`): the Host is the public URL's, or the answer is 421; a GET changes nothing,
-not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
-page, by a navigation; a signed-in person's POST carries that session's token; every refusal is a page that says
-what did not happen.
+Rules for every route (`page_routes`): a Host other than the public URL's is answered 421; a GET changes
+nothing, not even a single-use link (except a provider's callback, see `sign_in`); a POST comes from our own
+page by navigation and carries the session's token; every refusal is a page that says what did not happen.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from policy_service.errors import InvalidRequestError, NotFoundError, ServiceErr
 
 Handler: TypeAlias = Callable[[Request, Exception], Response | Awaitable[Response]]
 
-_PROGRAMS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/static/", "/events")
+_API_PATHS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/static/", "/events")
 _SETTING_FOR_S = int(timedelta(days=365).total_seconds())
 
 routes = PageRoutes()
 
 
 def install(app: FastAPI, pages: Pages) -> None:
-    """Give an application the pages. Call it last: pages for lost visitors go in front of its handlers."""
+    """Add the pages to an application. Call it last: it wraps the application's error handlers."""
     app.state.pages = pages
     for module in (
         queue,
@@ -63,7 +62,7 @@ def install(app: FastAPI, pages: Pages) -> None:
     if pages.ctx.settings.slack is not None:
         app.routes.extend(slack_accounts.routes.routes)
     app.routes.extend(routes.routes)
-    _tell_people(app, pages)
+    _wrap_error_handler(app, pages)
 
 
 @routes.form("/theme", {"theme", "back"}, undone="nothing was changed")
@@ -77,7 +76,7 @@ async def set_theme(pages: Pages, _: Request, __: PageSession, form: dict[str, s
 
 @routes.form("/keys", {"keys", "back"}, undone="nothing was changed")
 async def set_keys(pages: Pages, _: Request, __: PageSession, form: dict[str, str]) -> Response:
-    """Single keys on or off in this browser (WCAG 2.1.4)."""
+    """Turn single-key shortcuts on or off in this browser (WCAG 2.1.4)."""
     if form["keys"] not in ("on", "off"):
         raise InvalidRequestError(f"keys are 'on' or 'off', not {form['keys']!r}")
     answer = pages.go(form["back"])
@@ -104,32 +103,34 @@ async def static(pages: Pages, _: Request, digest: str, name: str) -> Response:
     return found
 
 
-# The handlers of the API stay in charge: they log and choose the status. Their words are put on a page only where
-# somebody sits before the answer: the request asks for HTML and its path is no program's.
-def _tell_people(app: FastAPI, pages: Pages) -> None:
-    """Put a page in front of the handler that is installed already."""
+# The API's handlers still log and choose the status. The answer becomes a page only for people: the request accepts
+# HTML and the path is not one of the API.
+def _wrap_error_handler(app: FastAPI, pages: Pages) -> None:
+    """Wrap the installed handler of HTTP errors."""
     app.add_exception_handler(HTTPException, _as_page(app.exception_handlers[HTTPException], pages))
 
 
 def _as_page(handler: Handler, pages: Pages) -> Handler:
     async def as_page(request: Request, error: Exception) -> Response:
-        told = handler(request, error)
-        answer = await told if isawaitable(told) else told
-        if not _is_read_by_a_person(request):
+        handled = handler(request, error)
+        answer = await handled if isawaitable(handled) else handled
+        if not _wants_a_page(request):
             return answer
-        return await pages.refuse(request, _in_words(request, answer.status_code))
+        return await pages.refuse(request, _error_of_status(request, answer.status_code))
 
     return as_page
 
 
-def _is_read_by_a_person(request: Request) -> bool:
+def _wants_a_page(request: Request) -> bool:
     asks = any("text/html" in one for one in request.headers.getlist("accept"))
-    return asks and not request.url.path.startswith(_PROGRAMS)
+    return asks and not request.url.path.startswith(_API_PATHS)
 
 
-def _in_words(request: Request, status: int) -> ServiceError:
+def _error_of_status(request: Request, status: int) -> ServiceError:
     if status == 404:
         return NotFoundError(f"there is no page {request.url.path!r}")
     if status == 405:
-        return InvalidRequestError(f"{request.method} does nothing here", code="method_not_allowed")
-    return InvalidRequestError("this request is not one we understand")
+        return InvalidRequestError(
+            f"{request.method} is not supported by this page", code="method_not_allowed"
+        )
+    return InvalidRequestError("the request is not valid")

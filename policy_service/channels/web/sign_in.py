@@ -1,7 +1,7 @@
-"""Signing in and out: the page that offers the ways, the provider's way there and back, the development link.
+"""Sign in and out: the list of methods, the provider's redirect and callback, the development link.
 
-One GET here does change something: the one a provider sends the browser back with. It can be no form of ours; what
-guards it is the sealed note of the browser that left (`identity.oidc`).
+The provider's callback is the one GET that changes something. It cannot be a form of ours; the sealed cookie
+of the browser that started the sign-in protects it (`identity.oidc`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 
 _MAX_TOKEN_CHARS = 200
-_MAX_QUERY_CHARS = 8_192  # a provider's answer: code, state and issuer
+_MAX_QUERY_CHARS = 8_192  # a provider's response: code, state and issuer
 
 routes = PageRoutes()
 
@@ -39,13 +39,13 @@ async def sign_in(pages: Pages, request: Request) -> Response:
     )
 
 
-# The development link comes before the providers: its address would otherwise be a provider's name.
+# The development link comes first: its path would otherwise match a provider's name.
 @routes.public("/sign-in/dev", "GET", "HEAD")
 async def development_link(pages: Pages, request: Request) -> Response:
     token = request.query_params.get("token", "")
     _require_dev_signin(pages.ctx.settings)
     if not 0 < len(token) <= _MAX_TOKEN_CHARS:
-        raise InvalidRequestError("this sign-in link is not complete; open the whole link", code="bad_token")
+        raise InvalidRequestError("this sign-in link is incomplete; open the whole link", code="bad_token")
     return await pages.draw(request, "sign_in_dev.html", token=token)
 
 
@@ -80,14 +80,14 @@ async def finish_sign_in(pages: Pages, request: Request, name: str) -> Response:
     note = pages.cookie(request, pages.site.sign_in_cookie)
     answer: Response
     try:
-        who, next_path = await pages.sign_in.finish(name, _answer(request), note)
+        who, next_path = await pages.sign_in.finish(name, _provider_response(request), note)
         old = pages.cookie(request, pages.site.session_cookie)
         cookie = await pages.ctx.db.write(lambda tx: _open(tx, pages.ctx.settings, who, old))
         answer = pages.go(next_path)
         pages.set_session(answer, cookie)
     except ServiceError as error:
         answer = await pages.refuse(request, error)
-    pages.set_cookie(answer, pages.site.sign_in_cookie, "", 0)  # it was for one answer, whatever that was
+    pages.set_cookie(answer, pages.site.sign_in_cookie, "", 0)  # the note is valid for one response
     return answer
 
 
@@ -124,19 +124,19 @@ async def sign_out(pages: Pages, request: Request, session: PageSession, form: d
     return answer
 
 
-def _answer(request: Request) -> dict[str, str]:
-    """The provider's answer; a parameter that is there twice has two readings and is refused (RFC 6749, 3.1)."""
+def _provider_response(request: Request) -> dict[str, str]:
+    """The provider's response. A repeated parameter is ambiguous and refused (RFC 6749, 3.1)."""
     if len(request.url.query) > _MAX_QUERY_CHARS:
-        raise InvalidRequestError("the provider's answer is too long; sign in again", code="bad_token")
+        raise InvalidRequestError("the provider's response is too long; sign in again", code="bad_token")
     items = request.query_params.multi_items()
     answer = dict(items)
     if len(answer) != len(items):
         raise InvalidRequestError(
-            "the provider's answer names something twice; sign in again", code="bad_token"
+            "the provider's response repeats a parameter; sign in again", code="bad_token"
         )
     return answer
 
 
 def _require_dev_signin(settings: Settings) -> None:
     if not settings.dev_signin:
-        raise ForbiddenError("the development sign-in is off here")
+        raise ForbiddenError("the development sign-in is disabled")

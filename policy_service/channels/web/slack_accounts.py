@@ -1,8 +1,8 @@
-"""A person's Slack accounts, and the page an invitation leads to.
+"""A person's Slack accounts, and the page of a link invitation.
 
-Opening the invitation links nothing: the page says which account it is, whose it would become and what that lets it do,
-and the form on it is the word that counts. The secret of the address goes into a cookie at once: the sign-in page, the
-history of the browser and the Referer header do not get it. Where no Slack app is set up there are none of these pages.
+Opening the invitation links nothing: the page names the account and what linking permits, and its form
+confirms. The secret moves from the address into a cookie at once, so the sign-in page, browser history and
+Referer header do not get it. Without a Slack app these pages do not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from policy_service.workflow.transitions import person_actor
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-_INVITATION_S: Final = 3_600  # longer than an invitation can hold
+_INVITATION_S: Final = 3_600  # longer than an invitation is valid
 _ANSWERS = {"yes": True, "no": False}
 
 
@@ -46,9 +46,9 @@ async def unlink(pages: Pages, _: Request, session: PageSession, form: dict[str,
 
 @routes.form("/slack/direct", {"team_id", "user_id", "wanted"}, undone=_UNDONE)
 async def direct(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
-    """Whether to be asked in direct messages too."""
+    """Turn direct messages on or off."""
     if form["wanted"] not in _ANSWERS:
-        raise InvalidRequestError("say yes or no to direct messages")
+        raise InvalidRequestError("answer yes or no to direct messages")
     wanted, whose = _ANSWERS[form["wanted"]], session.person.key
     await account_links.set_direct(pages.ctx, form["team_id"], form["user_id"], wanted, whose=whose)
     return pages.go("/slack")
@@ -68,7 +68,7 @@ async def show_invitation(pages: Pages, request: Request) -> Response:
     found = await account_links.find_invitation(pages.ctx, secret)
     if found is None:
         raise InvalidRequestError(
-            f"this link is unknown, was used or is too old; ask Slack for another: {account_links.COMMAND}",
+            f"this link is unknown, was used or has expired; request another in Slack: {account_links.COMMAND}",
             code="bad_token",
         )
     return await pages.draw(request, "slack_link.html", session=session, found=found, secret=secret)

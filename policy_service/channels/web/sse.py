@@ -1,8 +1,8 @@
-"""The event stream of the pages: ids and kinds, never HTML, never a word of an agent's.
+"""Server-sent events of the pages: ids and kinds, no HTML and no text of agents.
 
-A stream belongs to a session, ends with it and does not keep it from idling out. It ends when the service stops, too:
-browsers come back by themselves with the last index they saw. An idle tab costs a look at its session at each
-heartbeat, when somebody has signed out, and before something is said; what no page shows does not wake it.
+A stream ends with its session and does not count as activity. It also ends when the service stops; browsers
+reconnect with the last index they saw. An idle stream checks its session at each heartbeat, after a sign-out
+and before it sends. Rows that no page shows do not wake it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.sessions import Sessions
 
 HEARTBEAT_SECONDS = (
-    15.0  # proxies cut a silent stream after 30 to 60; also how often the session is looked at
+    15.0  # proxies close a silent stream after 30 to 60 s; also the interval of session checks
 )
-BATCH_SIZE = 100  # events a read; more arrive with the next
+BATCH_SIZE = 100  # events per read
 
 
 _ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
@@ -30,7 +30,7 @@ _OPENED = frozenset({"review_opened", "review_reopened"})
 
 @dataclass(frozen=True, slots=True)
 class QueueEvent:
-    """Something happened: an id and a kind, never HTML. `index` is the dense index of the audit row."""
+    """An event of a review or a task. `index` is the index of its audit row."""
 
     index: int
     kind: str  # "review_opened", "vote_recorded", "review_settled", "task_opened", "task_settled", ...
@@ -40,22 +40,22 @@ class QueueEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events in order, and how far was looked: rows about other things are passed over for good."""
+    """Events in order, and the index reached; rows about other things are skipped."""
 
     events: tuple[QueueEvent, ...]
     index: int
-    session_ended: bool  # a session has ended among what was passed over
+    session_ended: bool  # whether a session ended among the skipped rows
 
 
 async def read_events(feed: Feed, index: int, limit: int) -> EventBatch:
-    """Events about reviews and tasks among the next `limit` after an index."""
+    """Events about reviews and tasks among the next `limit` audit rows after an index."""
     found = await feed.events_after(index, limit)
-    events = tuple(told for event in found if (told := _told(event)) is not None)
+    events = tuple(shown for event in found if (shown := _queue_event(event)) is not None)
     left = any(event.kind == "signed_out" for event in found)
     return EventBatch(events, found[-1].index if found else index, left)
 
 
-def _told(event: Event) -> QueueEvent | None:
+def _queue_event(event: Event) -> QueueEvent | None:
     if event.kind in _ABOUT_TASKS and event.task_id is not None:
         return QueueEvent(event.index, event.kind, task_id=event.task_id)
     if event.review_id is None:
@@ -64,7 +64,7 @@ def _told(event: Event) -> QueueEvent | None:
 
 
 async def _wait_after(feed: Feed, index: int, timeout_seconds: float) -> int:
-    """Return as soon as there may be something new, with the index after which that is."""
+    """Wait until there may be an event, and return the index before it."""
     found, reached = await feed.follow(index, timeout_seconds, PEOPLE)
     return found[0].index - 1 if found else reached
 
@@ -72,24 +72,25 @@ async def _wait_after(feed: Feed, index: int, timeout_seconds: float) -> int:
 async def stream(
     feed: Feed, sessions: Sessions, cookie: str, after: int, about: str | None
 ) -> AsyncIterator[bytes]:
-    """Server-sent events after an index, about one review or task or about all, until the session or the service
-    ends."""
+    """Server-sent events after an index, about one review or task or about all, until the session or the
+    service ends.
+    """
     index, clock = after, asyncio.get_running_loop().time
     with metrics.STREAMS.labels("web").track_inprogress():
         yield format_sse_event(comment="open", retry=2_000)
         session, due = await sessions.find(cookie, touch=False), clock() + HEARTBEAT_SECONDS
         while session is not None and not feed.closing:
             batch = await read_events(feed, index, BATCH_SIZE)
-            told, silent = _about(batch.events, about), clock() >= due
-            if told or silent or batch.session_ended:
+            shown, silent = _about(batch.events, about), clock() >= due
+            if shown or silent or batch.session_ended:
                 session = await sessions.find(cookie, touch=False)
                 if session is None:
                     return
-            for event in told:
-                yield _wire(event)
+            for event in shown:
+                yield _encode(event)
             if silent:
                 yield format_sse_event(comment="still here", id=str(batch.index))
-            if told or silent:
+            if shown or silent:
                 due = clock() + HEARTBEAT_SECONDS
             if batch.index > index:
                 index = batch.index
@@ -101,21 +102,21 @@ def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:
     return [event for event in events if about is None or about in {event.review_id, event.task_id}]
 
 
-def _wire(event: QueueEvent) -> bytes:
-    name, told = ("task", event.task_id) if event.task_id else ("review", event.review_id)
-    data = json.dumps({"kind": event.kind, f"{name}_id": told}, separators=(",", ":"))
+def _encode(event: QueueEvent) -> bytes:
+    name, shown = ("task", event.task_id) if event.task_id else ("review", event.review_id)
+    data = json.dumps({"kind": event.kind, f"{name}_id": shown}, separators=(",", ":"))
     return format_sse_event(event=name, data_str=data, id=str(event.index))
 
 
 def index_param(request: Request, name: str) -> int:
-    """The index a page names in its address."""
+    """An index in the page's address."""
     return parse_index(request.query_params.get(name, "0"))
 
 
 def parse_index(text: str) -> int:
-    """An index of the log, strictly.
+    """An index of the audit log.
 
-    Raises InvalidRequestError for anything else.
+    Raises InvalidRequestError for any other text.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidRequestError(f"an index is a whole number, not {text!r}")
@@ -123,14 +124,14 @@ def parse_index(text: str) -> int:
 
 
 def count_changes(events: Sequence[QueueEvent], what: str = "review") -> tuple[int, int]:
-    """How many reviews (or tasks) were opened and how many settled, each counted once and none as both."""
+    """How many reviews (or tasks) were opened and how many settled; none is counted as both."""
     opened = {_id_of(event) for event in events if event.kind == f"{what}_opened"}
     settled = {_id_of(event) for event in events if event.kind == f"{what}_settled"}
     return len(opened - settled), len(settled - opened)
 
 
 def settled_ids(events: Sequence[QueueEvent]) -> tuple[str, ...]:
-    """The reviews that settled, and were not opened again since."""
+    """The reviews that settled and were not reopened."""
     last = {
         event.review_id: event.kind for event in events if event.kind in ("review_opened", "review_settled")
     }

@@ -1,4 +1,4 @@
-"""The emergency stop: a page with three forms that stop, and one for each thing that is stopped."""
+"""Emergency stops: a page with three forms that stop, and one form for each stop in force."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import cast
 
 from fastapi import Request, Response
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.stops import Stoppable, Target, stop_page
 from policy_service.workflow.revocation.stops_by_people import start_again, stop
 
@@ -18,14 +17,14 @@ _FIELDS = frozenset({"what", "reason"})
 _WHAT = ("agent", "tool", "everything")
 
 
-# A link to the stop is on every page; no page but this and an agent's can press it.
+# Every page links here; only this page and an agent's page can submit a stop.
 routes = PageRoutes()
 
 
 @routes.page("/stop")
 async def show_stop(pages: Pages, request: Request, session: PageSession) -> Response:
     page = await stop_page(pages.ctx, session.voter, Target("everything"))
-    return await pages.draw(request, "stop.html", session=session, page=page, max_reason=MAX_TEXT_CHARS)
+    return await pages.draw(request, "stop.html", session=session, page=page)
 
 
 @routes.form("/stop", _FIELDS, {"name"}, undone="nothing was stopped")
@@ -45,7 +44,7 @@ def _target(form: dict[str, str]) -> Target:
     if what not in _WHAT:
         raise InvalidRequestError(f"{what!r} cannot be stopped; an agent, a tool and everything can")
     if (what == "everything") is bool(name):
-        raise InvalidRequestError("name the agent or the tool; everything has no name")
+        raise InvalidRequestError("name the agent or the tool; 'everything' takes no name")
     return Target(cast(Stoppable, what), name)
 
 

@@ -1,8 +1,4 @@
-"""The routes of tasks: the list, a task with what is known, the form by which a person settles it.
-
-The same rules as everywhere here: a GET changes nothing, a POST carries the session's token and comes from our own
-page, and the form names the bytes and the state that were read. The word is judged nowhere here: the workflow decides.
-"""
+"""The routes of tasks: the list, one task, and the form that settles it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +8,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, TaskKind, canonicalize, load
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.presentation.formatting import is_unknown_outcome, question_text, span_words
 from policy_service.channels.web import sse
@@ -20,26 +15,26 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.review_page import argument_warnings, timeline_line
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.tasks import TaskLine, TaskList, TaskReadModel, task_list, task_page
 from policy_service.workflow.tasks.settle import Settlement, settle
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQuestion:
-    """What nobody but a person can tell, in one sentence, and its look."""
+    """The question of a task, its label and its icon."""
 
     text: str
     tag: str
     icon: str
 
 
-_LOOKS = {
+_LABELS = {
     TaskKind.UNKNOWN: ("Unknown", "unknown"),
     TaskKind.RESTORED: ("Restored", "unknown"),
     TaskKind.COMPENSATION_FAILED: ("Not undone", "alert"),
     TaskKind.COMPENSATION_DUE: ("To undo", "refresh"),
-    TaskKind.STANDING: ("Stands", "alert"),
+    TaskKind.STANDING: ("Fired alone", "alert"),
     TaskKind.CONTRADICTION: ("Two reports", "swap"),
     TaskKind.BREAK_GLASS_REVIEW: ("Break-glass", "alert"),
     TaskKind.IMPOSSIBLE_QUORUM: ("No quorum", "people"),
@@ -47,14 +42,11 @@ _LOOKS = {
 
 
 def task_question(task: TaskLine | TaskReadModel) -> TaskQuestion:
-    """What is asked of people."""
     kind = TaskKind(task.kind)
-    undone = task.of_compensation and is_unknown_outcome(
-        kind
-    )  # whatever the doubt came of, it is about the undoing
+    undone = task.of_compensation and is_unknown_outcome(kind)  # the question is about the compensation
     return TaskQuestion(
         question_text(kind, of_compensation=task.of_compensation),
-        *_LOOKS[TaskKind.UNKNOWN if undone else kind],
+        *_LABELS[TaskKind.UNKNOWN if undone else kind],
     )
 
 
@@ -68,13 +60,13 @@ class TaskEntry:
 
 
 def list_context(tasks: TaskList, now: datetime) -> dict[str, Any]:
-    """Everything `tasks.html` draws, but for what belongs to the session."""
+    """The variables of `tasks.html`, without those of the session."""
     entries = tuple(TaskEntry(row, task_question(row), span_words(now - row.opened_at)) for row in tasks.rows)
     return {"tasks": tasks, "entries": entries}
 
 
 def task_context(page: TaskReadModel, now: datetime) -> dict[str, Any]:
-    """Everything `task.html` draws, but for what belongs to the session."""
+    """The variables of `task.html`, without those of the session."""
     args = arg_views(page)
     return {
         "page": page,
@@ -90,30 +82,27 @@ def task_context(page: TaskReadModel, now: datetime) -> dict[str, Any]:
         "said": fold(page.error) if page.error else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
         "shown": page_fingerprint(page),
-        "max_reason": MAX_TEXT_CHARS,
     }
 
 
 def _earlier(page: TaskReadModel) -> Sequence[Any]:
-    """What people said of this effect by other tasks."""
+    """Settlements of this effect by other tasks."""
     return tuple(said for said in page.settlements if said != page.settlement)
 
 
 def page_fingerprint(page: TaskReadModel) -> str:
-    """What others can change of a task, in one word, for the page to name when it asks what is new."""
+    """The state that others can change. The page sends it when it asks for updates."""
     return f"{page.state}-{page.effect_state}-{len(page.settlements)}"
 
 
 def change_notice(page: TaskReadModel, shown: str) -> str:
-    """What to say beside a page that was drawn as `shown`; nothing when it would be drawn so again."""
+    """What changed since the page was rendered; "" if nothing did."""
     if page_fingerprint(page) == shown:
         return ""
     if page.settlement is not None:
-        return "Settled while you read, show it"
+        return "It was settled, show it"
     return (
-        "Nothing is left to settle, show it"
-        if page.state != "open"
-        else "It changed while you read, load again"
+        "There is nothing left to settle, show it" if page.state != "open" else "It has changed, load again"
     )
 
 
@@ -129,7 +118,7 @@ routes = PageRoutes()
 
 @routes.page("/tasks")
 async def list_tasks(pages: Pages, request: Request, session: PageSession) -> Response:
-    index = pages.ctx.feed.index  # read before the rows: what comes between is announced, not lost
+    index = pages.ctx.feed.index  # read before the rows, so that changes in between are announced
     state, cursor = request.query_params.get("state", "open"), request.query_params.get("cursor")
     if state not in _STATES:
         raise InvalidRequestError(f"tasks are 'open' or 'settled', not {state!r}")
@@ -152,7 +141,7 @@ async def show_task(pages: Pages, request: Request, session: PageSession, task_i
     if page is None:
         raise NotFoundError(f"there is no task {task_id!r} that you may see")
     heavy = len(page.canonical)
-    context = await pages.beside(heavy, lambda: task_context(page, pages.now()))
+    context = await pages.run_pure(heavy, lambda: task_context(page, pages.now()))
     return await pages.draw(request, "task.html", heavy=heavy, session=session, index=index, **context)
 
 
@@ -167,11 +156,11 @@ async def task_live(pages: Pages, request: Request, session: PageSession, task_i
 async def settle_task(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], task_id: str
 ) -> Response:
-    await settle(pages.ctx, session.voter, _read_word(task_id, form))
+    await settle(pages.ctx, session.voter, _read_settlement(task_id, form))
     return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(task_id: str, fields: dict[str, str]) -> Settlement:
+def _read_settlement(task_id: str, fields: dict[str, str]) -> Settlement:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
     return Settlement(
         task_id,
@@ -188,7 +177,7 @@ def _answer(value: str) -> TaskAnswer:
     try:
         return TaskAnswer(value)
     except ValueError as error:
-        raise InvalidRequestError(f"{value!r} is no answer to any task", code="wrong_answer") from error
+        raise InvalidRequestError(f"{value!r} is not an answer of any task", code="wrong_answer") from error
 
 
 def _reason(value: str) -> str:
@@ -196,7 +185,7 @@ def _reason(value: str) -> str:
 
 
 def _result(value: str) -> bytes | None:
-    """What the tool answered, as the person knows it: JSON under the same strict rules as everything here."""
+    """The tool's response as the person knows it, as strict JSON."""
     if not value.strip():
         return None
     try:

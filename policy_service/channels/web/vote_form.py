@@ -1,4 +1,4 @@
-"""Read a ballot off the form, strictly. It is judged nowhere here: the workflow decides what a vote does."""
+"""Parse vote forms strictly. The workflow decides what a vote does."""
 
 import hmac
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from policy_service.channels.web.form_parser import parse_positive_int
 from policy_service.channels.web.pages import PageSession
 from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import require_text_length
 from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.workflow.passkeys.step_up import StepUpProof
 from policy_service.workflow.reviews.vote import VoteInput
@@ -20,8 +20,7 @@ OPTIONAL_VOTE_FIELDS = frozenset(
 
 
 def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) -> VoteInput:
-    """The ballot on a form with ``FIELDS``: what was pressed, on exactly which bytes, shown how, and what a passkey
-    answered.
+    """The ballot of a form with ``VOTE_FIELDS``.
 
     Raises InvalidRequestError (`reason_required` among others).
     """
@@ -41,13 +40,13 @@ def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) ->
     )
 
 
-# What a ballot names of what was read, in the order a batch's line holds it: one place for every form.
+# What a ballot names, in the order of a batch line.
 BALLOT_FIELDS = ("review_id", "rev", "effect_digest", "txn_digest", "view_digest")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """One verdict on several reviews, each named by its own bytes."""
+    """One verdict on several reviews, each named with its own digests."""
 
     verdict: Verdict
     reason: str
@@ -55,29 +54,29 @@ class BatchForm:
 
 
 def batch_fields(most: int) -> frozenset[str]:
-    """The boxes of a batch's form."""
+    """The checkbox names of a batch form."""
     return frozenset(f"line-{place}" for place in range(1, most + 1))
 
 
 def line_value(line: object) -> str:
-    """What the box of one line sends."""
+    """The checkbox value of one line."""
     return " ".join(str(getattr(line, name)) for name in BALLOT_FIELDS)
 
 
 def read_batch(fields: dict[str, str], most: int) -> BatchForm:
-    """The batch on a form: the lines whose boxes are ticked.
+    """The selected lines of a batch form.
 
     Raises InvalidRequestError (`reason_required` among others).
     """
     ticked = [fields[name] for place in range(1, most + 1) if (name := f"line-{place}") in fields]
     lines = tuple(_line(value) for value in ticked)
     if not lines:
-        raise InvalidRequestError("no line was ticked: tick each one you mean")
+        raise InvalidRequestError("no line is selected: select each line you mean")
     if len({line["review_id"] for line in lines}) != len(lines):
-        raise InvalidRequestError("one review was ticked twice: open the page again")
+        raise InvalidRequestError("one review is selected twice: open the page again")
     verdict = _verdict(fields["verdict"])
     if verdict == "break_glass":
-        raise InvalidRequestError("an emergency is opened one at a time, on the page of its review")
+        raise InvalidRequestError("break-glass works for one review at a time, on its own page")
     words = {"reason": fields.get("note", "")} if verdict == "approve" else fields
     return BatchForm(verdict, _reason(words, verdict), lines)
 
@@ -85,14 +84,14 @@ def read_batch(fields: dict[str, str], most: int) -> BatchForm:
 def _line(value: str) -> dict[str, str]:
     parts = value.split(" ")
     if len(parts) != len(BALLOT_FIELDS):
-        raise InvalidRequestError("a ticked line does not name what was read: open the page again")
+        raise InvalidRequestError("a selected line is not valid: open the page again")
     line = dict(zip(BALLOT_FIELDS, parts, strict=True))
     parse_positive_int(line, "rev")
     return line
 
 
 def require_csrf(session: PageSession, fields: Mapping[str, str]) -> None:
-    """Raises ForbiddenError unless the form carries this session's own token."""
+    """Raises ForbiddenError unless the form carries this session's token."""
     if not hmac.compare_digest(fields["csrf_token"].encode(), session.csrf.encode()):
         raise ForbiddenError("this form is from before you signed in; open the page again", code="csrf")
 
@@ -108,7 +107,7 @@ def _verdict(value: str) -> Verdict:
 
 
 def _reason(fields: Mapping[str, str], verdict: Verdict) -> str:
-    """One of our short reasons, the person's own words, or both. A denial has one: the agent reads it."""
+    """A predefined reason, the person's own text, or both. A denial needs one: the agent reads it."""
     pick = fields.get("pick", "")
     if pick and (pick not in DENIAL_REASONS or verdict != "deny"):
         raise InvalidRequestError(f"{pick!r} is not one of the reasons for a denial")
@@ -116,5 +115,5 @@ def _reason(fields: Mapping[str, str], verdict: Verdict) -> str:
     if verdict == "deny" and not (pick or words):
         raise InvalidRequestError("a denial needs a reason: the agent reads it", code="reason_required")
     if verdict == "break_glass" and not words:
-        raise InvalidRequestError("an emergency needs a reason: others will read it", code="reason_required")
+        raise InvalidRequestError("break-glass needs a reason: others will read it", code="reason_required")
     return require_text_length(": ".join(part for part in (pick, words) if part))

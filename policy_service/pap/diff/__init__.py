@@ -1,1 +1,1 @@
-"""What changes between two bundles, what a recorded call would come to, and why one call came to what it did."""
+"""Compare two bundles, replay recorded calls, and explain one decision."""

@@ -1,7 +1,7 @@
-"""Which values to try at a path: every literal it is compared with, what stands next to it, and one it is not.
+"""Candidate values of a path: every literal it is compared with, the adjacent values, and one other value.
 
-Rules kept here: for a path that is only compared with constants these values are one of every region, so nothing else
-could answer differently; a value that neither manifest takes is left out, because no call could carry it.
+For a path that is only compared with constants, these values cover every region of the answer. A value that neither
+manifest accepts is left out, because no call can carry it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,31 @@ from decimal import Decimal
 from itertools import combinations, islice, product
 from typing import Any, Final
 
-from policy_service.facts.config import AGENT
-from policy_service.pap.diff.paths import PERSON_PATHS, LinearExpression, Path
+from policy_service.facts.config import AGENT, AttributeType
 from policy_service.pap.diff.policy_inputs import (
     InGroup,
+    LinearExpression,
     OffsetTime,
     PolicyInputs,
     TimeOfDay,
     literal_members,
 )
-from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, SAMPLE_TEXTS, ToolSide, sample_value
-from policy_service.pap.tools import schema_node
+from policy_service.pap.diff.tool_side import (
+    ABSENT,
+    BASE_NOW,
+    PERSON_PATHS,
+    SAMPLE_TEXTS,
+    Path,
+    ToolSide,
+    sample_value,
+)
+from policy_service.pap.parts import schema_node
 
 UNNAMED_TEXT: Final = "something-else"
-"""What a text is that no rule names: written on with letters until none does (`fresh_text`)."""
+"""Start of a text that no rule names (see `unnamed_text`)."""
 
 ENVIRONMENTS: Final = ("production", "staging", "dev")
-"""All there are, so all are tried."""
+"""All environments, so all are tried."""
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _STEP: Final = Decimal("0.0001")
@@ -38,7 +46,7 @@ _MAX_SOLVED: Final = 60
 
 
 def unnamed_text(taken: Iterable[Any], start: str = UNNAMED_TEXT) -> str:
-    """A text that is none of these."""
+    """A text that is not among these."""
     known = frozenset(each for each in taken if isinstance(each, str))
     while start in known:
         start += "q"
@@ -46,7 +54,7 @@ def unnamed_text(taken: Iterable[Any], start: str = UNNAMED_TEXT) -> str:
 
 
 def literals_for(read: PolicyInputs, path: Path, sides: Sequence[ToolSide]) -> set[Any]:
-    """What a path is compared with, also as the resource's id."""
+    """The literals that a path is compared with, also as the resource's id."""
     found = set(read.literals.get(path, ()))
     if any(side.resource_path() == path for side in sides):
         found |= read.literals.get(("resource",), set())
@@ -56,15 +64,15 @@ def literals_for(read: PolicyInputs, path: Path, sides: Sequence[ToolSide]) -> s
 def candidate_values(
     read: PolicyInputs, sides: Sequence[ToolSide], base: dict[str, Any]
 ) -> dict[Path, list[Any]]:
-    """The values of each path that was read."""
+    """The values to try for each path that the rules read."""
     literals = {path: set(values) for path, values in read.literals.items() if path != ("resource",)}
     for path, values in read.literals.items():
         if path == ("resource",):
             for target in filter(None, (side.resource_path() for side in sides)):
                 literals.setdefault(target, set()).update(values)
-    for alike in read.alike:
-        shared = set().union(*(literals.get(path, set()) for path in alike))
-        for path in alike & literals.keys():
+    for related in read.related:
+        shared = set().union(*(literals.get(path, set()) for path in related))
+        for path in related & literals.keys():
             literals[path] |= shared
     tried = {path: _values(path, values, sides, base) for path, values in literals.items()}
     for relation in read.relations:
@@ -96,23 +104,23 @@ def _values(path: Path, literals: set[Any], sides: Sequence[ToolSide], base: dic
 
 
 def cedar_type_at(path: Path, sides: Sequence[ToolSide]) -> str:
-    """The Cedar type of what stands there, by its name in facts.toml."""
+    """The Cedar type at a path, by its name in facts.toml."""
     head = path[0]
-    if head in ("role", "team"):
-        return "Bool"
-    if head in ("history", "txn"):
-        return "Long"
-    if head == "now":
-        return "datetime"
+    fixed = {"role": "Bool", "team": "Bool", "history": "Long", "txn": "Long", "now": "datetime"}
+    found: Iterable[str | None] = [fixed.get(head)]
     if head in ("fact", "agentfact"):
-        for side in sides:
-            entity = AGENT if head == "agentfact" else side.manifest.resource.type
-            declared = side.config.attribute_types(entity).get(path[1])
-            if declared is not None:
-                return declared.name
-    if head == "input":
-        return next((kind for side in sides if (kind := _kind_of_arg(side, path)) is not None), "String")
-    return "String"
+        found = (None if kind is None else kind.name for kind in _declared(path, sides))
+    elif head == "input":
+        found = (_kind_of_arg(side, path) for side in sides)
+    return next((name for name in found if name is not None), "String")
+
+
+def _declared(path: Path, sides: Sequence[ToolSide]) -> list[AttributeType | None]:
+    """The type of a fact on each side, None where it is not declared."""
+    entities = [AGENT if path[0] == "agentfact" else side.manifest.resource.type for side in sides]
+    return [
+        side.config.attribute_types(entity).get(path[1]) for side, entity in zip(sides, entities, strict=True)
+    ]
 
 
 def _node(side: ToolSide, path: Path) -> Mapping[str, Any]:
@@ -163,14 +171,14 @@ def _of_kind(kind: str, literals: Iterable[Any]) -> list[Any]:
 
 
 def _whole_number(literal: Any) -> int | None:
-    """A number, also one that stands in a rule as the id of a resource."""
+    """An integer literal, or a resource id that is an integer."""
     if isinstance(literal, str) and literal.lstrip("-").isdecimal() and len(literal) < 20:
         return int(literal)
     return literal if type(literal) is int else None
 
 
 def candidate_times(literals: Iterable[Any]) -> list[datetime]:
-    """Times around those that are compared with, on their days and the days beside."""
+    """Times around the compared ones, on the same day, the day before and the day after."""
     literals = list(literals)
     moments = [value for value in literals if isinstance(value, datetime)]
     moments += [BASE_NOW + value.by for value in literals if isinstance(value, OffsetTime)]
@@ -186,7 +194,7 @@ def candidate_times(literals: Iterable[Any]) -> list[datetime]:
 
 
 def candidate_sets(literals: Iterable[Any]) -> list[list[Any]]:
-    """Sets of the named members, with and without one that is not named."""
+    """Sets of the named members, with and without an unnamed one."""
     members: set[Any] = {value for value in literal_members(literals) if isinstance(value, str | int)}
     ordered = sorted(members, key=lambda each: (str(type(each)), str(each)))
     sizes = range(len(ordered) + 1) if len(ordered) <= _MAX_SUBSETS_OF else (0, 1, 2, len(ordered))
@@ -198,7 +206,7 @@ def candidate_sets(literals: Iterable[Any]) -> list[list[Any]]:
 
 
 def covers_all_sets(path: Path, literals: set[Any], sides: Sequence[ToolSide]) -> bool:
-    """Whether `values_to_try` has one of every region at this path: not for sets with many literals."""
+    """Whether the candidates cover every region at this path: not for sets compared with many members."""
     if cedar_type_at(path, sides) != "Set<String>":
         return True
     return len(literal_members(literals)) <= _MAX_SUBSETS_OF
@@ -214,26 +222,20 @@ def _people(literals: set[Any], sides: Sequence[ToolSide], *, absent: bool) -> l
     for person in people:
         key = tuple(frozenset(side.bundle.rules.groups_of(person) & groups) for side in sides)
         by_groups.setdefault(key, person)
-    known = _everybody(sides)
+    known = _all_members(sides)
     fresh = unnamed_text({*named, *people, *known}, "someone|else")
     return _once([*named, *by_groups.values(), fresh, *([ABSENT] if absent else [])])
 
 
-def _everybody(sides: Sequence[ToolSide]) -> set[str]:
+def _all_members(sides: Sequence[ToolSide]) -> set[str]:
     directories = [side.bundle.directory for side in sides]
     return {person for each in directories for group in each.groups for person in each.members(group)}
 
 
 def _may_be_absent(path: Path, sides: Sequence[ToolSide]) -> bool:
-    if path[0] == "claimed":
-        return True
     if path[0] in ("fact", "agentfact"):
-        for side in sides:
-            entity = AGENT if path[0] == "agentfact" else side.manifest.resource.type
-            kind = side.config.attribute_types(entity).get(path[1])
-            if kind is None or kind.optional:
-                return True
-    return False
+        return any(kind is None or kind.optional for kind in _declared(path, sides))
+    return path[0] == "claimed"
 
 
 def _of_args(path: Path, found: list[Any], sides: Sequence[ToolSide], base: dict[str, Any]) -> list[Any]:
@@ -258,8 +260,8 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[ToolSide], base: dict
                 if _is_number(value)
                 for n in (-1, 0, 1, 2)
             ]
-    if (standing := _standing(base, path)) is not None:
-        found.append(standing)
+    if (current := _base_value(base, path)) is not None:
+        found.append(current)
     found.append(ABSENT)
     fitting = [value for value in _once(found) if any(_fits(side, base, path, value) for side in sides)]
     if cedar_type_at(path, sides) == "String":
@@ -272,7 +274,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _standing(base: dict[str, Any], path: Path) -> Any:
+def _base_value(base: dict[str, Any], path: Path) -> Any:
     value: Any = base
     for step in path[1:]:
         value = value.get(step) if isinstance(value, dict) else None
@@ -287,7 +289,7 @@ def _fits(side: ToolSide, base: dict[str, Any], path: Path, value: Any) -> bool:
 def _solve(
     relation: LinearExpression, tried: dict[Path, list[Any]], sides: Sequence[ToolSide], base: dict[str, Any]
 ) -> None:
-    """Put the values at which a sum turns beside those that are tried already."""
+    """Add the values at which a linear comparison changes its answer."""
     numbers = {path: [v for v in tried.get(path, ()) if type(v) is int] or [0] for path in relation.factors}
     for path in relation.factors:
         if path not in tried:

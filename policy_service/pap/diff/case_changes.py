@@ -1,8 +1,8 @@
-"""The cases of both bundles: which are gone or ask less, and whether the new bundle passes the old one's and its own.
+"""Compare the cases of two bundles, and run both sets on the new bundle.
 
-Rules kept here: a case is known by what it says (`it`), wherever it is written; one that is gone, or changed other than
-to a stricter outcome, is a loosening; so is every case of the active bundle that the candidate does not pass, and every
-explanation of a slip no case notices that is new.
+A case is identified by its name (`it`), in any file. A removed case, or one changed other than to a stricter outcome,
+is a loosening. So is every case of the active bundle that the candidate fails, and every new acknowledgement of an
+undetected mutant.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from policy_service.pap.diff.findings import Direction, Finding
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.policy_tests.case import AnyCase, Case, PeopleCase
 from policy_service.pap.policy_tests.parser import read_cases
-from policy_service.pap.policy_tests.runner import STRICTNESS, CaseFailure, failure_of, prepare_cases
+from policy_service.pap.policy_tests.runner import STRICTNESS, run_cases
 from policy_service.pap.problems import BundleError
 
 Cases = dict[str, AnyCase]
 
 
 def case_changes(before: Bundle, after: Bundle) -> Iterator[Finding]:
-    """Everything about cases that an author must know before the new bundle is active."""
+    """All changes of cases, and the cases that fail."""
     mine, theirs = before.source.files, after.source.files
     yield from _changed(mine, theirs)
     yield from _slips(mine, theirs)
@@ -79,9 +79,9 @@ def _asks(case: AnyCase) -> str:
     if isinstance(case, PeopleCase):
         return f"{case.person} {'may' if case.allowed else 'may not'} {case.action}"
     expected = case.expected
-    beside = {"gates": expected.gates, "needs": expected.needs, "reasons": expected.reasons}
-    told = [f"{name} {_shown(value)}" for name, value in beside.items() if value]
-    return f"{expected.outcome} ({'; '.join(told)})" if told else expected.outcome
+    details = {"gates": expected.gates, "needs": expected.needs, "reasons": expected.reasons}
+    shown = [f"{name} {_shown(value)}" for name, value in details.items() if value]
+    return f"{expected.outcome} ({'; '.join(shown)})" if shown else expected.outcome
 
 
 def _shown(value: object) -> str:
@@ -94,14 +94,14 @@ def _by_name(files: Mapping[str, bytes]) -> Cases:
     found: Cases = {}
     for case in read_cases(files):
         name, number = case.it, 2
-        while name in found:  # the same words twice are two cases
+        while name in found:  # a duplicate name is a separate case
             name, number = f"{case.it} (again, {number})", number + 1
         found[name] = case
     return found
 
 
 def are_same_cases(file: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether every case that either side writes in this file is one the other side has too, in the same words."""
+    """Whether every case that either bundle has in this file exists in the other, unchanged."""
     try:
         mine, theirs = _by_name(before), _by_name(after)
     except BundleError:
@@ -117,11 +117,11 @@ def _case_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def _slips(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[Finding]:
     old, new = before.get(MUTANTS_FILE), after.get(MUTANTS_FILE)
     if old != new and new is not None:
-        words = "which slips no case need notice was changed; read each explanation"
+        words = "the acknowledged mutants changed; review each reason"
         found = _finding(Direction.LOOSENING, "mutants", MUTANTS_FILE, words)
         yield replace(found, content=new.decode("utf-8", "replace"), files=frozenset({MUTANTS_FILE}))
     elif old != new:
-        found = _finding(Direction.TIGHTENING, "mutants", MUTANTS_FILE, "no slip may go unnoticed any more")
+        found = _finding(Direction.TIGHTENING, "mutants", MUTANTS_FILE, "no mutant is acknowledged any more")
         yield replace(found, files=frozenset({MUTANTS_FILE}))
 
 
@@ -132,42 +132,34 @@ def _run(
     before: Bundle, after: Bundle, mine: Mapping[str, bytes], theirs: Mapping[str, bytes]
 ) -> Iterator[Finding]:
     failed_before, failing, own = _runs(before, mine), _runs(after, mine), _runs(after, theirs)
-    for it, why in failing.items():
+    for it, (why, is_stricter) in failing.items():
         if it in failed_before:
-            words = f"the active bundle does not pass it either: {why.words}"
+            words = f"the active bundle does not pass it either: {why}"
             yield _finding(Direction.LOOK, "case-fails-in-both", it, words)
-        elif why.stricter and it not in own:
-            words = f"the new bundle's own case says so too: answered more strictly, {why.words}"
+        elif is_stricter and it not in own:
+            words = f"answered more strictly, as the new bundle's own case expects: {why}"
             yield _finding(Direction.LOOK, "active-case-stricter", it, words)
         else:
-            words = f"a case of the active bundle does not hold: {why.words}"
+            words = f"a case of the active bundle does not hold: {why}"
             yield _finding(Direction.LOOSENING, "active-case-fails", it, words)
-    for it, why in own.items():
+    for it, (why, _) in own.items():
         if it not in failing and it not in failed_before:
-            words = f"a case of the new bundle does not hold: {why.words}"
+            words = f"a case of the new bundle does not hold: {why}"
             yield _finding(Direction.LOOSENING, "own-case-fails", it, words)
 
 
-def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, CaseFailure]:
-    """The cases in ``files`` that do not hold in the bundle, each with why."""
+def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, tuple[str, bool]]:
+    """The cases in ``files`` that fail in the bundle: the differences, and whether the answer is stricter."""
     try:
         named = _by_name(files)
-        prepared = prepare_cases(bundle, list(named.values()))
+        results = zip(named, run_cases(bundle, list(named.values())), strict=True)
     except BundleError as error:
-        return {"cases": CaseFailure(str(error))}
-    answers = ((it, case.ask(bundle.rules)) for it, case in zip(named, prepared, strict=True))
-    return {it: failure_of(answered) for it, answered in answers if not answered.holds}
+        return {"cases": (str(error), False)}
+    return {it: (result.words, result.is_stricter) for it, result in results if not result.holds}
 
 
 def _finding(way: Direction, kind: str, it: str, words: str, case: AnyCase | None = None) -> Finding:
     if case is None:
         return Finding(way, kind, it, words)
-    return Finding(
-        way,
-        kind,
-        it,
-        words,
-        (f"in {case.place}",),
-        content=_meaning(case),
-        files=frozenset({case.file}),
-    )
+    files = frozenset({case.file})
+    return Finding(way, kind, it, words, (f"in {case.place}",), content=_meaning(case), files=files)

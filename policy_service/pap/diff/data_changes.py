@@ -1,10 +1,11 @@
-"""What changes beside rules: groups and people, facts and their sources, meters.
+"""Changes of groups and people, of facts and their sources, and of meters.
 
-Rules kept here: a person who enters a group is a loosening; one who leaves it is too where a rule holds its members
-back, and every rule that names the group is taken to do so, except a permit that asks for the group and a forbid that
-spares it; a name that is, or was, another's is a loosening, because approvers go by names. A fact that is read
-elsewhere, otherwise, or older is a loosening, and so is every row of a facts file that differs or is new; one that is
-gone is stricter only where a call about it is then denied; every change of a meter but a new one is a loosening.
+- A person who joins a group is a loosening. One who leaves is too if a rule restricts the group's members. Every rule
+  that names the group counts as such, except a permit that requires the group and a forbid that exempts it.
+- A name that is, or was, another person's or group's is a loosening, because approvers go by names.
+- A changed source of a fact is a loosening, and so is every changed or new row of a facts file. A removed row is
+  stricter only if calls about it are then denied.
+- Every change of a meter except a new one is a loosening.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 from cedarpy import policies_to_pst, pst
@@ -20,17 +22,19 @@ from policy_service.facts.config import FactsConfig, SourceSpec
 from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import Direction, Finding, exact_json, short_json
-from policy_service.pap.diff.paths import path_of
+from policy_service.pap.diff.findings import Direction, Finding, exact_json, file_finding, short_json
+from policy_service.pap.diff.tool_side import path_of
 from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import expressions
 
+_LOOSENING, _LOOK, _TIGHTENING = Direction.LOOSENING, Direction.LOOK, Direction.TIGHTENING
+
 _OWN_GROUPS = (("agent",),)
-"""In a rule about tools the principal is an agent: its groups are of its key, not of groups.toml."""
+"""In a rule about tools the principal is an agent; its groups come from its key, not from groups.toml."""
 
 
 def groups_that_restrict(bundles: tuple[Bundle, Bundle]) -> dict[str, list[str]]:
-    """The groups whose members some rule holds back, with the ids of those rules."""
+    """The groups whose members a rule restricts, with the ids of those rules."""
     found: dict[str, list[str]] = {}
     for bundle in bundles:
         for name, policy in bundle.policies.items():
@@ -44,7 +48,7 @@ def groups_that_restrict(bundles: tuple[Bundle, Bundle]) -> dict[str, list[str]]
 
 
 def _groups(tree: Any, ignored: tuple[Any, ...]) -> Iterator[tuple[str, bool | None]]:
-    """Each group a policy names, with whether it holds for its members (True), for others (False), or either."""
+    """Each group a policy names: True if the policy applies to members, False to others, None to either."""
     entity = getattr(tree.principal, "entity", None)
     if ("agent",) not in ignored and isinstance(entity, pst.EntityUid) and _is_group(entity):
         yield entity.id, True
@@ -75,13 +79,13 @@ def _is_group(entity: pst.EntityUid) -> bool:
     return bool(entity.type.basename == "Group")
 
 
-_FILE = "groups.toml"
+_group_finding = partial(file_finding, files={"groups.toml"})
 
 
 def group_changes(
     before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]
 ) -> Iterator[Finding]:
-    """Who came into which group, who left, and what people are called. ``opened``: what rules hold whom back."""
+    """Changes of members and of names. ``opened``: the rules that restrict members, by group."""
     for group in sorted(before.groups | after.groups):
         yield from _group_members(group, before, after, opened.get(group, []))
     yield from _directory_findings(before, after, opened)
@@ -95,31 +99,29 @@ def _group_members(
     came = after.members(group) - before.members(group)
     left = before.members(group) - after.members(group)
     if group not in before.groups:
-        way = Direction.LOOSENING if came else Direction.LOOK
-        yield _group_finding(way, "group", group, f"a new group of {_people(came, after) or 'nobody'}")
+        way = _LOOSENING if came else _LOOK
+        yield _group_finding(way, "group", group, f"a new group of {_people(came, after) or 'no members'}")
         return
     if came:
-        yield _group_finding(Direction.LOOSENING, "group", group, f"{_people(came, after)} may now answer")
+        yield _group_finding(_LOOSENING, "group", group, f"{_people(came, after)} may now answer")
     if left and opened:
-        words = f"{_people(left, before)} left; {', '.join(opened)} held back whoever is in it"
-        yield _group_finding(Direction.LOOSENING, "group-left", group, words)
+        words = f"{_people(left, before)} left; {', '.join(opened)} restricted its members"
+        yield _group_finding(_LOOSENING, "group-left", group, words)
     elif left:
-        yield _group_finding(
-            Direction.TIGHTENING, "group", group, f"{_people(left, before)} may not any more"
-        )
+        yield _group_finding(_TIGHTENING, "group", group, f"{_people(left, before)} may not any more")
     if group not in after.groups:
-        yield _group_finding(Direction.TIGHTENING, "group", group, "the group is gone")
+        yield _group_finding(_TIGHTENING, "group", group, "the group is gone")
 
 
 def _directory_findings(
     before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]
 ) -> Iterator[Finding]:
-    """Who is in a directory's group is not in the bundle: another name there may be anybody."""
+    """The bundle does not hold a directory's members, so another directory group may have any members."""
     for group in sorted(before.elsewhere.keys() | after.elsewhere.keys()):
         old, new = before.elsewhere.get(group), after.elsewhere.get(group)
         if old == new:
             continue
-        way = Direction.LOOSENING if new is not None or opened.get(group) else Direction.LOOK
+        way = _LOOSENING if new is not None or opened.get(group) else _LOOK
         instead = f", not of {old!r}" if old is not None else ""
         words = f"its people are those of the directory's {new!r}{instead}"
         if new is None:
@@ -153,11 +155,11 @@ def _names(before: GroupDirectory, after: GroupDirectory) -> Iterator[Finding]:
 def _renamed(kind: str, subject: str, words: str, whose: str, is_taken: bool) -> Finding:
     if is_taken:
         words = f"{words}: the name of another {whose}, before or after"
-    return _group_finding(Direction.LOOSENING if is_taken else Direction.LOOK, kind, subject, words)
+    return _group_finding(_LOOSENING if is_taken else _LOOK, kind, subject, words)
 
 
 def _seen(name: str) -> str:
-    """A name as a hasty reader sees it."""
+    """A name without differences that are easily overlooked: case, spaces, compatibility characters."""
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -165,16 +167,12 @@ def _people(persons: frozenset[str], directory: GroupDirectory) -> str:
     return ", ".join(f"{directory.name_of(each) or 'somebody'} ({each})" for each in sorted(persons))
 
 
-def _group_finding(way: Direction, kind: str, subject: str, words: str) -> Finding:
-    return Finding(way, kind, subject, words, (f"in {_FILE}",), files=frozenset({_FILE}))
-
-
 _MAX_ROWS: Final = 20
-"""Rows of a facts file told one by one; the rest in one line."""
+"""Rows of a facts file that are listed; the rest is one finding."""
 
 
 def fact_changes(before: BundleParts, after: BundleParts) -> Iterator[Finding]:
-    """What the service knows, and where it learns it."""
+    """Changes of declared facts, of their sources, and of the rows in files."""
     yield from _attributes(before.config, after.config)
     old = {source.name: source for source in before.config.source}
     new = {source.name: source for source in after.config.source}
@@ -183,7 +181,7 @@ def fact_changes(before: BundleParts, after: BundleParts) -> Iterator[Finding]:
             yield from _source(old[name], new[name])
             continue
         words = "the source is gone" if name in old else f"a new source for {new[name].entity}"
-        yield _finding(Direction.LOOSENING, "fact-source", name, words, "facts.toml")
+        yield file_finding(_LOOSENING, "fact-source", name, words, {"facts.toml"})
     sources = [*before.config.source, *after.config.source]
     for file in sorted(before.rows.keys() | after.rows.keys()):
         may_miss = any(source.optional for source in sources if source.file == file)
@@ -198,8 +196,8 @@ def _attributes(before: FactsConfig, after: FactsConfig) -> Iterator[Finding]:
             if mine.get(name) == theirs.get(name):
                 continue
             words = f"{name} was {_type(mine.get(name))} and is {_type(theirs.get(name))}"
-            way = Direction.LOOK if name not in mine else Direction.LOOSENING
-            yield _finding(way, "fact-attribute", entity, words, "facts.toml")
+            way = _LOOK if name not in mine else _LOOSENING
+            yield file_finding(way, "fact-attribute", entity, words, {"facts.toml"})
 
 
 def _type(kind: tuple[str, bool] | None) -> str:
@@ -213,8 +211,10 @@ def _source(old: SourceSpec, new: SourceSpec) -> Iterator[Finding]:
         if before == after:
             continue
         fresher = name == "max_age" and after is not None and (before is None or after < before)
-        way = Direction.TIGHTENING if fresher else Direction.LOOSENING
-        yield _finding(way, f"fact-source-{name}", old.name, f"{name} {before} becomes {after}", "facts.toml")
+        way = _TIGHTENING if fresher else _LOOSENING
+        yield file_finding(
+            way, f"fact-source-{name}", old.name, f"{name} {before} becomes {after}", {"facts.toml"}
+        )
 
 
 def _rows(
@@ -222,60 +222,49 @@ def _rows(
 ) -> Iterator[Finding]:
     keys = sorted(before.keys() | after.keys())
     changed = [key for key in keys if exact_json(before.get(key)) != exact_json(after.get(key))]
-    gone = Direction.LOOSENING if may_miss else Direction.TIGHTENING
+    gone = _LOOSENING if may_miss else _TIGHTENING
     for key in changed[:_MAX_ROWS]:
         if key not in after:
             words = "the row is gone: calls about it are denied"
             if may_miss:
                 words = "the row is gone: a source of this file is optional, so calls about it are decided without it"
-            yield _finding(gone, "fact-row", f"{file} {key}", words, file, before[key])
+            yield file_finding(gone, "fact-row", f"{file} {key}", words, {file}, before[key])
             continue
         words = f"a new row {short_json(after[key], 200)}"
         if key in before:
             words = f"{short_json(before[key], 200)} becomes {short_json(after[key], 200)}"
         content = [before.get(key), after[key]]
-        yield _finding(Direction.LOOSENING, "fact-row", f"{file} {key}", words, file, content)
+        yield file_finding(_LOOSENING, "fact-row", f"{file} {key}", words, {file}, content)
     if rest := changed[_MAX_ROWS:]:
         both = {key: [before.get(key), after.get(key)] for key in rest}
-        way = Direction.LOOSENING if any(key in after for key in rest) else gone
-        yield _finding(way, "fact-rows", file, f"{len(rest)} more rows differ", file, both)
+        way = _LOOSENING if any(key in after for key in rest) else gone
+        yield file_finding(way, "fact-rows", file, f"{len(rest)} more rows differ", {file}, both)
 
 
 def meter_changes(before: BundleParts, after: BundleParts) -> Iterator[Finding]:
-    """Which budgets are counted, and how: as resolved, because a tool may leave one by leaving an action group."""
+    """Changes of meters, compared as resolved: a tool may leave a meter by leaving an action group."""
+    finding = partial(file_finding, kind="meter", files={"meters.toml"})
     mine, theirs = meters_by_name(before), meters_by_name(after)
     for name in sorted(mine.keys() | theirs.keys()):
         old, new = mine.get(name), theirs.get(name)
-        if old == new:
-            continue
-        if old is None:
-            yield _finding(Direction.TIGHTENING, "meter", name, "a new meter", "meters.toml", _told(new))
-        elif new is None:
-            yield _finding(Direction.LOOSENING, "meter", name, "the meter is gone", "meters.toml", _told(old))
-        else:
-            way = Direction.LOOK if replace(old, doc="") == replace(new, doc="") else Direction.LOOSENING
-            words = "; ".join(_members(_told(old), _told(new)))
-            yield _finding(way, "meter", name, words, "meters.toml", [_told(old), _told(new)])
+        if new is not None and old is None:
+            yield finding(_TIGHTENING, subject=name, sentence="a new meter", content=_members(new))
+        elif old is not None and new is None:
+            yield finding(_LOOSENING, subject=name, sentence="the meter is gone", content=_members(old))
+        elif old is not None and new is not None and old != new:
+            way = _LOOK if replace(old, doc="") == replace(new, doc="") else _LOOSENING
+            members = [_members(old), _members(new)]
+            changed = (key for key in sorted(members[0]) if members[0][key] != members[1][key])
+            words = "; ".join(f"{key} {members[0][key]!r} becomes {members[1][key]!r}" for key in changed)
+            yield finding(way, subject=name, sentence=words, content=members)
 
 
 def meters_by_name(parts: BundleParts) -> dict[str, Meter]:
-    """Every meter that counts something, by its name."""
+    """Every meter that counts a tool, by name."""
     return {meter.name: meter for counting in parts.meters.values() for meter in counting}
 
 
-def _told(meter: Meter | None) -> dict[str, str]:
-    if meter is None:
-        return {}
-    told = {each.name: getattr(meter, each.name) for each in fields(meter)}
-    told |= {"tools": sorted(meter.tools), "window": f"{meter.window.words} {meter.window}"}
-    return {name: str(value) for name, value in told.items()}
-
-
-def _members(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            yield f"{key} {old.get(key)!r} becomes {new.get(key)!r}"
-
-
-def _finding(way: Direction, kind: str, subject: str, words: str, file: str, content: Any = None) -> Finding:
-    return Finding(way, kind, subject, words, (f"in {file}",), content=content, files=frozenset({file}))
+def _members(meter: Meter) -> dict[str, str]:
+    values = {each.name: getattr(meter, each.name) for each in fields(meter)}
+    values |= {"tools": sorted(meter.tools), "window": f"{meter.window.words} {meter.window}"}
+    return {name: str(value) for name, value in values.items()}

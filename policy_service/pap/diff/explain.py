@@ -1,13 +1,12 @@
-"""Why one call came to what it did: which policies held, on what the others failed, what they looked at, and the
-smallest change that would release it.
+"""Explain one decision: which policies held, why the others did not, their inputs, and the smallest releasing change.
 
-Rules kept here: conditions are evaluated one by one by the engine itself, never by a second reading of ours; nothing of
-an argument the manifest calls secret is told; what an agent could change itself comes before what it could not.
+The engine itself evaluates the conditions one by one; there is no second implementation. Values of secret arguments are
+never shown. Changes the agent can make itself come before others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Final
@@ -20,17 +19,15 @@ from policy_service.domain.gates import merge
 from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.candidate_values import candidate_values
-from policy_service.pap.diff.paths import Path, path_text
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs
-from policy_service.pap.diff.tool_side import ABSENT, ToolSide
+from policy_service.pap.diff.tool_side import ABSENT, Path, ToolSide, path_text
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policy_tests.mutants import expression_text
-from policy_service.pdp.cedar import CedarRequest, evaluate_policies
 from policy_service.pdp.engine import decide
-from policy_service.pdp.rules import policy_set
+from policy_service.pdp.rules import CedarRequest, evaluate_policies, policy_set
 
 MAX_TRIED: Final = 3_000
-"""Changed calls that are decided while looking for one that is released."""
+"""Changed calls that are decided in the search for one that is released."""
 
 HIDDEN_VALUE: Final = "(hidden)"
 IsHidden = Callable[[str], bool]
@@ -38,7 +35,7 @@ IsHidden = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class PolicyExplanation:
-    """One policy of the call's tool: whether it held, and if not the first condition that failed."""
+    """One policy of the call's tool: whether it held, else its first failing condition."""
 
     id: str
     effect: str
@@ -50,8 +47,8 @@ class PolicyExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything about one decision, in words. ``release`` are the changes that would release the call, ``beside``
-    those that take facts or persons the agent cannot change; ``read`` is what the rules looked at, by name.
+    """The explanation of one decision. ``release`` are changes of args that would release the call, ``beside`` those of
+    facts or persons that the agent cannot change. ``read`` are the inputs of the rules, by name.
     """
 
     decision: Decision
@@ -63,7 +60,6 @@ class Explanation:
     searched: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation for machines."""
         decision = self.decision
         return {
             "outcome": decision.outcome.value,
@@ -81,29 +77,25 @@ class Explanation:
 
 
 def explain(bundle: Bundle, question: PolicyRequest, hides: IsHidden) -> Explanation:
-    """Explain what this bundle decides on a question. ``hides`` says whether a pointer is secret."""
+    """Explain what this bundle decides on a question. ``hides`` returns whether a pointer is secret."""
     decision = decide(bundle.rules, question)
-    version = bundle.rules.versions.get((question.tool, question.tool_digest))
-    if version is None:  # denied for that, and no rule was asked
+    version = bundle.version(question.tool, question.tool_digest)
+    if version is None:  # denied for that; no rule was evaluated
         return Explanation(decision)
-    tools = {**bundle.rules.tools, question.tool: version}
-    bundle = replace(bundle, rules=replace(bundle.rules, tools=tools))
-    side = ToolSide(bundle, read_parts(bundle.source.files)[0], question.tool)
-    asked = side.asked_as(question)
+    side = ToolSide(bundle, read_parts(bundle.source.files)[0], version)
+    asked = side.engine_input_for(question)
     read = policies_inputs(side.trees.values())
-    told = Explanation(
+    explained = Explanation(
         decision,
         tuple(_policies(side, asked)) if asked is not None else (),
         dict(_looked_at(side, question, read, hides)),
         tuple(_gate_words(bundle, gate) for gate in merge(decision.gates)),
     )
     if decision.outcome is Verdict.RELEASE:
-        return told
+        return explained
     search = _Search(side, question, read, hides)
-    release, beside = search.by_agent(), search.by_world()
-    if not release and not beside:
-        beside = search.by_both()
-    return replace(told, release=tuple(release), beside=tuple(beside), searched=search.count)
+    release, others = search.releasing_changes()
+    return replace(explained, release=tuple(release), beside=tuple(others), searched=search.count)
 
 
 def _gate_words(bundle: Bundle, gate: Any) -> str:
@@ -112,41 +104,32 @@ def _gate_words(bundle: Bundle, gate: Any) -> str:
     extras = [f"step up by {gate.step_up}"] if gate.step_up else []
     extras += ["with a reason"] if gate.reason else []
     asks = ", ".join([f"{gate.quorum} of {gate.key}", *extras])
-    return f"{asks} (asked by {', '.join(gate.gates)}; in groups.toml: {', '.join(people) or 'nobody'})"
+    return f"{asks} (asked by {', '.join(gate.gates)}; in groups.toml: {', '.join(people) or 'no members'})"
 
 
 def _policies(side: ToolSide, asked: tuple[CedarRequest, Entities]) -> Iterator[PolicyExplanation]:
     holding = evaluate_policies(side.policies_as_forbids, *asked, side.rules.schema).reasons
     for policy_id, tree in side.trees.items():
         source = side.bundle.policies[policy_id]
-        effect = "gate" if source.gate is not None else source.effect
         failed = None if policy_id in holding else _first_failing(side, tree, asked)
-        yield PolicyExplanation(policy_id, effect, source.place, source.text, policy_id in holding, failed)
+        yield PolicyExplanation(
+            policy_id, source.kind, source.place, source.text, policy_id in holding, failed
+        )
 
 
 def _first_failing(side: ToolSide, tree: pst.Template, asked: tuple[CedarRequest, Entities]) -> str:
-    """The first condition that is not true, in the order in which the engine looks at them."""
-    bare = replace(
-        tree,
-        id="one",
-        effect="forbid",
-        annotations={},
-        principal=pst.ScopeAny(),
-        action=pst.ScopeAny(),
-        resource=pst.ScopeAny(),
-        clauses=(),
-    )
-    steps = [
-        (f"the scope's {name}", replace(bare, **{name: getattr(tree, name)}))
-        for name in ("principal", "action", "resource")
-    ]
+    """The first condition that is not true, in the engine's order of evaluation."""
+    scopes = ("principal", "action", "resource")
+    open_scopes: dict[str, Any] = dict.fromkeys(scopes, pst.ScopeAny())
+    bare = replace(tree, id="one", effect="forbid", annotations={}, clauses=(), **open_scopes)
+    steps = [(f"the scope's {name}", replace(bare, **{name: getattr(tree, name)})) for name in scopes]
     steps += [(_text_of(each), replace(bare, clauses=(each,))) for each in _conjuncts(tree.clauses)]
     for words, one in steps:
         answer = evaluate_policies(policy_set({"one": one}), *asked, side.rules.schema)
         if answer.errors:
             return f"{words}: it cannot be evaluated"
         if "one" not in answer.reasons:
-            return f"{words} is not so" if words.startswith("the scope") else words
+            return f"{words} does not match" if words.startswith("the scope") else words
     return "nothing by itself"
 
 
@@ -180,10 +163,8 @@ def _looked_at(
             yield path_text(path), str(path[1] in names).lower()
             continue
         value = _value(side, question, path)
-        yield (
-            path_text(path),
-            HIDDEN_VALUE if _is_hidden(path, hides) else "(absent)" if value is None else repr(value),
-        )
+        text = "(absent)" if value is None else repr(value)
+        yield path_text(path), HIDDEN_VALUE if _is_hidden(path, hides) else text
 
 
 def _is_hidden(path: Path, hides: IsHidden) -> bool:
@@ -213,7 +194,7 @@ def _value(side: ToolSide, question: PolicyRequest, path: Path) -> Any:
 
 
 class _Search:
-    """Looks for the fewest changed values with which the call would be released."""
+    """Searches for the fewest changed values with which the call would be released."""
 
     def __init__(self, side: ToolSide, question: PolicyRequest, read: PolicyInputs, hides: IsHidden) -> None:
         self._side, self._question, self._hides = side, question, hides
@@ -221,18 +202,18 @@ class _Search:
         args = question.args if isinstance(question.args, dict) else {}
         base = args if side.encoded(args) is not None else side.base_args()
         self._values = candidate_values(read, [side], base)
-        self._beside_what_stands(read)
+        self._add_related_values(read)
         for path in list(self._values):
             if path[0] == "input" and _value(side, question, path) is not None:
                 self._values[path] = [v for v in self._values[path] if v != _value(side, question, path)]
 
-    def _beside_what_stands(self, read: PolicyInputs) -> None:
-        """Values that would fit the other values of this very call, where rules compare two of them. Never those of a
-        secret: the change would tell it."""
-        for alike in read.alike:
-            standing = [value for path in sorted(alike) if isinstance(value := self._now(path), str | int)]
-            for path in alike & self._values.keys():
-                self._values[path] += [value for value in standing if value not in self._values[path]]
+    def _add_related_values(self, read: PolicyInputs) -> None:
+        """Add values that match other values of this call, where rules compare two paths. Secret values are left out,
+        because the suggested change would reveal them."""
+        for related in read.related:
+            current = [value for path in sorted(related) if isinstance(value := self._now(path), str | int)]
+            for path in related & self._values.keys():
+                self._values[path] += [value for value in current if value not in self._values[path]]
         for relation in read.relations:
             now = {path: value for path in relation.factors if type(value := self._now(path)) is int}
             if len(now) == len(relation.factors):
@@ -243,39 +224,24 @@ class _Search:
     def _now(self, path: Path) -> Any:
         return None if _is_hidden(path, self._hides) else _value(self._side, self._question, path)
 
-    def by_both(self) -> list[str]:
-        """One change of each kind, for when neither alone is enough."""
-        args = [path for path in sorted(self._values) if path[0] == "input"]
-        world = [path for path in sorted(self._values) if path[0] != "input"]
-        pairs = ((one, other) for one in args for other in world)
-        return [self._all_words(best) for pair in pairs if (best := self._best(pair)) is not None]
-
-    def _all_words(self, change: Mapping[Path, Any]) -> str:
-        return " and ".join(self._words(path, value) for path, value in change.items())
-
-    def by_agent(self) -> list[str]:
-        """Changes to the args alone."""
-        return self._smallest([path for path in self._values if path[0] == "input"])
-
-    def by_world(self) -> list[str]:
-        """Changes to facts, history, the clock, roles and the like."""
-        return self._smallest([path for path in self._values if path[0] != "input"])
+    def releasing_changes(self) -> tuple[list[str], list[str]]:
+        """The smallest changes of args, and of facts, history, time and roles. If neither is enough, one of each."""
+        args = sorted(path for path in self._values if path[0] == "input")
+        others = sorted(path for path in self._values if path[0] != "input")
+        by_args, by_others = self._smallest(args), self._smallest(others)
+        if not by_args and not by_others:
+            by_others = self._releasing(product(args, others))
+        return by_args, by_others
 
     def _smallest(self, paths: list[Path]) -> list[str]:
-        for many in (1, 2):
-            found = list(self._of_size(paths, many))
-            if found:
-                return found
-        return []
+        return self._releasing(combinations(paths, 1)) or self._releasing(combinations(paths, 2))
 
-    def _of_size(self, paths: list[Path], many: int) -> Iterator[str]:
-        for chosen in combinations(sorted(paths), many):
-            best = self._best(chosen)
-            if best is not None:
-                yield self._all_words(best)
+    def _releasing(self, choices: Iterable[tuple[Path, ...]]) -> list[str]:
+        best = [change for chosen in choices if (change := self._best(chosen)) is not None]
+        return [" and ".join(self._words(*one) for one in change.items()) for change in best]
 
     def _best(self, chosen: tuple[Path, ...]) -> dict[Path, Any] | None:
-        """The released change nearest to the call as it is."""
+        """The releasing change closest to the original call."""
         found: list[tuple[float, dict[Path, Any]]] = []
         for values in product(*(self._values[path] for path in chosen)):
             if self.count >= MAX_TRIED:
@@ -295,7 +261,7 @@ class _Search:
         question = self._question
         try:
             return decide(self._side.bundle.rules, self._side.changed(question, change)).outcome
-        except ValueError:  # a value the declared type does not take: no such call
+        except ValueError:  # a value does not have the declared type: no such call
             return Verdict.DENY
 
     def _words(self, path: Path, value: Any) -> str:

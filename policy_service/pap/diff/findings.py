@@ -1,17 +1,16 @@
-"""Findings of a comparison, and how one decision is laxer than another on the same call.
+"""Findings of a bundle diff, and the ways in which one decision is laxer than another on the same call.
 
-Rules kept here: an id is the digest of everything the finding says, so an acknowledgement never covers a later
-change; what cannot be classified is a loosening. Deny is stricter than review, review than release; a question to the
-same groups is laxer with a lower quorum, a weaker step-up, longer times, no reason, more sharing or wider escalation; a
-question to other groups is laxer unless groups were only taken away; every question of the first decision needs one of
-its own in the second.
+A finding's id is the digest of all its content, so an acknowledgement never covers a later change. What cannot be
+classified is a loosening. Deny is stricter than review, and review than release. A gate for the same groups is laxer
+with a lower quorum, a weaker step-up, longer times, no reason, more sharing or wider escalation. A gate for other
+groups is laxer unless groups were only removed. Every gate of the first decision needs a gate of its own in the second.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -25,7 +24,7 @@ _ID_DIGITS: Final = 12
 
 
 class Direction(StrEnum):
-    """Which way a change goes: laxer, to be looked at, or stricter."""
+    """The direction of a change: laxer, to be reviewed, or stricter."""
 
     LOOSENING = "loosening"
     LOOK = "look"
@@ -33,7 +32,7 @@ class Direction(StrEnum):
 
 
 def _in_order(value: Any) -> str:
-    """As JSON that is the same in every process: a set has another order in each."""
+    """Canonical JSON: the order of a set differs between processes."""
     return json.dumps(value, sort_keys=True, default=_plain)
 
 
@@ -49,8 +48,9 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One change. ``subject`` is what changed (a tool, a group, a file), ``lines`` are an example and places, for
-    people; ``content`` is what the id covers beside kind, subject and sentence.
+    """One change. ``subject`` is what changed (a tool, a group, a file), ``lines`` show an example and places.
+
+    The id covers ``content`` in addition to direction, kind, subject, sentence and policies.
     """
 
     way: Direction
@@ -65,80 +65,86 @@ class Finding:
 
     @property
     def id(self) -> str:
-        """Its short name; the same for the same change, another for any other."""
-        said = [self.way.value, self.kind, self.subject, self.sentence, list(self.policies), self.content]
-        raw = _in_order(said).encode()
+        """A short digest of the change, for acknowledgements."""
+        content = [self.way.value, self.kind, self.subject, self.sentence, list(self.policies), self.content]
+        raw = _in_order(content).encode()
         return hashlib.sha256(b"countersign/finding/v1\n" + raw).hexdigest()[:_ID_DIGITS]
 
     def to_json(self) -> dict[str, Any]:
         """The finding for machines."""
         names = ("kind", "subject", "sentence", "lines", "policies", "example")
-        told = {name: getattr(self, name) for name in names}
-        return {"id": self.id, "way": self.way.value, **told, "files": sorted(self.files)}
+        values = {name: getattr(self, name) for name in names}
+        return {"id": self.id, "way": self.way.value, **values, "files": sorted(self.files)}
 
     def to_text(self) -> str:
-        """The finding for people, its lines indented below it."""
+        """The finding for people, with its lines indented below."""
         name = f"[{self.id}] " if self.way is Direction.LOOSENING else ""
         return "\n".join(
             [f"  {name}{self.subject}: {self.sentence}", *(f"      {line}" for line in self.lines)]
         )
 
 
+def file_finding(
+    way: Direction, kind: str, subject: str, sentence: str, files: Collection[str], content: Any = None
+) -> Finding:
+    """A finding about whole files, which its lines name."""
+    lines = tuple(f"in {file}" for file in sorted(files))
+    return Finding(way, kind, subject, sentence, lines, content=content, files=frozenset(files))
+
+
 def exact_json(value: Any) -> str:
-    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
+    """A value as comparable JSON: Python treats `1` and `true` as equal, JSON does not."""
     return json.dumps(value, sort_keys=True)
 
 
 def short_json(value: Any, most: int = 120) -> str:
-    """A value as JSON, cut where it is longer."""
+    """A value as JSON, truncated."""
     text = exact_json(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def select_direction(findings: Iterable[Finding], way: Direction) -> list[Finding]:
-    """Those that go this way, in order, each once."""
+    """The findings of one direction, in order, without duplicates."""
     return list({finding.id: finding for finding in findings if finding.way is way}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """One way in which the second decision is laxer; ``kind`` is one word, ``words`` a few."""
+    """One way in which the second decision is laxer; ``kind`` is one word, ``words`` a sentence."""
 
     kind: str
     words: str
 
 
 def find_relaxations(before: Decision, after: Decision) -> list[Relaxation]:
-    """Everything in which ``after`` asks less than ``before``; empty when it asks as much or more."""
+    """Every way in which ``after`` is laxer than ``before``."""
     if STRICTNESS[after.outcome] < STRICTNESS[before.outcome]:
-        return [
-            Relaxation(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")
-        ]
+        return [_outcome_change(before, after)]
     if after.outcome is not Verdict.REVIEW or before.outcome is not Verdict.REVIEW:
         return []
     found = _gates(merge(before.gates), merge(after.gates))
     if after.valid_for > before.valid_for:
-        found.append(
-            Relaxation("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
-        )
+        words = f"a release is valid for {after.valid_for} instead of {before.valid_for}"
+        found.append(Relaxation("valid_for", words))
     return list(dict.fromkeys(found))
 
 
 def find_restrictions(before: Decision, after: Decision) -> list[Relaxation]:
-    """Everything in which ``after`` asks more than ``before``, in its own words."""
+    """Every way in which ``after`` is stricter than ``before``."""
+    laxer = find_relaxations(after, before)
     if before.outcome is not after.outcome:
-        words = f"{before.outcome} becomes {after.outcome}"
-        return (
-            [Relaxation(f"{before.outcome}-to-{after.outcome}", words)]
-            if find_relaxations(after, before)
-            else []
-        )
-    return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in find_relaxations(after, before)]
+        return [_outcome_change(before, after)] if laxer else []
+    return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in laxer]
+
+
+def _outcome_change(before: Decision, after: Decision) -> Relaxation:
+    old, new = before.outcome, after.outcome
+    return Relaxation(f"{old}-to-{new}", f"{old} becomes {new}")
 
 
 def describe_review(decision: Decision) -> str:
-    """Whom a review asks, in words."""
-    return " and ".join(_gate_words(gate) for gate in merge(decision.gates)) or "nobody"
+    """The gates of a review, for people."""
+    return " and ".join(_gate_words(gate) for gate in merge(decision.gates)) or "no people"
 
 
 def _gate_words(gate: MergedGate) -> str:
@@ -162,7 +168,7 @@ def _gates(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> list[Re
 
 
 def _served(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> dict[str, MergedGate]:
-    """For each earlier question the later one that stands for it: no later one stands for two."""
+    """Match each earlier gate with a later one that replaces it; no later gate replaces two."""
     taken: dict[str, str] = {}  # later key -> earlier key
     for gate in sorted(before, key=lambda one: one.key not in {each.key for each in after}):
         _place(gate, before, after, taken, set())
@@ -177,7 +183,7 @@ def _place(
     taken: dict[str, str],
     tried: set[str],
 ) -> bool:
-    """One step of a bipartite matching; the question of the very same groups is tried first."""
+    """One step of a bipartite matching; a gate with the same groups is tried first."""
     fitting = [each for each in after if each.groups <= gate.groups]
     for later in sorted(fitting, key=lambda each: each.key != gate.key):
         if later.key in tried:
@@ -191,19 +197,15 @@ def _place(
 
 
 def _weaker(gate: MergedGate, now: MergedGate) -> list[Relaxation]:
-    who, found = gate.key, []
-    if now.quorum < gate.quorum:
-        found.append(Relaxation("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
-    if is_stronger_step_up(gate.step_up, now.step_up):
-        found.append(Relaxation("step_up", f"{who} need not step up by {gate.step_up}"))
-    if now.answer_within > gate.answer_within:
-        found.append(
-            Relaxation("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
-        )
-    if gate.reason and not now.reason:
-        found.append(Relaxation("reason", f"{who} need not give a reason"))
-    if now.shared and not gate.shared:
-        found.append(Relaxation("shared", f"a vote for {who} serves other questions too"))
-    if wider := now.escalate - gate.escalate:
-        found.append(Relaxation("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
-    return found
+    who, wider = gate.key, ", ".join(sorted(now.escalate - gate.escalate))
+    weaker_step_up = is_stronger_step_up(gate.step_up, now.step_up)
+    longer = now.answer_within > gate.answer_within
+    ways = (
+        (now.quorum < gate.quorum, "quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"),
+        (weaker_step_up, "step_up", f"{who} need not step up by {gate.step_up}"),
+        (longer, "answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}"),
+        (gate.reason and not now.reason, "reason", f"{who} need not give a reason"),
+        (now.shared and not gate.shared, "shared", f"a vote for {who} serves other questions too"),
+        (wider, "escalate", f"escalation adds {wider} to {who}"),
+    )
+    return [Relaxation(kind, words) for is_laxer, kind, words in ways if is_laxer]

@@ -1,9 +1,9 @@
-"""What changes in the tools: which versions are in force, and each manifest member by member.
+"""Changes of tools: which versions are active, and each manifest member by member.
 
-Rules kept here: every version in force after is compared with one in force before: the same manifest, else the file of
-the same name, else the current one; so no version comes into force without its rules being tried. What the agent may
-send, who enforces, what is hidden, what people read and what happens twice are loosenings when they change other than
-by narrowing; words for lists are to be looked at; a member that is not named here is a loosening.
+Every version of the new bundle is compared with one of the old: the same manifest, else the file of the same name, else
+the current one. So no version is activated without exploring its rules. A change of the args, the enforcement point,
+secret fields, texts for people or idempotency is a loosening unless it narrows. Titles and descriptions are to be
+reviewed. Any member that is not named here is a loosening.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import Direction, Finding, exact_json, short_json
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.diff.findings import Direction, Finding, exact_json, file_finding, short_json
+from policy_service.pap.parts import ToolVersion
 
 _RISKS: Final = ("low", "medium", "high")
 _STRICTER: Final = {"recheck": True, "ask": "live", "on_exhausted": "transaction", "idempotent": False}
@@ -37,7 +37,7 @@ Change = tuple[Direction, str]
 def manifest_changes(
     old: ToolManifest, new: ToolManifest, subject: str, files: frozenset[str], is_settled: bool
 ) -> Iterator[Finding]:
-    """What changed. ``is_settled`` says that everything its rules can tell apart was tried."""
+    """Changes of one manifest. ``is_settled``: the exploration of its rules was exhaustive."""
     mine: dict[str, Any] = old.model_dump(mode="json")
     theirs: dict[str, Any] = new.model_dump(mode="json")
     for name in sorted(mine.keys() | theirs.keys()):
@@ -47,12 +47,12 @@ def manifest_changes(
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
             for way in Direction:
-                if told := "; ".join(text for each, text in changes if each is way):
-                    yield _member_finding(way, subject, "manifest-args", told, files, [before, after])
+                if words := "; ".join(text for each, text in changes if each is way):
+                    yield file_finding(way, "manifest-args", subject, words, files, [before, after])
             continue
         way = _way(name, before, after, is_settled)
         words = f"{name} {_shown(before)} becomes {_shown(after)}"
-        yield _member_finding(way, subject, f"manifest-{name}", words, files, [before, after])
+        yield file_finding(way, f"manifest-{name}", subject, words, files, [before, after])
 
 
 def _way(name: str, before: Any, after: Any, is_settled: bool) -> Direction:
@@ -70,7 +70,7 @@ def _way(name: str, before: Any, after: Any, is_settled: bool) -> Direction:
 
 
 def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
-    """How one schema node differs: narrowing what is known to narrow, words for words, else a loosening."""
+    """Differences of one schema node: known narrowing is stricter, texts are to be reviewed, else a loosening."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         yield Direction.LOOSENING, f"{place} {_shown(before)} becomes {_shown(after)}"
         return
@@ -126,36 +126,28 @@ def _shown(value: Any) -> str:
     return "(nothing)" if value is None else short_json(value)
 
 
-def _member_finding(
-    way: Direction, subject: str, kind: str, words: str, files: frozenset[str], content: list[Any]
-) -> Finding:
-    lines = tuple(f"in {file}" for file in sorted(files))
-    return Finding(way, kind, subject, words, lines, content=content, files=files)
-
-
 @dataclass(frozen=True, slots=True)
 class VersionPair:
-    """Two versions of one tool to hold against each other; None where one side holds none."""
+    """Two versions of one tool to compare; None on the side that has none."""
 
     before: ToolVersion | None
     after: ToolVersion | None
-    is_added: bool = False  # beside the versions that were in force
+    is_added: bool = False  # in addition to the versions of the old bundle
 
     @property
     def name(self) -> str:
-        """The tool as people are told of it: with its label, if it has one."""
+        """The tool's name, with the version's label if it has one."""
         version = self.after or self.before
         assert version is not None  # noqa: S101
         return version.tool if version.label is None else f"{version.tool}@{version.label}"
 
     @property
     def files(self) -> frozenset[str]:
-        """The manifests' files."""
         return frozenset(each.file for each in (self.before, self.after) if each is not None)
 
 
 def pair_versions(before: Bundle, after: Bundle) -> list[VersionPair]:
-    """Every version in force after with what it is held against, then those that are gone."""
+    """Pair every new version with an old one, then list the removed versions."""
     pairs: list[VersionPair] = []
     for version in sorted(after.tools, key=lambda each: (each.tool, each.label or "")):
         old = [each for each in before.tools if each.tool == version.tool]
@@ -173,23 +165,21 @@ def pair_versions(before: Bundle, after: Bundle) -> list[VersionPair]:
 
 
 def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str]) -> Iterator[Finding]:
-    """What changes in the manifests. ``settled_by_trying`` are the versions of which everything was tried."""
+    """Changes of all manifests. ``settled_by_trying`` are the exhaustively explored versions."""
     kept = {pair.after.tool for pair in pairs if pair.after is not None}
     for pair in pairs:
         old, new = pair.before, pair.after
         if old is None:
-            yield _finding(
-                Direction.LOOK, pair, "tool", "the tool is new; what its rules let through stands under it"
-            )
+            yield _finding(Direction.LOOK, pair, "tool", "the tool is new; findings about its rules follow")
         elif new is None and old.manifest.evaluates_live and old.tool not in kept:
-            words = "nobody asks any more before a live call of it runs: a live tool without a manifest runs unasked"
+            words = "live calls of it are no longer evaluated: a live tool without a manifest runs without a decision"
             yield _finding(Direction.LOOSENING, pair, "tool", words)
         elif new is None:
             yield _finding(
                 Direction.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more"
             )
         elif pair.is_added:
-            words = "a version more: agents may also submit under it, whatever the current one says"
+            words = "an additional version: agents may also submit under it instead of the current one"
             yield _finding(Direction.LOOSENING, pair, "tool-version", words)
         elif old.manifest.digest != new.manifest.digest:
             yield from manifest_changes(
@@ -203,5 +193,4 @@ def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str])
 
 def _finding(way: Direction, pair: VersionPair, kind: str, words: str) -> Finding:
     content = [None if each is None else each.manifest.digest for each in (pair.before, pair.after)]
-    lines = tuple(f"in {file}" for file in sorted(pair.files))
-    return Finding(way, kind, pair.name, words, lines, content=content, files=pair.files)
+    return file_finding(way, kind, pair.name, words, pair.files, content)

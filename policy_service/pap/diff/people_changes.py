@@ -1,9 +1,8 @@
-"""Who may do what people do here (approve, settle, stop, break the glass): rules tried like those about tools.
+"""Changes of rules about actions of people (approve, settle, stop, break-glass), explored like those about tools.
 
-Rules kept here: a bundle without rules about approving narrows nothing, so dropping the last one lets everybody of the
-asked groups answer; a bundle that begins or ceases to say who does something else is always reported. A rule about
-people names gates by id and risks by word, so a gate of a named id that changed, and any other risk, may let somebody
-answer whom those rules kept out.
+Without rules about approving, all members of the asked groups may approve, so dropping the last rule is a loosening.
+The first or last rule about any other action is always reported. A rule about people names gates by id and risks by
+word. So a changed gate with a named id, and a changed risk, may admit people that those rules excluded.
 """
 
 from __future__ import annotations
@@ -35,18 +34,16 @@ from policy_service.pap.diff.candidate_values import (
     candidate_times,
     unnamed_text,
 )
+from policy_service.pap.diff.exploration import only_restricts, policy_meaning
 from policy_service.pap.diff.findings import Direction, Finding
 from policy_service.pap.diff.manifest_changes import VersionPair
-from policy_service.pap.diff.partition import only_restricts, policy_meaning
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import PolicyInputs, literal_members, policies_inputs
-from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW
+from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, Path
 from policy_service.pdp.people import (
     PersonFacts,
     ReviewFacts,
     StopFacts,
     TaskFacts,
-    check_approve_rules,
     check_people_rules,
 )
 from policy_service.pdp.rules import PeopleRules
@@ -60,27 +57,27 @@ _WORDS: Final[Mapping[Path, tuple[str, ...]]] = {
 }
 _LOOSENS, _TIGHTENS = Direction.LOOSENING, Direction.TIGHTENING
 _BEGUN: Final = {
-    APPROVE: (_TIGHTENS, "the bundle begins to narrow who of the asked groups may approve"),
-    SETTLE: (_LOOSENS, "the bundle begins to say who may settle, instead of the service"),
-    STOP: (_LOOSENS, "the bundle begins to say who may stop, instead of everybody a gate asks"),
-    START_AGAIN: (_LOOSENS, "people may end a stop from the web, where only an operator could"),
-    BREAK_GLASS: (_LOOSENS, "two people may open what a gate holds, in an emergency"),
-    BREAK_GLASS_ALONE: (_LOOSENS, "one person alone may open what a gate holds, in an emergency"),
+    APPROVE: (_TIGHTENS, "the bundle now narrows who of the asked groups may approve"),
+    SETTLE: (_LOOSENS, "the bundle now decides who may settle, instead of the service"),
+    STOP: (_LOOSENS, "the bundle now decides who may stop, instead of everybody a gate asks"),
+    START_AGAIN: (_LOOSENS, "people may now end a stop from the web; before, only an operator could"),
+    BREAK_GLASS: (_LOOSENS, "two people may now override a gate in an emergency"),
+    BREAK_GLASS_ALONE: (_LOOSENS, "one person alone may now override a gate in an emergency"),
 }
-"""What the first rule about something means; without one the service has a rule of its own."""
+"""What the first rule about an action means; without one the service applies its own."""
 
 _ENDED: Final = {
     APPROVE: (_LOOSENS, "the bundle no longer narrows who may approve"),
     SETTLE: (_LOOSENS, "the bundle no longer narrows who may settle"),
-    STOP: (_LOOSENS, "the bundle no longer says who may stop; everybody a gate asks may"),
-    START_AGAIN: (_TIGHTENS, "nobody may end a stop from the web any more"),
-    BREAK_GLASS: (_TIGHTENS, "nobody may open what a gate holds as one of two any more"),
-    BREAK_GLASS_ALONE: (_TIGHTENS, "nobody may open what a gate holds alone any more"),
+    STOP: (_LOOSENS, "the bundle no longer decides who may stop; everybody a gate asks may"),
+    START_AGAIN: (_TIGHTENS, "people may no longer end a stop from the web"),
+    BREAK_GLASS: (_TIGHTENS, "two people may no longer override a gate in an emergency"),
+    BREAK_GLASS_ALONE: (_TIGHTENS, "one person alone may no longer override a gate in an emergency"),
 }
 
 
 def people_rule_changes(before: Bundle, after: Bundle) -> list[Finding]:
-    """What changes about who may do what people do."""
+    """Changes of the rules about each action of people."""
     pairs = {
         action: (before.rules.people.get(action), after.rules.people.get(action)) for action in RESOURCE_TYPES
     }
@@ -152,7 +149,7 @@ def _columns(read: PolicyInputs) -> dict[Path, list[Any]]:
 
 
 def _why_unproved(read: PolicyInputs) -> str:
-    """Why some question might be answered otherwise than those that were tried; empty where none can be."""
+    """Why the tried questions may not cover every answer; empty if they do."""
     why = list(read.inexact)
     if (size := prod(len(column) for column in _columns(read).values())) > _MAX_TRIED:
         why.append(f"{size} combinations, {_MAX_TRIED} of them tried")
@@ -179,17 +176,17 @@ def _values(path: Path, literals: set[Any], read: PolicyInputs) -> list[Any]:
     if path in _WORDS:
         return list(_WORDS[path])
     if path == ("fact", "gates"):
-        return list(islice(candidate_sets(literals), 64))  # all there are of up to four
+        return list(islice(candidate_sets(literals), 64))  # complete for up to four members
     if path in (("now",), ("fact", "opened_at")):
         return candidate_times(literals)
     if path == ("assurance",):
         return ["oidc", "dev"]
     if path == ("env",):
         return list(ENVIRONMENTS)
-    if path in _PERSONS:  # two that may be the same person, or others
+    if path in _PERSONS:  # the two may be the same person, or not
         both = {each for one in _PERSONS for each in read.literals.get(one, ()) if isinstance(each, str)}
-        nobody = [ABSENT] if path == _PERSONS[1] else []
-        return [*sorted(both), *nobody, unnamed_text(both, "someone|else")]
+        absent = [ABSENT] if path == _PERSONS[1] else []
+        return [*sorted(both), *absent, unnamed_text(both, "someone|else")]
     return [*texts, unnamed_text(texts)]
 
 
@@ -197,29 +194,33 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     def held(head: str) -> frozenset[str]:
         return frozenset(path[1] for path, value in values.items() if path[0] == head and value is True)
 
-    who = PersonFacts(
-        values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc")
-    )
-    now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
+    def at(*path: str, default: Any) -> Any:
+        return values.get(path, default)
+
+    person = PersonFacts(at("agent", default="someone|else"), held("team"), at("assurance", default="oidc"))
+    target: StopFacts | ReviewFacts
     if RESOURCE_TYPES[action] == "Stop":
-        stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), UNNAMED_TEXT))
-        return bool(check_people_rules(bundle.rules, action, who, stop, now=now, env=env))
-    owner = values.get(("fact", "agent", "owner"), ABSENT)
-    name = values.get(("fact", "agent"), "some-agent")
-    owned_by = None if owner == ABSENT else owner
-    about: dict[str, Any] = {
-        "review_id": values.get(("resource",), "r1"),
-        "agent": AgentPrincipal(name, owned_by, held("agent-role"), held("agent-team")),
-        "tool": values.get(("fact", "tool"), UNNAMED_TEXT),
-        "risk": values.get(("fact", "risk"), "medium"),
-        "gates": frozenset(values.get(("fact", "gates"), ())),
-        "opened_at": values.get(("fact", "opened_at"), BASE_NOW),
-    }
-    if action == APPROVE:
-        return bool(check_approve_rules(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
-    task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
-    what = task if RESOURCE_TYPES[action] == "Task" else ReviewFacts(**about)
-    return bool(check_people_rules(bundle.rules, action, who, what, now=now, env=env))
+        target = StopFacts(at("fact", "what", default="agent"), at("fact", "name", default=UNNAMED_TEXT))
+    else:
+        owner = at("fact", "agent", "owner", default=ABSENT)
+        name = at("fact", "agent", default="some-agent")
+        review = (
+            at("resource", default="r1"),
+            AgentPrincipal(name, None if owner == ABSENT else owner, held("agent-role"), held("agent-team")),
+            at("fact", "tool", default=UNNAMED_TEXT),
+            at("fact", "risk", default="medium"),
+            frozenset(at("fact", "gates", default=())),
+            at("fact", "opened_at", default=BASE_NOW),
+        )
+        is_task = RESOURCE_TYPES[action] == "Task"
+        target = (
+            TaskFacts(*review, kind=at("fact", "kind", default="unknown"))
+            if is_task
+            else ReviewFacts(*review)
+        )
+    now, env = at("now", default=BASE_NOW), at("env", default="production")
+    granted = check_people_rules(bundle.rules, action, person, target, now=now, env=env)
+    return action == APPROVE if granted is None else bool(granted)
 
 
 _GATES, _RISK = ("fact", "gates"), ("fact", "risk")
@@ -228,7 +229,7 @@ _GATES, _RISK = ("fact", "gates"), ("fact", "risk")
 def approver_input_changes(
     before: Bundle, after: Bundle, versions: Iterable[VersionPair]
 ) -> Iterator[Finding]:
-    """What of a review changed that a rule about people reads."""
+    """Changes of a review's gates and risk that a rule about people reads."""
     read = _read(rules for bundle in (before, after) for rules in bundle.rules.people.values())
     named = _named_gates(read)
     for name in sorted(before.policies.keys() | after.policies.keys()):
@@ -237,10 +238,10 @@ def approver_input_changes(
         asks = any(each.gate is not None for each in held)
         if not asks or (named is not None and name not in named):
             continue
-        if old is not None and new is not None and policy_meaning(old) == policy_meaning(new):
+        if policy_meaning(old) == policy_meaning(new):
             continue
         words = f"the gate {name} changed, and rules about who answers read `resource.gates`"
-        content = [None if each is None else policy_meaning(each) for each in (old, new)]
+        content = [policy_meaning(each) for each in (old, new)]
         files = frozenset(each.file for each in held)
         lines = tuple(f"in {each.place}" for each in held)
         yield Finding(Direction.LOOSENING, "gate-id", name, words, lines, (name,), content, files)
@@ -259,7 +260,7 @@ def _risks(versions: Iterable[VersionPair]) -> Iterator[Finding]:
 
 
 def _named_gates(read: PolicyInputs) -> frozenset[Any] | None:
-    """The gates that rules about people name; None where they may mean any."""
+    """The gates that rules about people name; None when they may refer to any."""
     literals = read.literals.get(_GATES)
     if literals is None:
         return frozenset()

@@ -1,9 +1,9 @@
-"""Recorded calls: one JSON object a line, as a file of traffic keeps them.
+"""Recorded calls: a file with one JSON object a line.
 
-Rules kept here: a line that cannot be read is named by its number and keeps nothing else from being read; facts in a
-line are used as they stand there, in the types of the bundle; without them the bundle's own sources are asked. A call
-is of the version of its tool that the line names, else of the current one. What a rule would read and the line does not
-say, a secret that was taken out or a meter, makes a call that cannot be replayed, and that is said.
+An invalid line is reported by number; the other lines are still read. Recorded facts are used, in the types of the
+bundle. Without them the bundle's sources are queried. A call uses the tool version that the line names, else the
+current one. If a rule reads a value that the line lacks, such as a removed secret or a meter, the call cannot be
+replayed and is reported.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ CALL_MEMBERS: Final = frozenset(
     "agent tool tool_digest args facts history now env txn_size claimed on_behalf_of method label id hidden secret "
     "decided decisions".split()
 )
-"""What a line may say; anything else is a slip and is told."""
+"""The members a line may have; any other is an error."""
 
 _OUTCOMES: Final = frozenset({"release", "review", "deny"})
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One recorded call. ``hidden`` are pointers to args whose values were taken out; ``secret`` to those
-    that are not to be shown; ``decided`` is what was decided at submission, ``decisions`` everything that was decided
-    about it; ``facts`` are attributes by `resource` and `agent`, ``history`` is what the meters showed.
+    """One recorded call.
+
+    ``hidden`` are pointers to args whose values were removed, ``secret`` to those that must not be shown. ``decided``
+    is the outcome at submission, ``decisions`` are all decisions about it. ``facts`` are attributes by `resource` and
+    `agent`; ``history`` holds the meters' values.
     """
 
     number: int
@@ -62,14 +64,14 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class InvalidLine:
-    """A line that is no call, by its number, and why."""
+    """A line that is not a call, and why."""
 
     number: int
     why: str
 
 
 def read_calls(lines: Iterable[bytes | str]) -> tuple[list[RecordedCall], list[InvalidLine]]:
-    """The calls of a file and the lines that are none. Empty lines are nothing."""
+    """The calls of a file, and the invalid lines. Empty lines are skipped."""
     calls: list[RecordedCall] = []
     bad: list[InvalidLine] = []
     for number, line in enumerate(lines, start=1):
@@ -83,24 +85,24 @@ def read_calls(lines: Iterable[bytes | str]) -> tuple[list[RecordedCall], list[I
 
 
 def read_call(line: bytes | str, number: int = 1) -> RecordedCall:
-    """One call.
+    """Parse one call.
 
     Raises:
-        ValueError: it is none; the text says what to write.
+        ValueError: it is not a call; the text explains the format.
     """
-    told = json.loads(line)
-    if not isinstance(told, dict):
+    record = json.loads(line)
+    if not isinstance(record, dict):
         raise ValueError('write one object a line: {"agent": {"name": "..."}, "tool": "...", "args": {...}}')
-    if strange := sorted(told.keys() - CALL_MEMBERS):
+    if strange := sorted(record.keys() - CALL_MEMBERS):
         raise ValueError(
-            f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(CALL_MEMBERS))}"
+            f"{strange[0]!r} is not a member of a call; known are {', '.join(sorted(CALL_MEMBERS))}"
         )
     agent, tool, args = (
-        _require(told, "agent", dict),
-        _require(told, "tool", str),
-        _require(told, "args", dict),
+        _require(record, "agent", dict),
+        _require(record, "tool", str),
+        _require(record, "args", dict),
     )
-    decided = told.get("decided")
+    decided = record.get("decided")
     if decided is not None and decided not in _OUTCOMES:
         raise ValueError(f"decided is {decided!r}; known are {', '.join(sorted(_OUTCOMES))}")
     return RecordedCall(
@@ -108,76 +110,76 @@ def read_call(line: bytes | str, number: int = 1) -> RecordedCall:
         agent=_agent(agent),
         tool=tool,
         args=args,
-        now=None if told.get("now") is None else parse_timestamp(told["now"]),
-        facts=None if told.get("facts") is None else _facts(_require(told, "facts", dict)),
-        history=None if told.get("history") is None else _history(_require(told, "history", dict)),
-        env=str(told.get("env", "production")),
-        txn_size=int(told.get("txn_size", 1)),
-        claimed=Claimed(**(told.get("claimed") or {})),
-        on_behalf_of=told.get("on_behalf_of"),
-        label=None if told.get("label") is None else str(told["label"]),
-        name=str(told.get("id", "")),
-        hidden=tuple(told.get("hidden", ())),
+        now=None if record.get("now") is None else parse_timestamp(record["now"]),
+        facts=None if record.get("facts") is None else _facts(_require(record, "facts", dict)),
+        history=None if record.get("history") is None else _history(_require(record, "history", dict)),
+        env=str(record.get("env", "production")),
+        txn_size=int(record.get("txn_size", 1)),
+        claimed=Claimed(**(record.get("claimed") or {})),
+        on_behalf_of=record.get("on_behalf_of"),
+        label=None if record.get("label") is None else str(record["label"]),
+        name=str(record.get("id", "")),
+        hidden=tuple(record.get("hidden", ())),
         decided=decided,
-        method="api_key" if told.get("method") == "api_key" else "key",
-        tool_digest=None if told.get("tool_digest") is None else _require(told, "tool_digest", str),
-        secret=tuple(told.get("secret", ())),
-        decisions=_decisions(told.get("decisions", [])),
+        method="api_key" if record.get("method") == "api_key" else "key",
+        tool_digest=None if record.get("tool_digest") is None else _require(record, "tool_digest", str),
+        secret=tuple(record.get("secret", ())),
+        decisions=_decisions(record.get("decisions", [])),
     )
 
 
-def _require(told: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = told.get(name)
+def _require(record: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = record.get(name)
     if not isinstance(value, kind):
         wanted = "an object" if kind is dict else "a text"
         raise ValueError(f"{name} is {json.dumps(value)}; write {wanted}")
     return value
 
 
-def _agent(told: Mapping[str, Any]) -> AgentPrincipal:
-    name = _require(told, "name", str)
+def _agent(record: Mapping[str, Any]) -> AgentPrincipal:
+    name = _require(record, "name", str)
     for key in ("roles", "teams"):
-        if not isinstance(told.get(key, []), list):
-            raise ValueError(f"agent.{key} is {json.dumps(told[key])}; write a list of names")
+        if not isinstance(record.get(key, []), list):
+            raise ValueError(f"agent.{key} is {json.dumps(record[key])}; write a list of names")
     return AgentPrincipal(
-        name, told.get("owner"), frozenset(told.get("roles", ())), frozenset(told.get("teams", ()))
+        name, record.get("owner"), frozenset(record.get("roles", ())), frozenset(record.get("teams", ()))
     )
 
 
-def _facts(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By entity. A flat table is the resource's, which is what people paste."""
+def _facts(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Facts by entity. A flat table belongs to the resource, because people paste that."""
     if (
-        told
-        and told.keys() <= {"resource", "agent"}
-        and all(isinstance(each, dict) for each in told.values())
+        record
+        and record.keys() <= {"resource", "agent"}
+        and all(isinstance(each, dict) for each in record.values())
     ):
-        return told
-    return {"resource": told}
+        return record
+    return {"resource": record}
 
 
-def _history(told: dict[str, Any]) -> dict[str, int]:
-    for name, value in told.items():
+def _history(record: dict[str, Any]) -> dict[str, int]:
+    for name, value in record.items():
         if type(value) is not int or not 0 <= value <= MAX_TOTAL:
             raise ValueError(
                 f"history.{name} is {json.dumps(value)}; write a whole number from 0 to {MAX_TOTAL}: amounts of money "
                 "in their smallest unit"
             )
-    return told
+    return record
 
 
-def _decisions(told: Any) -> tuple[dict[str, Any], ...]:
+def _decisions(record: Any) -> tuple[dict[str, Any], ...]:
     known = {"outcome", "policies", "commit", "bundle", "decided_at", "cause"}
-    if not isinstance(told, list) or not all(
-        isinstance(each, dict) and each.keys() == known for each in told
+    if not isinstance(record, list) or not all(
+        isinstance(each, dict) and each.keys() == known for each in record
     ):
-        raise ValueError(f"decisions are objects with {', '.join(sorted(known))}, as the service tells them")
-    return tuple(told)
+        raise ValueError(f"decisions are objects with {', '.join(sorted(known))}, as the service writes them")
+    return tuple(record)
 
 
 def drop_unknown_meters(
     calls: Iterable[RecordedCall], bundles: Sequence[Bundle]
 ) -> tuple[list[RecordedCall], list[InvalidLine]]:
-    """The calls, and those that name a meter no bundle here has. A recorded call may: its bundle had it then."""
+    """Split off calls that name a meter no bundle here has. A call that was decided may: its bundle had the meter."""
     known = {meter.name for bundle in bundles for meters in bundle.meters.values() for meter in meters}
     kept: list[RecordedCall] = []
     bad: list[InvalidLine] = []
@@ -194,23 +196,23 @@ def drop_unknown_meters(
 
 
 def recorded_tool_digest(call: RecordedCall, bundle: Bundle) -> str:
-    """The version of its tool that a call is of."""
+    """The digest of the call's tool version."""
     manifest = bundle.manifests.get(call.tool)
     return call.tool_digest or (manifest.digest if manifest else "0" * 64)
 
 
 def missing_meters(call: RecordedCall, bundle: Bundle) -> list[str]:
-    """The meters that count the call's tool here, and of which it does not say what they stood at."""
+    """The meters that count the call's tool here and have no recorded value."""
     if bundle.version(call.tool, recorded_tool_digest(call, bundle)) is None:
-        return []  # the answer does not turn on them
+        return []  # the answer does not depend on them
     return sorted({meter.name for meter in bundle.meters.get(call.tool, ())} - (call.history or {}).keys())
 
 
 async def build_question(call: RecordedCall, bundle: Bundle, parts: BundleParts) -> PolicyRequest:
-    """The question a bundle is asked about a recorded call. A meter the call does not tell reads 0.
+    """The question for a recorded call. A meter without a recorded value reads 0.
 
     Raises:
-        ValueError: its facts are not of the types the bundle declares.
+        ValueError: its facts do not have the types the bundle declares.
     """
     digest = recorded_tool_digest(call, bundle)
     version = bundle.version(call.tool, digest)
@@ -265,12 +267,12 @@ def _typed(parts: BundleParts, entity: str, given: Mapping[str, Any]) -> dict[st
 
 
 async def decide_recorded_call(call: RecordedCall, bundle: Bundle, parts: BundleParts) -> Decision:
-    """What the bundle decides about a recorded call."""
+    """The bundle's decision on a recorded call."""
     return decide(bundle.rules, await build_question(call, bundle, parts))
 
 
 def reads_hidden(call: RecordedCall, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -> bool:
-    """Whether some rule of the call's tool reads a value that was taken out of the record."""
+    """Whether a rule of the call's tool reads a value that was removed from the record."""
     names = {pointer.lstrip("/").split("/")[0] for pointer in call.hidden}
     return any(
         path[0] == "input" and len(path) > 1 and path[1] in names for path in paths

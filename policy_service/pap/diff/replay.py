@@ -1,8 +1,7 @@
-"""Recorded calls through one bundle or two: what each comes to, counted by tool and by label, and where two differ.
+"""Replay recorded calls through one bundle or two: outcomes by tool and by label, and differences.
 
-Rules kept here: a call whose hidden values some rule reads, or that does not tell what a meter of its tool stood at,
-is counted as not replayable and never guessed; labels are
-carried to the report and read by nothing that decides.
+A call is not replayable, and never guessed, when a rule reads a hidden value or a meter has no recorded value. Labels
+appear in the report only; no decision reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from policy_service.pap.diff.findings import (
     find_relaxations,
     find_restrictions,
 )
-from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import policy_inputs
 from policy_service.pap.diff.recorded_calls import (
     RecordedCall,
@@ -31,6 +29,7 @@ from policy_service.pap.diff.recorded_calls import (
     reads_hidden,
     recorded_tool_digest,
 )
+from policy_service.pap.diff.tool_side import Path
 from policy_service.pap.parts import read_parts
 
 NOT_REPLAYABLE: Final = "not replayable"
@@ -40,7 +39,7 @@ _MAX_NAMED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One call and what it came to: a decision, or why there is none."""
+    """One call and its decision, or why there is none."""
 
     call: RecordedCall
     decision: Decision | None
@@ -48,11 +47,14 @@ class ReplayedCall:
 
     @property
     def outcome(self) -> str:
-        """The outcome in one word, or `not replayable`."""
+        """The outcome, or `not replayable`."""
         return NOT_REPLAYABLE if self.decision is None else self.decision.outcome.value
 
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return () if self.decision is None else self.decision.policies
+
     def to_json(self) -> dict[str, Any]:
-        """The line for machines."""
         decision = self.decision
         return {
             "line": self.call.number,
@@ -60,7 +62,7 @@ class ReplayedCall:
             "tool": self.call.tool,
             "label": self.call.label,
             "outcome": self.outcome,
-            "policies": [] if decision is None else list(decision.policies),
+            "policies": list(self.policies),
             "reasons": [] if decision is None else [reason.code for reason in decision.reasons],
             "why_not": self.why_not or None,
         }
@@ -68,7 +70,7 @@ class ReplayedCall:
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """A call that two bundles answer differently, and which way."""
+    """A call that two bundles decide differently, and the direction."""
 
     way: Direction
     kinds: tuple[str, ...]
@@ -79,14 +81,14 @@ class ReplayDifference:
 
 @dataclass
 class OutcomeCounts:
-    """Outcomes by tool, and by tool and label where there are labels."""
+    """Number of outcomes by tool, and by label."""
 
     by_tool: Counter[tuple[str, str]] = field(default_factory=Counter)
     by_label: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def replay(bundle: Bundle, calls: Iterable[RecordedCall]) -> list[ReplayedCall]:
-    """Every call through the bundle, in order. Blocks while fact sources are read."""
+    """Decide every call by the bundle, in order. Blocks while fact sources are read."""
     parts = read_parts(bundle.source.files)[0]
     read: dict[tuple[str, str], frozenset[Path]] = {}
 
@@ -107,10 +109,10 @@ def replay(bundle: Bundle, calls: Iterable[RecordedCall]) -> list[ReplayedCall]:
 
 def _why_not(bundle: Bundle, call: RecordedCall, read: dict[tuple[str, str], frozenset[Path]]) -> str:
     if call.hidden and reads_hidden(call, bundle, _read_by(bundle, call, read)):
-        return f"a rule reads {', '.join(call.hidden)}, and the record holds no value of it"
+        return f"a rule reads {', '.join(call.hidden)}, and the record has no value of it"
     if missing := missing_meters(call, bundle):
         names = ", ".join(f"history.{name}" for name in missing)
-        return f"{call.tool} is counted by {names}, and the record does not say what it stood at"
+        return f"{call.tool} is counted by {names}, and the record has no value of it"
     return ""
 
 
@@ -126,7 +128,6 @@ def _read_by(
 
 
 def count_outcomes(replayed: Iterable[ReplayedCall]) -> OutcomeCounts:
-    """The table's numbers."""
     counts = OutcomeCounts()
     for each in replayed:
         counts.by_tool[each.call.tool, each.outcome] += 1
@@ -138,7 +139,7 @@ def count_outcomes(replayed: Iterable[ReplayedCall]) -> OutcomeCounts:
 def replay_differences(
     before: Sequence[ReplayedCall], after: Sequence[ReplayedCall]
 ) -> list[ReplayDifference]:
-    """The calls that the second bundle answers otherwise."""
+    """The calls that the second bundle decides differently."""
     found = []
     for old, new in zip(before, after, strict=True):
         if old.decision is None or new.decision is None:
@@ -159,7 +160,7 @@ def replay_differences(
 
 
 def replay_findings(differences: Iterable[ReplayDifference]) -> list[Finding]:
-    """The differences as findings, one for each tool, way and kind, with the calls that show it."""
+    """The differences as findings, one for each direction, tool and kind, with the calls that show it."""
     grouped: dict[tuple[Direction, str, str], list[ReplayDifference]] = {}
     for each in differences:
         for kind in each.kinds:
@@ -170,24 +171,17 @@ def replay_findings(differences: Iterable[ReplayDifference]) -> list[Finding]:
 def _finding(way: Direction, tool: str, kind: str, group: list[ReplayDifference]) -> Finding:
     named = [each.before.call.name or f"line {each.before.call.number}" for each in group]
     rest = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-    words = f"{len(group)} recorded calls are answered otherwise: {group[0].words}"
-    lines = [f"calls: {', '.join(named[:_MAX_NAMED])}{rest}", *_sides(group[0])]
-    policies = sorted({name for each in group for name in _behind(each)})
+    words = f"{len(group)} recorded calls are decided differently: {group[0].words}"
+    lines = [
+        f"calls: {', '.join(named[:_MAX_NAMED])}{rest}",
+        f"before: {_describe(group[0].before)}",
+        f"after: {_describe(group[0].after)}",
+    ]
+    policies = sorted({name for each in group for name in {*each.before.policies} ^ {*each.after.policies}})
     return Finding(way, f"recorded-{kind}", tool, words, tuple(lines), tuple(policies), content=named)
 
 
-def _behind(each: ReplayDifference) -> set[str]:
-    sides = [
-        set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)
-    ]
-    return sides[0] ^ sides[1]
-
-
-def _sides(each: ReplayDifference) -> list[str]:
-    return [f"{word}: {_told(one)}" for word, one in (("before", each.before), ("after", each.after))]
-
-
-def _told(one: ReplayedCall) -> str:
+def _describe(one: ReplayedCall) -> str:
     if one.decision is None:
         return f"{one.outcome}: {one.why_not}"
     by = ", ".join(one.decision.policies) or one.decision.code
@@ -196,7 +190,7 @@ def _told(one: ReplayedCall) -> str:
 
 
 def outcome_table(counts: Mapping[tuple[str, str], int], head: str) -> str:
-    """Outcomes in columns, one row for each name."""
+    """A table with outcomes as columns and a row for each name."""
     names = sorted({name for name, _ in counts})
     columns = [
         each for each in OUTCOMES if each != NOT_REPLAYABLE or any(counts[name, each] for name in names)

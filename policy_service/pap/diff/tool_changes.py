@@ -1,4 +1,4 @@
-"""The findings about one tool: each difference with one call that shows it and the policies behind it."""
+"""Findings about one tool: each difference with an example call and the policies that cause it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.policy_request import PolicyRequest
-from policy_service.pap.diff.exploration import Exploration, SidePair, explore_tool
+from policy_service.pap.diff.exploration import (
+    AnswerState,
+    Exploration,
+    SideAnswer,
+    SidePair,
+    explore_tool,
+    policies_of,
+    policy_meaning,
+)
 from policy_service.pap.diff.findings import (
     Direction,
     Finding,
@@ -20,22 +28,19 @@ from policy_service.pap.diff.findings import (
     find_relaxations,
     find_restrictions,
 )
-from policy_service.pap.diff.partition import AnswerState, SideAnswer, policy_meaning
-from policy_service.pap.diff.paths import PERSON_PATHS, Path, path_text
-from policy_service.pap.diff.tool_side import ABSENT, ToolSide, sample_value
-from policy_service.pap.tools import schema_node
-from policy_service.pdp.cedar import evaluate_policies
-from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE
+from policy_service.pap.diff.tool_side import ABSENT, Path, ToolSide, path_text, sample_value
+from policy_service.pap.parts import schema_node
+from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, evaluate_policies
 
 _SHOWN_PER_KEY: Final = 6
-"""How many calls are looked at before one of them is shown for a difference."""
+"""Example calls considered for one difference."""
 
 _WHY_DENIED: Final = (Reason("made-up", "denied"),)
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleCall:
-    """One call that shows a difference, with what both bundles decide on it."""
+    """One call that shows a difference, with both bundles' decisions."""
 
     pair: SidePair
     base: dict[str, Any]
@@ -44,11 +49,11 @@ class ExampleCall:
 
 
 def tool_findings(tool: str, pair: SidePair) -> tuple[list[Finding], list[Exploration]]:
-    """Everything that differs for one tool, and what was tried to find it."""
+    """All differences for one tool, and the explorations that found them."""
     found: dict[Any, Finding] = {}
     rounds: list[Exploration] = []
     for base in _bases(pair):
-        tried = explore_tool(tool, pair, base)
+        tried = explore_tool(pair, base)
         rounds.append(tried)
         for way, one, shown in _differences(tried, pair):
             finding = _finding(way, one, shown, tool)
@@ -57,7 +62,7 @@ def tool_findings(tool: str, pair: SidePair) -> tuple[list[Finding], list[Explor
 
 
 def _bases(pair: SidePair) -> list[dict[str, Any]]:
-    """Plain calls to start from: one if both manifests take it, else one of each."""
+    """Base calls to start from: one if both manifests accept it, else one of each."""
     sides = [side for side in pair if side is not None]
     made = [base for side in sides if side.encoded(base := side.base_args()) is not None]
     for base in made:
@@ -69,21 +74,22 @@ def _bases(pair: SidePair) -> list[dict[str, Any]]:
 def _differences(tried: Exploration, pair: SidePair) -> Iterator[tuple[Direction, Relaxation, ExampleCall]]:
     looked: dict[Any, int] = {}
     for state in tried.states:
-        told_already: set[Direction] = set()  # without unseen fields: with them it is the same difference
+        reported: set[Direction] = set()  # without unseen fields: with them it is the same difference
         for unseen in _unseen_to_try(pair):
             before, after = (
-                _decision(side, half, unseen) for side, half in zip(pair, state.halves, strict=True)
+                _decision(side, half, unseen)
+                for side, half in zip(pair, (state.before, state.after), strict=True)
             )
             for way, changes in (
                 (Direction.LOOSENING, find_relaxations(before, after)),
                 (Direction.TIGHTENING, find_restrictions(before, after)),
             ):
-                if way in told_already:
+                if way in reported:
                     continue
                 if changes and not unseen:
-                    told_already.add(way)
+                    reported.add(way)
                 for one in changes:
-                    key = (way, one.kind, state.halves[0].gates, state.halves[1].gates, bool(unseen))
+                    key = (way, one.kind, state.before.gates, state.after.gates, bool(unseen))
                     looked[key] = looked.get(key, 0) + 1
                     if looked[key] <= _SHOWN_PER_KEY:
                         yield way, one, _shown(tried, pair, state, unseen, (before, after))
@@ -102,7 +108,7 @@ def _unseen_to_try(pair: SidePair) -> list[frozenset[str]]:
 
 
 def _decision(side: ToolSide | None, half: SideAnswer, unseen: frozenset[str]) -> Decision:
-    """What the table of design section 4 makes of these answers."""
+    """The decision that the table of design section 4 derives from these answers."""
     if side is None or half.denies or not half.permits:
         return Decision(Verdict.DENY, "", "", reasons=_WHY_DENIED)
     mine = unseen & side.rules.codec.possible_unseen
@@ -140,21 +146,21 @@ def _unseen_value(pair: SidePair, path: Path) -> Any:
 
 
 def _fired(side: ToolSide | None, shown: ExampleCall) -> frozenset[str]:
-    """The policies that hold for this call, permits under a gate among them."""
-    if side is None:
+    """The policies that hold for this call, including permits hidden by a gate."""
+    asked = None if side is None else side.engine_input(shown.base, shown.values)
+    if side is None or asked is None:
         return frozenset()
-    asked = side.asked(shown.base, shown.values)
-    if asked is None:
-        return frozenset()
-    holding = evaluate_policies(side.policies_as_forbids, asked[0], asked[1], side.rules.schema).reasons
+    holding = evaluate_policies(side.policies_as_forbids, *asked, side.rules.schema).reasons
     unseen = {UNSEEN} if UNSEEN in side.decided(shown.base, shown.values).policies else set()
     return holding | unseen
 
 
 def _finding(way: Direction, one: Relaxation, shown: ExampleCall, tool: str) -> Finding:
     before, after = shown.pair
-    fired = (_fired(before, shown), _fired(after, shown))
-    names = sorted(name for name in fired[0] | fired[1] if _is_behind(name, shown.pair, fired))
+    old, new = _fired(before, shown), _fired(after, shown)
+    # Behind the difference are the policies that fire on one side only, and those that changed.
+    names = sorted(name for name in old | new if name in old ^ new or not _is_same(name, shown.pair))
+    policies = [policies_of(shown.pair, name) for name in names]
     lines = [f"call: {describe_call(shown)}", *_outcome_lines(shown)]
     lines += [line for name in names for line in _places(name, shown.pair)]
     return Finding(
@@ -164,39 +170,26 @@ def _finding(way: Direction, one: Relaxation, shown: ExampleCall, tool: str) -> 
         one.words,
         tuple(lines),
         tuple(names),
-        content=[[_meaning(side, name) for side in shown.pair] for name in names],
-        files=frozenset(_files(names, shown.pair)),
+        content=[[policy_meaning(policy) for policy in pair] for pair in policies],
+        files=frozenset(policy.file for pair in policies for policy in pair if policy is not None),
         example=_example(shown),
     )
 
 
-def _is_behind(name: str, pair: SidePair, fired: tuple[frozenset[str], frozenset[str]]) -> bool:
-    return (name in fired[0]) is not (name in fired[1]) or _meaning(pair[0], name) != _meaning(pair[1], name)
-
-
-def _meaning(side: ToolSide | None, name: str) -> Any:
-    policy = None if side is None else side.bundle.policies.get(name)
-    return None if policy is None else policy_meaning(policy)
+def _is_same(name: str, pair: SidePair) -> bool:
+    old, new = policies_of(pair, name)
+    return bool(policy_meaning(old) == policy_meaning(new))
 
 
 def _places(name: str, pair: SidePair) -> Iterator[str]:
-    words = ("before", "after")
     if name == UNSEEN:
-        yield "policy unseen: the built-in gate for what policy cannot weigh"
+        yield "policy unseen: the built-in gate for fields that policy cannot evaluate"
         return
-    for word, side in zip(words, pair, strict=True):
-        policy = None if side is None else side.bundle.policies.get(name)
+    for word, policy in zip(("before", "after"), policies_of(pair, name), strict=True):
         if policy is None:
             yield f"{word}: no policy {name}"
         else:
             yield f"{word}: {policy.place} {policy.effect} {name}{'' if policy.gate is None else ' (gate)'}"
-
-
-def _files(names: list[str], pair: SidePair) -> Iterator[str]:
-    for side in pair:
-        for name in names:
-            if side is not None and (policy := side.bundle.policies.get(name)) is not None:
-                yield policy.file
 
 
 def _outcome_lines(shown: ExampleCall) -> Iterator[str]:
@@ -206,7 +199,7 @@ def _outcome_lines(shown: ExampleCall) -> Iterator[str]:
             continue
         decision = side.decided(shown.base, shown.values)
         if decision.outcome is not made.outcome:
-            yield f"{word}: {made.outcome} by the rules, although this very call is a {decision.outcome}"
+            yield f"{word}: {made.outcome} by the rules, although this example call is a {decision.outcome}"
         elif decision.outcome is Verdict.REVIEW:
             yield f"{word}: review by {describe_review(decision)}"
         elif decision.outcome is Verdict.DENY:
@@ -216,10 +209,10 @@ def _outcome_lines(shown: ExampleCall) -> Iterator[str]:
 
 
 def describe_call(shown: ExampleCall) -> str:
-    """The call in one line: args, then who and what else the rules look at."""
+    """The call in one line: args, then the other inputs of the rules."""
     question = _question(shown)
-    beside = [f"{path_text(path)} = {_value_text(path, value)}" for path, value in _beside(shown)]
-    return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
+    others = [f"{path_text(path)} = {_value_text(value)}" for path, value in _other_inputs(shown)]
+    return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *others])
 
 
 def _question(shown: ExampleCall) -> PolicyRequest:
@@ -227,25 +220,19 @@ def _question(shown: ExampleCall) -> PolicyRequest:
     return side.question(shown.base, shown.values)
 
 
-def _beside(shown: ExampleCall) -> list[tuple[Path, Any]]:
-    """What the rules look at beside the args."""
+def _other_inputs(shown: ExampleCall) -> list[tuple[Path, Any]]:
+    """The inputs of the rules other than args."""
     return [(path, value) for path, value in sorted(shown.values.items()) if path[0] != "input"]
 
 
-def _value_text(path: Path, value: Any) -> str:
-    if value == ABSENT:
-        return "nobody" if path in PERSON_PATHS else "(absent)"
-    return json.dumps(value, default=str)
+def _value_text(value: Any) -> str:
+    return "(absent)" if value == ABSENT else json.dumps(value, default=str)
 
 
 def _example(shown: ExampleCall) -> dict[str, Any]:
     question = _question(shown)
-    beside = {
-        path_text(path): "(absent)"
-        if value == ABSENT
-        else value
-        if isinstance(value, bool | int)
-        else str(value)
-        for path, value in _beside(shown)
-    }
-    return {"tool": question.tool, "args": question.args, "with": beside}
+    others: dict[str, Any] = {}
+    for path, value in _other_inputs(shown):
+        plain = value if isinstance(value, bool | int) else str(value)
+        others[path_text(path)] = "(absent)" if value == ABSENT else plain
+    return {"tool": question.tool, "args": question.args, "with": others}

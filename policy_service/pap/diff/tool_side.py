@@ -1,24 +1,28 @@
-"""One tool in one bundle, ready to be asked about made-up calls: the real codec, schema, entities and decision.
+"""One tool of one bundle, ready to evaluate generated calls with the real codec, schema, entities and engine.
 
-A made-up call is an assignment of values to paths over a plain base call. Rules kept here: it is built from the
-manifest and the declared types only, and decided by the engine that decides live calls.
+A generated call assigns values to paths of a base call. It is built from the manifest and the declared types only, and
+decided by the engine that decides live calls.
+
+A path names one value of a request: `("input", "amount")`, `("fact", "account_state")` of the resource, `("agentfact",
+"tier")`, `("agent",)`, `("role", "desk")`, `("team", "night")`, `("resource",)`, `("now",)`, `("history", "today")` and
+so on. Flags of the manifest (`context.effect`) are constants of a bundle and have no path.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cedarpy import Entities, PolicySet, pst
 
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
-from countersign.contract.patterns import pattern_searcher
+from countersign.contract.json_schema import pattern_searcher
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import (
     AgentPrincipal,
@@ -30,19 +34,91 @@ from policy_service.domain.policy_request import (
 )
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.paths import Path
-from policy_service.pap.parts import BundleParts
-from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
-from policy_service.pdp.cedar import CedarRequest, build_entities, build_request, entities_json
+from policy_service.pap.parts import MAX_SCHEMA_DEPTH, BundleParts, ToolVersion, schema_node
 from policy_service.pdp.engine import decide
-from policy_service.pdp.rules import ToolRules, policy_set
+from policy_service.pdp.rules import (
+    CedarRequest,
+    ToolRules,
+    build_entities,
+    build_request,
+    entities_json,
+    policy_set,
+)
+
+Path: TypeAlias = tuple[str, ...]
+
+CONSTANT: Final[Path] = ("constant",)
+"""A value that the bundle fixes: it does not vary between calls."""
+
+OPAQUE: Final[Path] = ("opaque",)
+"""A value that is not analyzed, for example an attribute of an `if` expression."""
+
+PERSON_PATHS: Final = frozenset({("owner",), ("on_behalf_of",), ("person",), ("review", "owner")})
+"""Paths whose values are persons or absent."""
+
+_CONTEXT: Final = frozenset({"input", "history", "claimed"})
+_PLAIN: Final = frozenset({"now", "env", "on_behalf_of", "assurance"})
+
+
+def path_of(expr: pst.Expr) -> Path | None:
+    """The path an expression reads; None unless it is only an attribute access."""
+    steps: list[str] = []
+    while isinstance(expr, pst.GetAttr):
+        steps.append(expr.attr)
+        expr = expr.base
+    if not isinstance(expr, pst.Var):
+        return OPAQUE if steps else None
+    return _rooted(expr.name, tuple(reversed(steps)))
+
+
+def _rooted(root: str, steps: tuple[str, ...]) -> Path:
+    if root == "context":
+        return _of_context(steps)
+    if root == "principal":
+        return _of_principal(steps)
+    if root == "resource":
+        return ("fact", *steps) if steps else ("resource",)
+    return CONSTANT
+
+
+def _of_context(steps: tuple[str, ...]) -> Path:
+    if not steps:
+        return OPAQUE
+    if steps[0] in _CONTEXT or (len(steps) == 1 and steps[0] in _PLAIN):
+        return steps
+    if steps == ("txn", "size"):
+        return ("txn",)
+    return CONSTANT if steps[0] == "effect" else OPAQUE
+
+
+def _of_principal(steps: tuple[str, ...]) -> Path:
+    if not steps:
+        return ("agent",)
+    if steps in (("owner",), ("proof",)):
+        return steps
+    return ("agentfact", *steps) if steps[0] not in ("owner", "proof") else OPAQUE
+
+
+def path_text(path: Path) -> str:
+    """The path in Cedar's syntax."""
+    head, rest = path[0], path[1:]
+    names = {
+        "fact": "resource", "agentfact": "principal", "agent": "principal", "owner": "principal.owner",
+        "proof": "principal.proof", "txn": "context.txn.size",
+    }  # fmt: skip
+    if head in ("role", "team"):
+        return f'principal in {"Role" if head == "role" else "Group"}::"{rest[0]}"'
+    if head in ("input", "history", "claimed", "now", "env", "on_behalf_of"):
+        return ".".join(("context", *path))
+    return ".".join((names.get(head, head), *rest))
+
 
 SAMPLE_TEXTS: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
-"""Texts that patterns of everyday arguments take."""
+"""Texts that match the patterns of common arguments."""
 
 
 def sample_value(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """A small value of this node; whether it really fits is for the codec to say."""
+    """A small value for this schema node; the codec decides whether it is valid."""
     schema = schema_node(node, root)
     for key in ("examples", "enum"):
         if schema.get(key):
@@ -99,7 +175,7 @@ def _text(schema: Mapping[str, Any]) -> str:
         return tried[0]
     try:
         return next(filter(pattern_searcher(pattern), tried), tried[0])
-    except ContractError:  # no bundle with it is ever in force
+    except ContractError:  # such a pattern never loads
         return tried[0]
 
 
@@ -114,13 +190,13 @@ def _number(schema: Mapping[str, Any]) -> Any:
 
 
 ABSENT: Final = "\N{NULL}absent"
-"""Stands for "not there" in an assignment; no JSON text of ours holds it."""
+"""The value "absent" in an assignment; it never occurs as a JSON text."""
 
 BASE_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
-"""A Wednesday noon: the time of a made-up call where no rule reads the clock."""
+"""The time of a generated call when no rule reads the clock: a Wednesday, at noon."""
 
 _CLAIMED: Final = frozenset(each.name for each in fields(Claimed))
-"""What can be claimed; a rule may ask `has` of anything else, and nobody ever has it."""
+"""The claims that exist; a rule may test others with `has`, which is always false."""
 
 _BASE_FACTS: Final[Mapping[str, Any]] = {
     "String": "x", "Long": 0, "Bool": False, "decimal": Decimal("0"), "datetime": BASE_NOW, "Set<String>": [],
@@ -135,52 +211,47 @@ class ToolSide:
 
     bundle: Bundle
     parts: BundleParts
-    tool: str
-    version: ToolVersion | None = None  # the tool's current one, unless another is named
+    version: ToolVersion
     _encoded: dict[str, EncodedArgs | None] = field(default_factory=dict)
     _entities: dict[str, Entities] = field(default_factory=dict)
 
     @property
     def rules(self) -> ToolRules:
-        """What the bundle decides this tool with."""
-        if self.version is None:
-            return self.bundle.rules.tools[self.tool]
-        return self.bundle.rules.versions[self.tool, self.version.manifest.digest]
+        return self.bundle.rules.versions[self.version.tool, self.version.manifest.digest]
 
     @property
     def manifest(self) -> ToolManifest:
-        """Its manifest."""
-        return self.rules.manifest
+        return self.version.manifest
 
     @cached_property
     def policies_as_forbids(self) -> PolicySet:
-        """Every policy of the tool as a forbid: an engine that denies names all that hold."""
-        return policy_set(
-            {name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()}
-        )
+        """Every policy of the tool as a forbid: a deny of the engine names all that hold."""
+        return policy_set(self.as_forbids(self.trees))
+
+    def as_forbids(self, ids: Iterable[str]) -> dict[str, pst.Template]:
+        """These policies of the tool as forbids."""
+        return {name: replace(self.trees[name], effect="forbid", annotations={}) for name in ids}
 
     @cached_property
     def trees(self) -> Mapping[str, pst.Template]:
-        """The policies that can match the tool, by id."""
         return dict(self.rules.everything.to_pst().static_policies)
 
     @property
     def config(self) -> FactsConfig:
-        """What facts.toml declares."""
         return self.parts.config
 
     def base_args(self) -> dict[str, Any]:
-        """Plain args: what the manifest requires and nothing else."""
+        """Base args: only what the manifest requires."""
         made = sample_value(self.manifest.args, self.manifest.args)
         return made if isinstance(made, dict) else {}
 
     def resource_path(self) -> Path | None:
-        """Which argument names the resource; None for one that is always the same."""
+        """The argument that names the resource; None for a constant resource."""
         pointer = self.manifest.resource.id
         return ("input", *pointer_tokens(pointer)) if pointer.startswith("/") else None
 
     def encoded(self, args: dict[str, Any]) -> EncodedArgs | None:
-        """The args as policy sees them; None where the manifest refuses them."""
+        """The args as policy sees them; None when the manifest refuses them."""
         key = json.dumps(args, sort_keys=True)
         if key not in self._encoded:
             try:
@@ -189,42 +260,42 @@ class ToolSide:
                 self._encoded[key] = None
         return self._encoded[key]
 
-    def asked(self, base: dict[str, Any], values: Assignment) -> tuple[CedarRequest, Entities] | None:
-        """What the engine is given for this call; None where the call is refused before."""
+    def engine_input(self, base: dict[str, Any], values: Assignment) -> tuple[CedarRequest, Entities] | None:
+        """The engine's input for this call; None when the call is refused before evaluation."""
         try:
-            return self.asked_as(self.question(base, values))
-        except ValueError:  # a value of another type than the attribute's: no such call
+            return self.engine_input_for(self.question(base, values))
+        except ValueError:  # a value does not have the attribute's type: no such call
             return None
 
-    def asked_as(self, question: PolicyRequest) -> tuple[CedarRequest, Entities] | None:
-        """What the engine is given for a question; None where the call is refused before."""
+    def engine_input_for(self, question: PolicyRequest) -> tuple[CedarRequest, Entities] | None:
+        """The engine's input for a question; None when the call is refused before evaluation."""
         args = question.args
         encoded = self.encoded(args) if isinstance(args, dict) else None
         if encoded is None:
             return None
         try:
             resource: Resource = self.manifest.resource_of(args)
-            told = entities_json(question, self.bundle.rules, resource)
-            key = json.dumps(told, sort_keys=True)
+            given = entities_json(question, self.bundle.rules, resource)
+            key = json.dumps(given, sort_keys=True)
             if key not in self._entities:
-                self._entities[key] = build_entities(told, self.rules.schema)
+                self._entities[key] = build_entities(given, self.rules.schema)
         except (ContractError, ValueError):
             return None
         return build_request(question, self.rules, resource, encoded), self._entities[key]
 
     def question(self, base: dict[str, Any], values: Assignment) -> PolicyRequest:
-        """The call as the engine is asked about it."""
+        """The question about a generated call."""
         facts = Facts(
             self.bundle.digest,
             resource=self._required(self.manifest.resource.type),
             agent=self._required(AGENT),
         )
         agent = AgentPrincipal("some-agent")
-        plain = PolicyRequest(agent, self.tool, self.manifest.digest, base, facts, BASE_NOW)
+        plain = PolicyRequest(agent, self.version.tool, self.manifest.digest, base, facts, BASE_NOW)
         return self.changed(plain, values)
 
     def changed(self, question: PolicyRequest, values: Assignment) -> PolicyRequest:
-        """The question with these values, everything else as it was.
+        """The question with these values changed.
 
         Raises:
             ValueError: a value is not of the declared type.
@@ -259,11 +330,11 @@ class ToolSide:
         )
 
     def decided(self, base: dict[str, Any], values: Assignment) -> Decision:
-        """The bundle's decision on this call, as live calls are decided."""
+        """The bundle's decision on this call."""
         return decide(self.bundle.rules, self.question(base, values))
 
     def _required(self, entity: str) -> dict[str, Any]:
-        """A plain value of every attribute that is always there."""
+        """A default value of every required attribute."""
         types = self.config.attribute_types(entity)
         return {n: kind.encode(_BASE_FACTS[kind.name]) for n, kind in types.items() if not kind.optional}
 
@@ -283,7 +354,7 @@ def _switched(names: frozenset[str], given: Mapping[str, Any]) -> frozenset[str]
 
 
 def apply_to_args(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
-    """The base args with the values of the assignment put in or taken out; outer places first."""
+    """Apply an assignment to the base args; outer paths first."""
     args = copy.deepcopy(base)
     inputs = [(path, value) for path, value in values.items() if path[0] == "input" and len(path) > 1]
     gone: set[Path] = set()
@@ -310,4 +381,4 @@ def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: An
     if value == ABSENT:
         args.pop(steps[-1], None)
     else:
-        args[steps[-1]] = copy.deepcopy(value)  # an object is filled in afterwards
+        args[steps[-1]] = copy.deepcopy(value)  # later assignments may modify an object

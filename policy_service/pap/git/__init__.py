@@ -1,1 +1,1 @@
-"""Bundles from git: which commit of a branch or tag may come into force, and its bytes."""
+"""Bundles from git: which commit of a branch or tag may be activated, and its bytes."""

@@ -1,8 +1,8 @@
-"""The bundle at a commit: the blobs a folder would hold as files, by the same rules.
+"""Read the bundle at a commit, by the same rules as a folder.
 
-Rules kept here: names, kinds, counts and sizes are looked at before one blob is read; a symbolic link, a submodule, a
-pointer to Git LFS, a name that leads elsewhere or stands twice is refused by name; what a folder ignores (README,
-LICENSE, hidden files, other bundles) is ignored here. Blobs are taken as they are: no line ending, no filter.
+Names, kinds, counts and sizes are checked before any blob is read. A symbolic link, a submodule, a Git LFS pointer, a
+path traversal or a duplicate name is refused by name. Files that a folder ignores (README, LICENSE, hidden files, other
+bundles) are ignored here too. Blobs are read unchanged: no line ending conversion, no filter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from policy_service.pap.git.objects import (
     Objects,
     open_repository,
 )
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError, Problem, invalid_bundle
 from policy_service.pap.source import BundleFiles, CommitInfo, bundle_digest
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
@@ -52,19 +52,12 @@ _FUNNY: Final = frozenset({"", ".", "..", ".git"})
 
 @dataclass(frozen=True, slots=True)
 class CommitHeader:
-    """What a commit says of itself. Only ``tree`` and ``parents`` are more than somebody's word."""
+    """The header of a commit. Git verifies only ``tree`` and ``parents``; the rest is its author's claim."""
 
     name: str
     tree: str
     parents: tuple[str, ...]
-    author: str
-    message: str
-    at: datetime | None
-
-    @property
-    def written(self) -> CommitInfo:
-        """What it says of itself."""
-        return CommitInfo(self.author, self.message, self.at)
+    written: CommitInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +70,18 @@ class _Entry:
 
 
 def read_revision(repository: Path, revision: str, subfolder: str = "") -> BundleFiles:
-    """The bundle of a repository on this disk at a revision: a commit, a branch, a tag, ``HEAD~1``.
+    """The bundle of a local repository at a revision: a commit, a branch, a tag, ``HEAD~1``.
 
     Raises:
-        BundleError: there is no such repository, revision or folder, or it holds what does not belong.
+        BundleError: there is no such repository, revision or folder, or it contains a file that does not belong.
     """
-    repo = open_repository(repository)
-    try:
+    with open_repository(repository) as repo:
         commit = _revision(repo, repository, revision)
         return read_bundle_files(Objects(repo), commit, subfolder, f"{repository}@{revision}")
-    finally:
-        repo.close()
 
 
 def _revision(repo: Repo, repository: Path, revision: str) -> str:
-    """A commit's name. ``~N`` and ``^N`` are read here: dulwich knows branches, tags and abbreviated names."""
+    """A commit's name. ``~N`` and ``^N`` are parsed here, because dulwich does not know them."""
     base, steps = _STEPS.match(revision).groups()  # type: ignore[union-attr]  # it matches anything
     try:
         if not base:
@@ -101,12 +91,12 @@ def _revision(repo: Repo, repository: Path, revision: str) -> str:
             name = _back(Objects(repo), name, kind, int(count or 1))
     except (KeyError, IndexError, ValueError, AssertionError, OSError, ObjectError) as error:
         why = f"there is no commit {revision!r}; write a commit, a branch or a tag of this repository"
-        raise BundleError([Problem(str(repository), None, why)]) from error
+        raise invalid_bundle(str(repository), why) from error
     return name
 
 
 def _back(objects: Objects, name: str, kind: str, count: int) -> str:
-    """``~N``: N first parents back; ``^N``: the Nth parent, 0 the commit itself."""
+    """``~N``: N first parents back; ``^N``: the Nth parent, where 0 is the commit itself."""
     if kind == "^":
         return ([name, *load_commit(objects, name).parents])[count]
     for _ in range(count):
@@ -118,7 +108,7 @@ def read_bundle_files(objects: Objects, commit: str, subfolder: str, origin: str
     """The bundle at a commit of a repository.
 
     Raises:
-        BundleError: it holds what does not belong, or objects are missing or damaged.
+        BundleError: it contains a file that does not belong, or objects are missing or damaged.
     """
     try:
         found = load_commit(objects, commit)
@@ -126,7 +116,7 @@ def read_bundle_files(objects: Objects, commit: str, subfolder: str, origin: str
         entries = _wanted(objects, top)
         _require_bounded(objects, entries, subfolder)
     except ObjectError as error:
-        raise BundleError([Problem(f"commit {commit}", None, str(error))]) from error
+        raise invalid_bundle(f"commit {commit}", str(error)) from error
     files, problems = _read(objects, entries)
     if problems:
         raise BundleError(problems)
@@ -134,10 +124,10 @@ def read_bundle_files(objects: Objects, commit: str, subfolder: str, origin: str
 
 
 def load_commit(objects: Objects, name: str) -> CommitHeader:
-    """A commit, read leniently: it may have been written in any encoding.
+    """Parse a commit's header, leniently: its encoding is unknown.
 
     Raises:
-        ObjectError: it is missing, too large, damaged or no commit.
+        ObjectError: it is missing, too large, damaged or not a commit.
     """
     raw = objects.read(name, COMMIT, MAX_COMMIT_BYTES)
     head, _, message = raw.partition(b"\n\n")
@@ -153,7 +143,7 @@ def load_commit(objects: Objects, name: str) -> CommitHeader:
     if not tree:
         raise ObjectError(f"the commit {name} names no tree")
     who, at = _who_and_when(author)
-    return CommitHeader(name, tree, tuple(parents), who, message.decode("utf-8", "replace"), at)
+    return CommitHeader(name, tree, tuple(parents), CommitInfo(who, message.decode("utf-8", "replace"), at))
 
 
 def _who_and_when(author: bytes) -> tuple[str, datetime | None]:
@@ -170,18 +160,16 @@ def _folder(objects: Objects, tree: str, subfolder: str) -> str:
     for part in filter(None, subfolder.split("/")):
         found = [entry for entry in _entries(objects, tree, "") if entry.name == part]
         if not found or found[0].mode != _FOLDER:
-            raise BundleError(
-                [Problem(subfolder, None, "there is no such folder in this commit; see policies_subfolder")]
-            )
+            raise invalid_bundle(subfolder, "there is no such folder in this commit; see policies_subfolder")
         tree = found[0].sha
     return tree
 
 
 def _wanted(objects: Objects, top: str) -> list[_Entry]:
-    """What is part of the bundle.
+    """The entries that belong to the bundle.
 
     Raises:
-        BundleError: something may not lie there.
+        BundleError: an entry is not allowed there.
     """
     entries, problems = [], []
     for entry in _in_sight(objects, top):
@@ -197,7 +185,7 @@ def _wanted(objects: Objects, top: str) -> list[_Entry]:
 
 
 def _in_sight(objects: Objects, top: str) -> Iterator[_Entry]:
-    """The entries at the top and in the known folders; hidden ones are not ours."""
+    """The entries at the top and in the known folders; hidden ones are skipped."""
     for entry in _entries(objects, top, ""):
         if entry.name.startswith(".") or entry.name in OTHER_BUNDLES:
             continue
@@ -212,7 +200,7 @@ def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
     """The lines of one tree, by name.
 
     Raises:
-        BundleError: a name leads elsewhere or stands twice.
+        BundleError: a name is unsafe or occurs twice.
         ObjectError: the tree cannot be read.
     """
     raw, found = objects.read(tree, TREE, MAX_TREE_BYTES), {}
@@ -223,7 +211,7 @@ def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
     for raw_name, mode, sha in lines:
         name = _name(raw_name, place)
         if name in found:
-            raise BundleError([Problem(place + name, None, "this name stands twice in its folder")])
+            raise invalid_bundle(place + name, "this name occurs twice in its folder")
         found[name] = _Entry(place + name, mode, sha.decode())
     return [found[name] for name in sorted(found)]
 
@@ -233,11 +221,9 @@ def _name(raw: bytes, place: str) -> str:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         shown = place + raw.decode("utf-8", "backslashreplace")
-        raise BundleError([Problem(shown, None, "this name is not UTF-8; rename the file")]) from None
+        raise invalid_bundle(shown, "this name is not UTF-8; rename the file") from None
     if name.lower() in _FUNNY or "/" in name or "\\" in name or not name.isprintable():
-        raise BundleError(
-            [Problem(f"{place}{name!r}", None, "a name that leads elsewhere; git itself writes no such tree")]
-        )
+        raise invalid_bundle(f"{place}{name!r}", "an unsafe name; git itself writes no such tree")
     return name
 
 
@@ -251,15 +237,15 @@ def _require_known_kind(entry: _Entry) -> None:
 
 
 def _require_bounded(objects: Objects, entries: list[_Entry], subfolder: str) -> None:
-    """Refuse what is too much by what its headers say, before any of it is read."""
+    """Refuse too many or too large files by their headers, before any is read."""
     if len(entries) > MAX_FILES:
-        raise BundleError([Problem(subfolder or "/", None, f"more than {MAX_FILES} files; split it")])
+        raise invalid_bundle(subfolder or "/", f"more than {MAX_FILES} files; split it")
     problems, total = [], 0
     for entry in entries:
         kind, size = objects.size(entry.sha)
         total += size
         if kind != BLOB or size > MAX_FILE_BYTES:
-            what = f"larger than {MAX_FILE_BYTES} bytes; split it" if kind == BLOB else "this is no file"
+            what = f"larger than {MAX_FILE_BYTES} bytes; split it" if kind == BLOB else "this is not a file"
             problems.append(Problem(entry.name, None, what))
     if not problems and total > MAX_BUNDLE_BYTES:
         problems = [Problem(subfolder or "/", None, f"more than {MAX_BUNDLE_BYTES} bytes; split it")]
@@ -277,7 +263,7 @@ def _read(objects: Objects, entries: list[_Entry]) -> tuple[dict[str, bytes], li
             continue
         if files[entry.name].startswith(_LFS):
             problems.append(
-                Problem(entry.name, None, "a pointer to Git LFS and not the file; commit the file itself")
+                Problem(entry.name, None, "a Git LFS pointer instead of the file; commit the file itself")
             )
     return files, problems
 
@@ -286,10 +272,10 @@ MAX_COMMITS: Final = 200_000
 
 
 def is_descendant(objects: Objects, head: str, accepted: str) -> bool:
-    """Whether ``accepted`` is ``head`` or one of its ancestors; a history that ends early is not followed further.
+    """Whether ``accepted`` is ``head`` or one of its ancestors.
 
     Raises:
-        ObjectError: the history is damaged or longer than is followed.
+        ObjectError: the history is damaged or longer than MAX_COMMITS.
     """
     seen, waiting = {head}, deque([head])
     while waiting:
@@ -301,7 +287,7 @@ def is_descendant(objects: Objects, head: str, accepted: str) -> bool:
         except MissingObjectError:
             if name == head:
                 raise
-            continue  # a shallow repository: what lies beyond is not known, and so not descended from
+            continue  # a shallow repository: unknown ancestors do not count
         waiting.extend(parent for parent in parents if parent not in seen)
         seen.update(parents)
         if len(seen) > MAX_COMMITS:

@@ -1,10 +1,10 @@
-"""Follow a branch or tag: the service's own copy of the repository, and which commits may come into force.
+"""Follow a branch or tag: the service's mirror of the repository, and which commits may be activated.
 
-Rules kept here: a new head descends from the commit in force, or an operator has said that it may follow all the same;
-where signers are named, the head was signed by one of them. Only the head has to be: it names its tree and its whole
-history by hash, so its signature covers exactly the bytes that come into force, and a forge's merge button needs no
-key of its own. Objects come in a pack that was bounded before it was indexed; nothing is checked out, ever; what was
-last in force stays reachable here when the remote is away or has forgotten it.
+- A new head descends from the active commit, or an operator has accepted it explicitly.
+- With allowed signers, one of them signed the head. The head alone needs a signature: it names its tree and history by
+  hash, so the signature covers exactly the activated bytes. A forge's merge button then needs no key.
+- Objects arrive in a pack that is bounded before it is indexed. Nothing is ever checked out.
+- The last active commit stays reachable in the mirror when the remote is down or has dropped it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ _PROTOCOL: Final = 0  # the one every server speaks alike
 
 
 def mirror_path(data_dir: Path) -> Path:
-    """Where the copy lies."""
     return data_dir / _NAME
 
 
 class Mirror:
-    """The copy of one repository's branch or tag. Blocks; belongs in a thread, one call at a time."""
+    """A local copy of one repository's branch or tag. Blocks; belongs in a thread, one call at a time."""
 
     def __init__(
         self, path: Path, place: RepositoryAddress, ref: str, timeout_s: float, route: Route = DIRECT
@@ -69,65 +68,57 @@ class Mirror:
         self._route = route
 
     def newest(self) -> str:
-        """The commit the branch or tag names now, with its history in the copy.
+        """Fetch the commit that the branch or tag names now, with its history.
 
         Raises:
             HeadError: the repository does not answer, or has no such branch or tag.
         """
-        with self._asking() as asking:
-            name, sha, object_format = self._ask(asking)
-            with self._opened(object_format) as (repo, objects):
+        with self._session() as session:
+            name, sha, object_format = self._resolve(session)
+            with self._open(object_format) as (repo, objects):
                 if not objects.holds(sha):
-                    self._fetch(asking, repo, sha)
+                    self._fetch(session, repo, sha)
                 commit = _peeled(objects, sha, name)
                 repo.refs[Ref(HEAD_REF.encode())] = ObjectID(commit.encode())
                 return commit
 
     @contextmanager
     def objects(self) -> Iterator[Objects]:
-        """What the copy holds.
+        """The objects in the mirror.
 
         Raises:
-            BundleError: there is none.
+            BundleError: there is no mirror yet.
         """
-        repo = open_repository(self.path)
-        try:
+        with open_repository(self.path) as repo:
             yield Objects(repo)
-        finally:
-            repo.close()
 
     def keep(self, commit: str) -> None:
-        """Remember what is in force: by this it is found when nothing else can be."""
-        repo = open_repository(self.path)
-        try:
+        """Reference the active commit, so that it stays available without the remote."""
+        with open_repository(self.path) as repo:
             repo.refs[Ref(ACTIVE_REF.encode())] = ObjectID(commit.encode())
-        finally:
-            repo.close()
 
     @contextmanager
-    def _asking(self) -> Iterator[RemoteSession]:
-        asking = RemoteSession(self._place, self._timeout_s, self._route)
+    def _session(self) -> Iterator[RemoteSession]:
+        session = RemoteSession(self._place, self._timeout_s, self._route)
         try:
-            yield asking
+            yield session
         except HeadError:
             raise
         except ObjectError as error:
-            why = f"what the repository holds cannot be taken: {asking.scrub(str(error))}"
+            why = f"the repository's objects are refused: {session.scrub(str(error))}"
             raise HeadError(self._place.shown, why, "invalid") from error
         except Exception as error:
-            # A server may say anything, and dulwich raises a dozen kinds of errors at what it says.
-            said = asking.scrub(f"{type(error).__name__}: {error}")
-            raise HeadError(
-                self._place.shown, f"the repository cannot be read: {said}", "unreachable"
-            ) from error
+            # A server may send anything, and dulwich raises a dozen kinds of errors for it.
+            why = f"the repository cannot be read: {session.scrub(f'{type(error).__name__}: {error}')}"
+            raise HeadError(self._place.shown, why, "unreachable") from error
         finally:
-            asking.close()
+            session.close()
 
-    def _ask(self, asking: RemoteSession) -> tuple[str, str, str]:
-        """Name and value of the branch or tag, and how the repository names its objects."""
-        listed = asking.client().get_refs(self._place.path.encode(), protocol_version=_PROTOCOL)
+    def _resolve(self, session: RemoteSession) -> tuple[str, str, str]:
+        """Name and value of the branch or tag, and the repository's object format."""
+        listed = session.client().get_refs(self._place.path.encode(), protocol_version=_PROTOCOL)
         refs = {bytes(name).decode("utf-8", "replace"): sha for name, sha in listed.refs.items() if sha}
-        wanted = [self._ref] if self._ref.startswith("refs/") else _meant(self._ref)
+        wanted = [self._ref] if self._ref.startswith("refs/") else _ref_names(self._ref)
         found = [name for name in wanted if name in refs]
         if len(found) > 1:
             why = f"{self._ref!r} is a branch and a tag; write {' or '.join(found)} as policies_ref"
@@ -139,29 +130,26 @@ class Mirror:
         return found[0], bytes(refs[found[0]]).decode("ascii"), listed.object_format or "sha1"
 
     @contextmanager
-    def _opened(self, object_format: str) -> Iterator[tuple[Repo, Objects]]:
+    def _open(self, object_format: str) -> Iterator[tuple[Repo, Objects]]:
         if not (self.path / "HEAD").is_file():
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             Repo.init_bare(str(self.path), object_format=object_format).close()
         for left in (self.path / "objects/pack").glob("tmp*.pack"):
             left.unlink(missing_ok=True)  # of a process that was killed while it fetched
-        repo = open_repository(self.path)
-        try:
+        with open_repository(self.path) as repo:
             yield repo, Objects(repo)
-        finally:
-            repo.close()
 
-    def _fetch(self, asking: RemoteSession, repo: Repo, sha: str) -> None:
-        # dulwich's walker cannot acknowledge a SHA-256 name: such a repository is fetched whole every time.
+    def _fetch(self, session: RemoteSession, repo: Repo, sha: str) -> None:
+        # dulwich's walker cannot acknowledge a SHA-256 name, so such a repository is fetched whole every time.
         refs = [Ref(name.encode()) for name in (ACTIVE_REF, HEAD_REF)] if len(sha) == _SHA1 else []
         heads = [repo.refs[ref] for ref in refs if ref in repo.refs]
         file, commit, abort = repo.object_store.add_pack()
         try:
-            asking.client().fetch_pack(
+            session.client().fetch_pack(
                 self._place.path.encode(),
                 lambda *_, **__: [ObjectID(sha.encode())],
                 repo.get_graph_walker(heads),
-                asking.within(file.write, MAX_PACK_BYTES),
+                session.within(file.write, MAX_PACK_BYTES),
                 protocol_version=_PROTOCOL,
             )
             file.flush()
@@ -173,18 +161,18 @@ class Mirror:
         commit()
 
 
-def _meant(ref: str) -> list[str]:
+def _ref_names(ref: str) -> list[str]:
     return [f"refs/heads/{ref}", f"refs/tags/{ref}"]
 
 
 def _peeled(objects: Objects, sha: str, name: str) -> str:
-    """The commit behind a tag."""
+    """The commit that a tag points to."""
     for _ in range(_TAGS_OF_TAGS):
         if objects.size(sha)[0] != TAG:
             return sha
         first = objects.read(sha, TAG, MAX_COMMIT_BYTES).partition(b"\n")[0]
         sha = first.removeprefix(b"object ").decode("ascii")
-    raise ObjectError(f"{name} is a tag of a tag of a tag, and leads to no commit")
+    raise ObjectError(f"{name} is a chain of more than {_TAGS_OF_TAGS} tags; let it name a commit")
 
 
 _COMMIT: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -193,17 +181,17 @@ _COMMIT: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 def open_git_source(
     settings: Settings, clock: Callable[[], datetime], password: str | None = None, *, shadow: bool = False
 ) -> GitSource:
-    """The source the settings name; with ``shadow`` the candidate's branch or tag, in a copy of its own.
+    """The source that the settings name; with ``shadow`` the candidate's branch or tag, in a mirror of its own.
 
     Raises:
-        StartError: they name none that can be followed.
+        StartError: the settings are invalid.
     """
     setting = "shadow_ref" if shadow else "policies_ref"
     ref, subfolder = getattr(settings, setting), settings.policies_subfolder.strip("/")
     if not check_ref_format(Ref(f"refs/{ref}".encode())):
-        raise StartError(f"{setting} {ref!r} is no branch or tag; write main, or refs/tags/v1")
+        raise StartError(f"{setting} {ref!r} is not a branch or tag; write main, or refs/tags/v1")
     if any(part in {"", ".", ".."} for part in subfolder.split("/")) and subfolder:
-        raise StartError(f"policies_subfolder {subfolder!r} is no folder of a repository; write a/b")
+        raise StartError(f"policies_subfolder {subfolder!r} is not a folder of a repository; write a/b")
     place = parse_address(settings.policies_repository, password)
     folder = settings.data_dir / "shadow" if shadow else settings.data_dir
     mirror = Mirror(
@@ -213,7 +201,7 @@ def open_git_source(
 
 
 class GitSource:
-    """The bundles of a branch or tag. Blocks; belongs in a thread, one call at a time."""
+    """The bundle source of a branch or tag. Blocks; belongs in a thread, one call at a time."""
 
     def __init__(
         self,
@@ -229,49 +217,48 @@ class GitSource:
         named = "\n".join((place.shown, ref, self._subfolder))
         self.identity: str | None = hashlib.sha256(named.encode()).hexdigest()
         self.origin = f"{place.shown} {ref}" + (f" {self._subfolder}/" if self._subfolder else "")
-        self.standing = AcceptedCommits()
+        self.accepted_commits = AcceptedCommits()
         self.head: str | None = None
         self._read: BundleFiles | None = None
         self._walked: tuple[str, str, bool] = ("", "", False)
 
     def read(self) -> BundleFiles:
-        """The bundle at the head, where the head may follow what stands.
+        """The bundle at the head, if the head may follow the accepted commit.
 
         Raises:
-            BundleError: it may not, or it holds what does not belong; ``why`` tells which.
+            BundleError: it may not, or it contains a file that does not belong; see ``why``.
         """
         self.head = None
         self.head = head = self._mirror.newest()
         with self._mirror.objects() as objects:
-            if head != self.standing.accepted:
+            if head != self.accepted_commits.accepted:
                 self._require_following(objects, head)
                 self._require_signed(objects, head)
             return self._files(objects, head)
 
     def read_accepted(self) -> BundleFiles | None:
-        """The bundle that stands, from the copy; None when nothing stands yet.
+        """The bundle of the accepted commit, from the mirror; None without one.
 
         Raises:
-            BundleError: the copy does not hold it.
+            BundleError: the mirror does not hold it.
         """
-        accepted = self.standing.accepted
+        accepted = self.accepted_commits.accepted
         if accepted is None:
             return None
         with self._mirror.objects() as objects:
             return self._files(objects, accepted)
 
     def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
-        """What commits say of themselves, those of them that the copy holds."""
+        """Author, message and time of these commits, for those in the mirror."""
         found = {}
         with self._mirror.objects() as objects:
             for name in filter(_COMMIT.fullmatch, commits):
-                # of a history that was rewritten, or in a copy that was made anew
+                # The history may have been rewritten, or the mirror made again.
                 with suppress(ObjectError):
                     found[name] = load_commit(objects, name).written
         return found
 
     def keep(self, commit: str) -> None:
-        """Let the copy remember it."""
         self._mirror.keep(commit)
 
     def _files(self, objects: Objects, commit: str) -> BundleFiles:
@@ -280,7 +267,7 @@ class GitSource:
         return self._read
 
     def _require_following(self, objects: Objects, head: str) -> None:
-        accepted, allowed = self.standing.accepted, self.standing.allowed
+        accepted, allowed = self.accepted_commits.accepted, self.accepted_commits.allowed
         if accepted is None or head == allowed:
             return
         try:
@@ -296,7 +283,7 @@ class GitSource:
             )
 
     def _descends(self, objects: Objects, head: str, accepted: str) -> bool:
-        """A history never changes: a head that is refused at every look is walked back from once."""
+        """Cached, because a history never changes: a refused head is read again at every reload."""
         if self._walked[:2] != (head, accepted):
             self._walked = (head, accepted, is_descendant(objects, head, accepted))
         return self._walked[2]
@@ -308,4 +295,4 @@ class GitSource:
             signers = read_allowed_signers(self._signers)
             require_signed(objects.read(head, COMMIT, MAX_COMMIT_BYTES), signers, self._clock())
         except (SignatureError, AllowedSignersError, ObjectError) as error:
-            raise HeadError(self.origin, f"the commit {head} is not taken: {error}", "unsigned") from error
+            raise HeadError(self.origin, f"the commit {head} is refused: {error}", "unsigned") from error

@@ -1,9 +1,9 @@
-"""Objects of a repository, each bounded by what its header says before it is read, and compared with its name after.
+"""Read git objects, each bounded by its header before it is read and verified against its name afterwards.
 
-Rules kept here: nothing but objects is read: no work tree, no index, no hook, no filter; what is larger than its kind
-may be is refused by its declared size, a delta also by the sizes of what it is made from; bytes that do not hash to
-the name they were asked by are refused. A pack that came over a wire is walked once, object by object, and refused
-before it is indexed when one of its objects, or what a delta would make, is too large, or all together are.
+Only objects are read: no work tree, no index, no hook, no filter. An object larger than its kind allows is refused by
+its declared size, a delta also by the sizes of its bases. Bytes that do not hash to their name are refused. A pack from
+the network is scanned once before it is indexed. It is refused when one object, the result of a delta, or all objects
+together are too large.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dulwich.objects import ObjectID, RawObjectID
 from dulwich.pack import Pack
 from dulwich.repo import Repo
 
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import invalid_bundle
 
 BASE_BY_OFFSET, BASE_BY_NAME = 6, 7
 MAX_PACK_BYTES: Final = 256 * 1_048_576  # a repository of policies and all its history
@@ -32,12 +32,12 @@ _PIECE: Final = 65_536
 
 
 class PackError(Exception):
-    """A pack that is damaged or larger than it may be; one sentence."""
+    """A pack that is damaged or too large; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedHeader:
-    """One object of a pack: its kind, the size of its own data and of what it makes, and where its data begins."""
+    """One packed object: kind, size of its data, size of the result, offset of its data, and a delta's base."""
 
     kind: int
     size: int
@@ -48,10 +48,10 @@ class PackedHeader:
 
 
 def read_object_header(file: BinaryIO, offset: int, width: int) -> PackedHeader:
-    """The header of the object at ``offset``; ``width``: bytes of an object's name in this repository.
+    """The header of the object at ``offset``; ``width`` is the length of an object's name in bytes.
 
     Raises:
-        PackError: there is none.
+        PackError: there is no valid header.
     """
     file.seek(offset)
     start = file.read(_PIECE)
@@ -73,7 +73,7 @@ def read_object_header(file: BinaryIO, offset: int, width: int) -> PackedHeader:
 
 
 def require_bounded(file: BinaryIO, width: int) -> None:
-    """Walk a whole pack and refuse one that would unpack to more than it may.
+    """Scan a whole pack and refuse one that would unpack to more than the limits.
 
     Raises:
         PackError: it is damaged or too large.
@@ -116,7 +116,7 @@ def _offset(start: bytes, at: int) -> tuple[int, int]:
 
 
 def _result_of_delta(data: bytes) -> int:
-    """The second of the two sizes a delta begins with."""
+    """The size of a delta's result: the second of the two sizes at its start."""
     start = zlib.decompressobj().decompress(data, 32)
     at, size = 0, 0
     for _ in range(2):
@@ -131,7 +131,7 @@ def _result_of_delta(data: bytes) -> int:
 
 
 def _end_of(file: BinaryIO, header: PackedHeader) -> int:
-    """Where the next object begins: the data is unpacked piece by piece and thrown away."""
+    """The offset of the next object, found by unpacking this one in pieces and discarding them."""
     file.seek(header.begins)
     unpacker, made = zlib.decompressobj(), 0
     fed = b""
@@ -150,16 +150,16 @@ def _end_of(file: BinaryIO, header: PackedHeader) -> int:
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 OBJECT_KINDS: Final = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
-MAX_COMMIT_BYTES: Final = 1_048_576  # a message of a mebibyte; more is no message
-MAX_TREE_BYTES: Final = 4 * 1_048_576  # some 100,000 entries in one folder
-MAX_BASE_BYTES: Final = 64 * 1_048_576  # what a delta may be made from: an older version that was larger
+MAX_COMMIT_BYTES: Final = 1_048_576
+MAX_TREE_BYTES: Final = 4 * 1_048_576  # about 100,000 entries in one folder
+MAX_BASE_BYTES: Final = 64 * 1_048_576  # base of a delta: an older version may have been larger
 _MAX_CHAIN: Final = 4_096
 _HEADER_BYTES: Final = 64
-_HASHES: Final = {40: hashlib.sha1, 64: hashlib.sha256}  # git's two formats, told by the length of a name
+_HASHES: Final = {40: hashlib.sha1, 64: hashlib.sha256}  # git's two formats, by the length of a name
 
 
 class ObjectError(Exception):
-    """An object that is missing, too large, of another kind or not what its name says; one sentence."""
+    """An object that is missing, too large, of another kind, or does not match its name; one sentence."""
 
 
 class MissingObjectError(ObjectError):
@@ -167,16 +167,16 @@ class MissingObjectError(ObjectError):
 
 
 def open_repository(path: Path) -> Repo:
-    """A repository, bare or not, for its objects and refs.
+    """Open a repository, bare or not.
 
     Raises:
-        BundleError: there is none.
+        BundleError: there is no readable repository.
     """
     try:
         return Repo(str(path))
     except (NotGitRepository, OSError, ValueError, KeyError) as error:
-        raise BundleError(
-            [Problem(str(path), None, f"this is no git repository that can be read ({type(error).__name__})")]
+        raise invalid_bundle(
+            str(path), f"this is no git repository that can be read ({type(error).__name__})"
         ) from error
 
 
@@ -188,7 +188,6 @@ class Objects:
         self._store = repo.object_store
 
     def holds(self, name: str) -> bool:
-        """Whether the object is there."""
         try:
             self.size(name)
         except MissingObjectError:
@@ -196,10 +195,10 @@ class Objects:
         return True
 
     def size(self, name: str) -> tuple[int, int]:
-        """Kind and size of an object by its header; nothing of it is unpacked.
+        """Kind and size of an object from its header, without unpacking it.
 
         Raises:
-            ObjectError: it is missing, or made from something larger than a delta may be made from.
+            ObjectError: it is missing, or a base of its delta is larger than MAX_BASE_BYTES.
         """
         for store in _stores(self._store):
             if (found := _size_in(store, name)) is not None:
@@ -219,7 +218,7 @@ class Objects:
             raise ObjectError(f"{name} is larger than {limit} bytes")
         raw = self._raw(name, size)
         if _HASHES[len(name)](b"%s %d\0" % (OBJECT_KINDS[kind], len(raw)) + raw).hexdigest() != name:
-            raise ObjectError(f"the bytes of {name} are not what the name says: the repository is damaged")
+            raise ObjectError(f"the bytes of {name} do not match its name: the repository is damaged")
         return raw
 
     def _raw(self, name: str, size: int) -> bytes:
@@ -241,7 +240,7 @@ def _word(kind: int) -> str:
 
 
 def _stores(store: object) -> Iterator[DiskObjectStore]:
-    """A store and those it borrows objects from."""
+    """A store and its alternates."""
     if isinstance(store, DiskObjectStore):
         yield store
         for other in store.alternates:
@@ -260,7 +259,7 @@ def _size_in(store: DiskObjectStore, name: str) -> tuple[int, int] | None:
 
 
 def _loose(store: DiskObjectStore, name: str, limit: int) -> bytes | None:
-    """The beginning of a loose object with its header, ``limit`` bytes of it at most."""
+    """The first ``limit`` bytes of a loose object, header included."""
     try:
         with (Path(store.path) / name[:2] / name[2:]).open("rb") as file:
             return zlib.decompressobj().decompress(file.read(), limit)
@@ -282,7 +281,7 @@ def _packed_size(store: PackBasedObjectStore, name: str) -> tuple[int, int] | No
 
 
 def _along_the_chain(pack: Pack, offset: int, width: int) -> tuple[int, int]:
-    """Kind and size of what a chain of deltas makes, every link of it within bounds."""
+    """Kind and size of the result of a delta chain, after checking the size of every base."""
     sizes: list[int] = []
     try:
         with Path(pack.data.path).open("rb") as file:
@@ -290,13 +289,13 @@ def _along_the_chain(pack: Pack, offset: int, width: int) -> tuple[int, int]:
                 header = read_object_header(file, offset, width)
                 sizes.append(header.result)
                 if len(sizes) > 1 and header.result > MAX_BASE_BYTES:
-                    raise ObjectError(f"an object is made from one larger than {MAX_BASE_BYTES} bytes")
+                    raise ObjectError(f"the base of a delta is larger than {MAX_BASE_BYTES} bytes")
                 if header.kind in OBJECT_KINDS:
                     return header.kind, sizes[0]
                 offset = _base_of(pack, header, offset)
     except (PackError, KeyError, ValueError, OSError) as error:
         raise ObjectError(f"a pack cannot be read: the repository is damaged ({error})") from error
-    raise ObjectError(f"an object is made from more than {_MAX_CHAIN} others")
+    raise ObjectError(f"a chain of more than {_MAX_CHAIN} deltas")
 
 
 def _base_of(pack: Pack, header: PackedHeader, offset: int) -> int:

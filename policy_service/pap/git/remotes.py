@@ -1,7 +1,7 @@
-"""Where the policies' repository is, and how it is asked: a folder, https, or ssh through this host's own client.
+"""Connect to the policies' repository: a folder, https, or ssh through this host's client.
 
-Rules kept here: whoever serves the policies proves who they are (TLS, known hosts), except on loopback; nobody is ever
-prompted; an answer has a time by which it must be over; what is shown of an address holds no password.
+The server proves its identity (TLS, known hosts), except on loopback. No prompt is ever shown. Every conversation has a
+deadline. The displayed form of an address contains no password.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _WRITE: Final = "write a folder, https://host/path, ssh://user@host/path or user
 
 
 class RemoteTimeoutError(Exception):
-    """An answer was not over in its time."""
+    """A conversation exceeded its deadline."""
 
 
 class RemoteRedirectError(Exception):
-    """Somebody else would be asked than the operator named."""
+    """The server redirects to an address that the operator did not configure."""
 
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -48,7 +48,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True)
 class RepositoryAddress:
-    """A repository as the settings name it. ``shown`` is what people and logs may see of it."""
+    """The address of a repository. ``shown`` is its form for people and logs, without secrets."""
 
     kind: str  # "folder", "http", "ssh"
     host: str
@@ -61,15 +61,15 @@ class RepositoryAddress:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is asked over a wire."""
+        """Whether it is reached over a network."""
         return self.kind != "folder"
 
 
 def parse_address(text: str, password: str | None = None) -> RepositoryAddress:
-    """Where a setting points to; ``password`` is for https, beside a user in the address or none.
+    """Parse the setting; ``password`` is for https, with or without a user in the address.
 
     Raises:
-        StartError: it is no address that is taken.
+        StartError: the address is not supported.
     """
     if "://" not in text:
         scp = _SCP.match(text)
@@ -81,7 +81,7 @@ def parse_address(text: str, password: str | None = None) -> RepositoryAddress:
     try:
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise StartError(f"policies_repository: its port is no number; {_WRITE}") from None
+        raise StartError(f"policies_repository: its port is not a number; {_WRITE}") from None
     if parts.scheme == "file" and not host:
         return RepositoryAddress("folder", "", unquote(parts.path), unquote(parts.path))
     if parts.scheme == "ssh":
@@ -90,9 +90,7 @@ def parse_address(text: str, password: str | None = None) -> RepositoryAddress:
         return _ssh(host, port, parts.username, unquote(parts.path))
     if parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)):
         return _http(parts.scheme, host, port, parts.path, parts.username, password or parts.password)
-    raise StartError(
-        f"policies_repository: {parts.scheme!r} does not prove who serves the policies; {_WRITE}"
-    )
+    raise StartError(f"policies_repository: {parts.scheme!r} does not authenticate the server; {_WRITE}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -122,7 +120,7 @@ def _http(
 
 
 class RemoteSession:
-    """One conversation with a repository, over by its deadline."""
+    """One conversation with a repository, bounded by a deadline."""
 
     def __init__(self, place: RepositoryAddress, timeout_s: float, route: Route = DIRECT) -> None:
         self._place, self._timeout_s, self._route = place, timeout_s, route
@@ -133,7 +131,7 @@ class RemoteSession:
         self._answers: list[Any] = []
 
     def client(self) -> GitClient:
-        """Who speaks git's protocol there. It reads nobody's configuration, and no environment."""
+        """The client of git's protocol for this address. It reads no git configuration and no environment."""
         if self._place.kind == "folder":
             return LocalGitClient(thin_packs=False, report_activity=self.tick)
         if self._place.kind == "ssh":
@@ -151,7 +149,7 @@ class RemoteSession:
         return self._http
 
     def _over_http(self) -> HttpGitClient:
-        """Whose answers are known to whoever ends them: dulwich leaves those it refuses open."""
+        """An HTTP client whose responses this session closes: dulwich leaves refused ones open."""
         made = HttpGitClient(
             self._place.url,
             pool_manager=git_pool(self._place.url, self._route, self._timeout_s),
@@ -164,7 +162,7 @@ class RemoteSession:
         send = made.pool_manager.request
 
         def sent(*args: Any, **more: Any) -> Any:
-            # Wherever it points, it is not the address the operator named.
+            # Any redirect leads away from the address the operator configured.
             answer = send(*args, **(more | {"redirect": False}))
             self._answers.append(answer)
             if answer.status in _REDIRECTS:
@@ -175,16 +173,16 @@ class RemoteSession:
         return made
 
     def tick(self, *_: object) -> None:
-        """Whatever comes in calls this.
+        """Check the deadline; called for all incoming data.
 
         Raises:
-            TooSlowError: it has gone on for too long.
+            RemoteTimeoutError: the deadline has passed.
         """
         if time.monotonic() > self._ends:
             raise RemoteTimeoutError(f"it took longer than {self._timeout_s:g} s (policies_timeout_s)")
 
     def within(self, take: Callable[[bytes], int], limit: int) -> Callable[[bytes], int]:
-        """``take``, for ``limit`` bytes at most."""
+        """Wrap ``take``, bounded to ``limit`` bytes."""
         taken = 0
 
         def guarded(data: bytes) -> int:
@@ -192,13 +190,15 @@ class RemoteSession:
             self.tick()
             taken += len(data)
             if taken > limit:
-                raise ValueError(f"its history is larger than {limit} bytes; give the policies a repository")
+                raise ValueError(
+                    f"its history is larger than {limit} bytes; keep the policies in their own repository"
+                )
             return take(data)
 
         return guarded
 
     def close(self) -> None:
-        """End what may still run. After a failure dulwich leaves its side of a pipe open."""
+        """Close everything. After a failure dulwich leaves its side of a pipe open."""
         self._vendor.close()
         for one in self._opened:
             one.close()
@@ -208,14 +208,14 @@ class RemoteSession:
             self._http.pool_manager.clear()
 
     def scrub(self, text: str) -> str:
-        """Another's words without our password, printable and short."""
+        """A server's text without our password, printable and at most 300 characters."""
         if self._place.password:
             text = text.replace(self._place.password, "***")
         return "".join(char if char.isprintable() else " " for char in text)[:300]
 
 
 class _SshClient(SSHGitClient):
-    """dulwich's, whose conversations are known to whoever ends them."""
+    """dulwich's client; it records its connections so that the session can close them."""
 
     def __init__(self, opened: list[Protocol], host: str, **more: Any) -> None:
         super().__init__(host, **more)
@@ -230,7 +230,7 @@ class _SshClient(SSHGitClient):
 
 
 class _Ssh(SSHVendor):
-    """This host's ssh: its keys and known hosts, no question to anybody, and an end."""
+    """This host's ssh with its keys and known hosts, without prompts, and killed at the deadline."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -247,7 +247,6 @@ class _Ssh(SSHVendor):
         ssh_command: str | None = None,
         protocol_version: int | None = None,
     ) -> SubprocessWrapper:
-        """Run a git command there."""
         wait = max(1, int(self._timeout_s))
         options = [
             "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ClearAllForwardings=yes",
@@ -270,7 +269,6 @@ class _Ssh(SSHVendor):
         return SubprocessWrapper(running)
 
     def close(self) -> None:
-        """Whatever has not ended by itself."""
         for running, timer in self._running:
             timer.cancel()
             if running.poll() is None:

@@ -1,10 +1,10 @@
-"""SSH signatures of commits (OpenSSH's PROTOCOL.sshsig), and the file of those who may sign (``allowed_signers``).
+"""Verify SSH signatures of commits (OpenSSH's PROTOCOL.sshsig) against an ``allowed_signers`` file.
 
-Rules kept here: the signature is one of the commit without its signature headers, in the namespace ``git``, by a key
-that the file names; SHA-1 signatures, security keys and certificates are refused by name. The file lies outside the
-repository; one that cannot be read in full trusts nobody, so that a slip is noticed at once; an entry counts for git
-unless its namespaces say otherwise; its validity is checked against this host's time, because the time in a commit is
-its author's word. Certificate authorities are not taken.
+The signature covers the commit without its signature headers, in the namespace ``git``, by a key in the file. SHA-1
+signatures, security keys and certificates are refused by name. The file lies outside the repository. A file with an
+unreadable line trusts no key, so that a mistake is noticed at once. An entry is valid for git unless its namespaces
+exclude it. Its validity is checked against this host's time, because the author controls the time in a commit.
+Certificate authorities are not supported.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MIN_RSA_BITS: Final = 2_048
 
 
 class SignatureError(Exception):
-    """A commit without a good signature; one sentence."""
+    """A commit without a valid signature; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedCommit:
-    """What was signed and by which key; ``key`` is the public key's bytes as OpenSSH has them."""
+    """The signed bytes and the signature; ``key`` is the public key in OpenSSH's encoding."""
 
     payload: bytes
     key: bytes
@@ -51,15 +51,15 @@ class SignedCommit:
 
     @property
     def fingerprint(self) -> str:
-        """The key as ``ssh-keygen -l`` names it."""
+        """The key's fingerprint as ``ssh-keygen -l`` prints it."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.key).digest()).rstrip(b"=").decode()
 
 
 def parse_signature(commit: bytes) -> SignedCommit:
-    """The signature in a commit's bytes. Nothing about it is proved yet.
+    """Parse the signature in a commit's bytes, without verifying it.
 
     Raises:
-        SignatureError: there is none that can be read.
+        SignatureError: there is no readable signature.
     """
     payload, armoured = _apart(commit)
     if armoured is None:
@@ -75,24 +75,24 @@ def parse_signature(commit: bytes) -> SignedCommit:
 
 
 def verify_signature(signed: SignedCommit) -> None:
-    """Make sure that the key it names has signed this commit for git. Whether the key is trusted is not asked here.
+    """Verify that the named key signed this commit for git. Whether the key is trusted is checked elsewhere.
 
     Raises:
-        SignatureError: it has not.
+        SignatureError: it did not.
     """
     if signed.namespace != NAMESPACE:
         raise SignatureError(
             f"its signature is for the namespace {signed.namespace!r} and not for {NAMESPACE!r}"
         )
     if signed.hash_name not in _HASHES:
-        raise SignatureError(f"its signature hashes with {signed.hash_name!r}, which is not taken")
+        raise SignatureError(f"its signature hashes with {signed.hash_name!r}, which is not supported")
     digest = _HASHES[signed.hash_name](signed.payload).digest()
     parts = (signed.namespace.encode(), b"", signed.hash_name.encode(), digest)
     message = _MAGIC + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     try:
         _verify(signed, message)
     except InvalidSignature:
-        raise SignatureError("its signature is not one of these bytes by that key") from None
+        raise SignatureError("its signature does not match these bytes and that key") from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise SignatureError("its signature or the key in it is damaged") from error
 
@@ -100,7 +100,9 @@ def verify_signature(signed: SignedCommit) -> None:
 def _verify(signed: SignedCommit, message: bytes) -> None:
     kind = _Reader(signed.key).text()
     if kind.startswith("sk-") or "cert" in kind:
-        raise SignatureError(f"signatures by {kind} are not taken; sign with an ed25519, ecdsa or rsa key")
+        raise SignatureError(
+            f"signatures by {kind} are not supported; sign with an ed25519, ecdsa or rsa key"
+        )
     key = load_ssh_public_key(kind.encode() + b" " + base64.b64encode(signed.key))
     if isinstance(key, ed25519.Ed25519PublicKey) and signed.kind == kind:
         key.verify(signed.signature, message)
@@ -112,11 +114,11 @@ def _verify(signed: SignedCommit, message: bytes) -> None:
     elif isinstance(key, rsa.RSAPublicKey) and signed.kind in _RSA and key.key_size >= _MIN_RSA_BITS:
         key.verify(signed.signature, message, padding.PKCS1v15(), _RSA[signed.kind])
     else:
-        raise SignatureError(f"a signature of kind {signed.kind} by a key of kind {kind} is not taken")
+        raise SignatureError(f"a signature of kind {signed.kind} by a key of kind {kind} is not supported")
 
 
 def _apart(commit: bytes) -> tuple[bytes, bytes | None]:
-    """The bytes that were signed, and the signature: every signature header is left out, as git does."""
+    """The signed bytes, without any signature header as in git, and the armored signature."""
     head, blank, message = commit.partition(b"\n\n")
     wanted = b"gpgsig" if len(head.partition(b"\n")[0]) == len(b"tree ") + 40 else b"gpgsig-sha256"
     kept, found, into = [], [], None
@@ -150,7 +152,7 @@ def _parsed(payload: bytes, blob: bytes) -> SignedCommit:
 
 
 class _Reader:
-    """SSH's strings: four bytes of length, then so many bytes."""
+    """Reads SSH strings: four bytes of length, then the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw, self._at = raw, 0
@@ -178,12 +180,12 @@ _MAX_BYTES: Final = 1_048_576
 
 
 class AllowedSignersError(Exception):
-    """The file of signers cannot be used; one sentence with its line."""
+    """The allowed_signers file cannot be used; one sentence with its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedSigner:
-    """One line: who, with which key, for what and when."""
+    """One line of the file: principals, key, namespaces and validity."""
 
     principals: str
     key: bytes
@@ -192,7 +194,7 @@ class AllowedSigner:
     valid_before: datetime | None = None
 
     def may_sign(self, key: bytes, now: datetime) -> bool:
-        """Whether this line trusts a key for commits now."""
+        """Whether this line trusts the key for commits now."""
         for_git = not self.namespaces or any(fnmatchcase(NAMESPACE, pattern) for pattern in self.namespaces)
         begun = self.valid_after is None or now >= self.valid_after
         return (
@@ -201,10 +203,10 @@ class AllowedSigner:
 
 
 def read_allowed_signers(file: Path) -> tuple[AllowedSigner, ...]:
-    """Everybody the file trusts.
+    """All signers of the file.
 
     Raises:
-        SignersError: it cannot be read, or one of its lines cannot.
+        AllowedSignersError: the file or one of its lines cannot be read.
     """
     try:
         with file.open("rb") as opened:
@@ -224,10 +226,10 @@ def read_allowed_signers(file: Path) -> tuple[AllowedSigner, ...]:
 
 
 def require_signed(commit: bytes, signers: tuple[AllowedSigner, ...], now: datetime) -> str:
-    """Make sure that a commit was signed by somebody who may; who that is.
+    """Verify that an allowed signer signed a commit, and return the signer's principals.
 
     Raises:
-        SignatureError: it was not.
+        SignatureError: no allowed signer did.
     """
     signed = parse_signature(commit)
     verify_signature(signed)
@@ -235,7 +237,7 @@ def require_signed(commit: bytes, signers: tuple[AllowedSigner, ...], now: datet
         if signer.may_sign(signed.key, now):
             return signer.principals
     raise SignatureError(
-        f"its signer, the key {signed.fingerprint}, is not among policies_allowed_signers, or not now or not for git"
+        f"its key {signed.fingerprint} is not among policies_allowed_signers, or not valid now, or not valid for git"
     )
 
 
@@ -250,10 +252,10 @@ def _signer(line: str) -> AllowedSigner:
     try:
         key = base64.b64decode(parts[1], validate=True)
     except binascii.Error:
-        raise ValueError("the key is no base64") from None
+        raise ValueError("the key is not base64") from None
     kind = parts[0].encode()
     if key[4 : 4 + len(kind)] != kind:
-        raise ValueError(f"the key is not of the kind {parts[0]!r} it is said to be")
+        raise ValueError(f"the key is not of the stated kind {parts[0]!r}")
     return AllowedSigner(
         principals,
         key,
@@ -277,7 +279,7 @@ def _options(text: str) -> tuple[dict[str, str | None], str]:
     while match := _OPTION.match(text, at):
         name = match[1].lower()
         if name not in {"namespaces", "valid-after", "valid-before"}:
-            raise ValueError(f"the option {match[1]!r} is not taken; name each key by a line of its own")
+            raise ValueError(f"the option {match[1]!r} is not supported; give each key a line of its own")
         found[name] = match[2]
         at = match.end()
         if match[3] != ",":
@@ -288,10 +290,10 @@ def _options(text: str) -> tuple[dict[str, str | None], str]:
 
 
 def _time(text: str | None) -> datetime | None:
-    """A time as ssh-keygen reads it; without a Z it is this host's local time there, and UTC here."""
+    """A time as ssh-keygen parses it, except that a time without Z is UTC here, not local time."""
     if text is None:
         return None
     bare = text.removesuffix("Z")
     if len(bare) not in _TIMES:
-        raise ValueError(f"{text!r} is no time; write YYYYMMDD or YYYYMMDDHHMM[SS], with a Z")
+        raise ValueError(f"{text!r} is not a time; write YYYYMMDD or YYYYMMDDHHMM[SS], with a Z")
     return datetime.strptime(bare, _TIMES[len(bare)]).replace(tzinfo=UTC)

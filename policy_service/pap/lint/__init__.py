@@ -1,1 +1,1 @@
-"""What can be proved wrong, or looks wrong, in a bundle that is valid."""
+"""Lints: what can be proved wrong, or looks wrong, in a valid bundle."""

@@ -1,9 +1,9 @@
-"""The lints of one policy: it never matches, is shadowed, overflows, names missing entities, or reads misleadingly.
+"""Lints of one policy: it never matches, is shadowed, overflows, names missing entities, or is misleading.
 
-Rules kept here: bounds of arithmetic are those of the manifest's JSON Schema, of the contract's whole numbers for other
-arguments, and of 64 bits for facts; a condition to the left, in an earlier clause or in `if` narrows them. The engine
-is given the agent, the resource and the people of the call and no other entity: reading an attribute of another one
-errs, which denies the call; `has` and `in` are false.
+Bounds of arithmetic come from the manifest's JSON Schema, from the contract's integers for other arguments, and are 64
+bits for facts. A condition to the left, in an earlier clause or in `if` narrows them. The engine gets only the agent,
+the resource and the people of the call as entities. Reading an attribute of any other entity errs, which denies the
+call; `has` and `in` are false.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from cedarpy import pst
 
+from policy_service.facts.groups import GroupDirectory
 from policy_service.pap.lint.domains import (
     INT64,
     Domain,
@@ -44,10 +45,11 @@ from policy_service.pdp.rules import scope_may_match
 
 @dataclass(frozen=True)
 class LintedPolicy:
-    """A policy and the domains of the actions its scope can match; a domain for each version of a tool."""
+    """A policy and the domains of the actions its scope can match, one for each tool version."""
 
     policy: Policy
     domains: tuple[Domain, ...]
+    directory: GroupDirectory
 
     @cached_property
     def condition(self) -> pst.Expr:
@@ -56,34 +58,32 @@ class LintedPolicy:
 
     @cached_property
     def cases(self) -> Disjunction | None:
-        """When it holds; None when there are too many cases to look at."""
+        """When it holds; None when the condition is too complex."""
         return self._cases(holds=True)
 
     @cached_property
     def other_cases(self) -> Disjunction | None:
-        """When it does not hold; None when there are too many cases to look at."""
+        """When it does not hold; None when the condition is too complex."""
         return self._cases(holds=False)
 
     def possible(self, domain: Domain) -> tuple[Conjunction, ...]:
-        """The cases of which nobody can prove that they never happen."""
+        """The cases that are not proved impossible."""
         return tuple(case for case in self.cases or () if not is_impossible(case, domain))
 
-    @property
-    def about_people(self) -> bool:
-        """Whether it is about what people do."""
-        return bool(self.policy.about_people)
+    @cached_property
+    def is_unsatisfiable(self) -> bool:
+        """Whether it is proved that it never holds."""
+        return self.cases is not None and not any(self.possible(domain) for domain in self.domains)
 
     @property
     def kind(self) -> str:
-        """Permit, forbid or gate, as texts for people call it."""
-        return "gate" if self.policy.source.gate is not None else self.policy.source.effect
+        return self.policy.source.kind
 
     def finding(
         self, code: str, message: str, level: Level = "warning", annotation: str | None = None
     ) -> Problem:
-        """Something to say about this policy."""
-        told = f"{self.policy.source.id}: {message}"
-        return self.policy.statement.problem(told, annotation).as_finding(code, level)
+        text = f"{self.policy.source.id}: {message}"
+        return self.policy.statement.problem(text, annotation).as_finding(code, level)
 
     def _cases(self, *, holds: bool) -> Disjunction | None:
         try:
@@ -93,7 +93,7 @@ class LintedPolicy:
 
 
 def linted_policies(parts: BundleParts, policies: Mapping[str, Policy]) -> tuple[LintedPolicy, ...]:
-    """Every policy with what is known about its calls."""
+    """Every policy with the domains of its calls."""
     domains = [
         (version, tool_domain(version, parts.config, parts.meters.get(version.tool, ())))
         for version in parts.tools
@@ -108,29 +108,29 @@ def linted_policies(parts: BundleParts, policies: Mapping[str, Policy]) -> tuple
             if scope_may_match(policy.tree, version.tool, version.manifest.groups):
                 yield domain
 
-    return tuple(LintedPolicy(policy, tuple(about(policy))) for policy in policies.values())
+    return tuple(LintedPolicy(policy, tuple(about(policy)), parts.directory) for policy in policies.values())
 
 
 MAX_PAIRS: Final = 20_000
-"""Pairs of rules that are compared; a bundle with more gets a note instead of an hour of proofs."""
+"""Pairs of rules that are compared; a bundle with more gets a note instead."""
 
 _COMPARES: Final = frozenset({"eq", "less", "less_eq", "greater", "greater_eq"})
 
 
 def check_satisfiable(subject: LintedPolicy) -> Iterator[Problem]:
-    """A rule that no call can ever satisfy."""
-    if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
-        what = "it asks nobody" if subject.kind == "gate" else f"this {subject.kind} does nothing"
+    """A rule that no call can satisfy."""
+    if subject.is_unsatisfiable:
+        what = "it never asks people" if subject.kind == "gate" else f"this {subject.kind} does nothing"
         yield subject.finding(
             "never-matches",
-            f"no call can satisfy all of its conditions, so {what}; look for conditions that exclude each other, or "
+            f"no call can satisfy all of its conditions, so {what}; look for contradictory conditions, or "
             "values the tool's manifest does not allow",
         )
 
 
 def check_schema_bounds(subject: LintedPolicy) -> Iterator[Problem]:
-    """A comparison with a value that no call can have, in a rule that may hold for another reason."""
-    if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
+    """A comparison with a value that no call can have, in a rule that is otherwise satisfiable."""
+    if subject.is_unsatisfiable:
         return
     for expr in dict.fromkeys(expressions(subject.condition)):
         if _is_comparison(expr) and subject.domains and _never_true(subject, expr):
@@ -141,23 +141,20 @@ def check_schema_bounds(subject: LintedPolicy) -> Iterator[Problem]:
 
 
 def check_shadowed(subjects: Sequence[LintedPolicy]) -> Iterator[Problem]:
-    """Gates and permits that another rule makes void: whenever they hold a plain forbid holds as well."""
-    forbids = [
-        one
-        for one in subjects
-        if one.kind == "forbid" and not one.about_people and one.other_cases is not None
-    ]
-    void = [one for one in subjects if one.kind in {"gate", "permit"} and not one.about_people and one.cases]
+    """Gates and permits without effect: whenever they hold, a plain forbid holds too."""
+    about_tools = [one for one in subjects if not one.policy.about_people]
+    forbids = [one for one in about_tools if one.kind == "forbid" and one.other_cases is not None]
+    void = [one for one in about_tools if one.kind in {"gate", "permit"} and one.cases]
     if len(forbids) * len(void) > MAX_PAIRS:
         message = (
-            f"{len(void)} permits and gates beside {len(forbids)} forbids are too many to compare each with each; "
-            "shadowed ones are not looked for"
+            f"{len(void)} permits and gates with {len(forbids)} forbids are too many pairs to compare; "
+            "shadowed rules are not reported"
         )
         yield Problem("*.cedar", None, message).as_finding("not-looked-at", "note")
         return
     for subject in void:
         first = next((forbid for forbid in forbids if _implies(subject, forbid)), None)
-        if first is not None and any(subject.possible(domain) for domain in subject.domains):
+        if first is not None and not subject.is_unsatisfiable:
             what = "asks about" if subject.kind == "gate" else "permits"
             yield subject.finding(
                 "shadowed",
@@ -167,18 +164,18 @@ def check_shadowed(subjects: Sequence[LintedPolicy]) -> Iterator[Problem]:
 
 
 def check_complexity(subject: LintedPolicy) -> Iterator[Problem]:
-    """A condition that was not looked at whole."""
+    """A condition too complex to analyze."""
     if subject.cases is None:
         yield subject.finding(
             "not-looked-at",
-            f"its condition has more than {MAX_CONJUNCTIONS} cases, so contradictions in it are not looked for; "
+            f"its condition has more than {MAX_CONJUNCTIONS} cases, so contradictions in it are not reported; "
             "split the policy",
             "note",
         )
 
 
 def _implies(subject: LintedPolicy, forbid: LintedPolicy) -> bool:
-    """Whether the forbid holds, or errs, for every call for which this rule holds."""
+    """Whether the forbid holds, or errs, for every call that satisfies this rule."""
     covered = set(map(id, forbid.domains))
     return all(
         id(domain) in covered
@@ -192,7 +189,7 @@ def _implies(subject: LintedPolicy, forbid: LintedPolicy) -> bool:
 
 
 def _is_comparison(expr: pst.Expr) -> bool:
-    """Whether a person wrote it to compare something with a literal."""
+    """A comparison with one literal side."""
     literal = (pst.StringLit, pst.LongLit)
     return (
         isinstance(expr, pst.BinaryOp)
@@ -202,7 +199,7 @@ def _is_comparison(expr: pst.Expr) -> bool:
 
 
 def _never_true(subject: LintedPolicy, expr: pst.Expr) -> bool:
-    """Whether it is false in every domain in which the other atoms leave the rule possible."""
+    """Whether it is false in every domain."""
     (case,) = to_disjunction(expr)
     return all(
         constant_truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case
@@ -231,14 +228,14 @@ _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 
 
 def check_overflow(subject: LintedPolicy) -> Iterator[Problem]:
-    """The first operation of a rule that can overflow, for some version of some tool."""
+    """The first operation of a rule that can overflow for some tool version."""
     for domain in subject.domains:
         found = next(_walk(subject.condition, domain, {}), None)
         if found is not None:
             yield subject.finding(
                 "overflow",
                 f"{found} can leave 64 bits for {domain.action!r}, and then every such call is denied; give the "
-                "arguments a minimum and maximum in the manifest, or ask for a bound before (`x < 1000000 && ...`)",
+                "arguments a minimum and maximum in the manifest, or check a bound before (`x < 1000000 && ...`)",
             )
             return
 
@@ -268,7 +265,7 @@ def _leaves(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> bool:
 
 
 def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: NarrowedBounds) -> NarrowedBounds:
-    """The bounds where this has been asked and answered so."""
+    """The bounds after this condition evaluated to `holds`."""
     try:
         found = [implied_bounds(case, domain) for case in to_disjunction(asked, holds)]
     except TooComplexError:
@@ -288,13 +285,13 @@ def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: NarrowedBound
 
 
 def check_missing_entities(subject: LintedPolicy) -> Iterator[Problem]:
-    """Every entity a rule names and asks something of."""
+    """Every entity literal of which a rule reads an attribute or a membership."""
     for expr in dict.fromkeys(expressions(subject.condition)):
         named = _asked(expr)
         if named is not None and str(named.type) != "Action":
             yield subject.finding(
                 "missing-entity",
-                f"it asks something of {named}, and only the call's own agent, resource and people are known then; "
+                f"it reads from {named}, but only the call's own agent, resource and people exist in a decision; "
                 "read the fact from `resource` or `principal`, or compare those with it",
             )
 
@@ -312,13 +309,13 @@ MIN_ANSWER_WINDOW: Final = timedelta(minutes=5)
 
 
 def check_answer_window(subject: LintedPolicy) -> Iterator[Problem]:
-    """A gate whose question expires before people have seen it denies, whatever they would have said."""
+    """A gate whose question expires before people see it is a deny."""
     gate = subject.policy.source.gate
     if gate is not None and gate.answer_within < MIN_ANSWER_WINDOW:
         yield subject.finding(
             "short-window",
-            f"people have {int(gate.answer_within.total_seconds())} s to answer, at night too, and what nobody answers "
-            "expires; give them 5 minutes at least, or write a plain forbid",
+            f"people have {int(gate.answer_within.total_seconds())} s to answer, at night too, and an unanswered "
+            "question expires; allow at least 5 minutes, or write a plain forbid",
         )
 
 
@@ -328,7 +325,7 @@ _ALPHABETS: Final = frozenset(
 
 
 def check_patterns(subject: LintedPolicy) -> Iterator[Problem]:
-    """`like` without a `*` is `==` in disguise: whoever wrote it meant the beginning or a part."""
+    """`like` without a `*` is `==`; the author probably meant a prefix or a part."""
     for expr in dict.fromkeys(expressions(subject.condition)):
         if isinstance(expr, pst.Like) and not any(isinstance(one, pst.Wildcard) for one in expr.pattern):
             text = "".join(one.value for one in expr.pattern if isinstance(one, pst.Char))
@@ -338,27 +335,25 @@ def check_patterns(subject: LintedPolicy) -> Iterator[Problem]:
 
 
 def check_mixed_alphabets(subject: LintedPolicy) -> Iterator[Problem]:
-    """A word of letters of two alphabets looks like another word and equals no word anybody types."""
+    """A word with letters of two alphabets looks like another word and equals no word that people type."""
     for text in dict.fromkeys(_texts(subject)):
         for word in text.split():
             if len(found := _alphabets(word)) > 1:
                 yield subject.finding(
                     "mixed-alphabets",
                     f"{word!a} mixes {' and '.join(sorted(name.title() for name in found))} letters, so it equals no "
-                    "word that looks like it; type it anew",
+                    "word that looks like it; type it again",
                 )
 
 
-def check_empty_groups(parts: BundleParts, subject: LintedPolicy) -> Iterator[Problem]:
-    """A gate may ask several groups; one of them without people is a name nobody answers to. Who is in a directory's
-    group is not known here.
-    """
+def check_empty_groups(subject: LintedPolicy) -> Iterator[Problem]:
+    """A group of a gate without members cannot answer. Members of directory groups are unknown here."""
     gate = subject.policy.source.gate
     if gate is None:
         return
     for annotation, groups in (("approval", gate.groups), ("escalate", gate.escalate)):
         for group in sorted(groups):
-            if group not in parts.directory.elsewhere and not parts.directory.members(group):
+            if group not in subject.directory.elsewhere and not subject.directory.members(group):
                 message = f"@{annotation} names {group!r}, which has no members in groups.toml"
                 yield subject.finding("empty-group", message, "warning", annotation)
 
@@ -377,3 +372,17 @@ def _alphabets(word: str) -> frozenset[str]:
     letters = [char for char in word if char.isalpha()]
     names = {unicodedata.name(char, "").partition(" ")[0] for char in letters}
     return frozenset(names & _ALPHABETS)
+
+
+CHECKS: Final = (
+    check_satisfiable,
+    check_schema_bounds,
+    check_overflow,
+    check_missing_entities,
+    check_patterns,
+    check_mixed_alphabets,
+    check_empty_groups,
+    check_answer_window,
+    check_complexity,
+)
+"""The checks of one policy; `check_shadowed` compares all policies."""

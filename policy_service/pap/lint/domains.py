@@ -1,8 +1,7 @@
-"""What is known about every call of one version of a tool before there is one: types, bounds, words.
+"""Domains: what is known about every call of one tool version: types, bounds, enumerated texts.
 
-Rules kept here: everything comes from the reviewed manifest and the generated schema, and each is a promise that the
-service keeps before it asks the engine (args are checked by the same JSON Schema). What is not promised is unknown,
-never guessed.
+Everything comes from the reviewed manifest and the generated schema, which the service enforces before it evaluates
+rules. What these do not guarantee is unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.facts.schema import approval_schema
 from policy_service.pap.compile import cedar_schema_json, tool_shape
-from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
+from policy_service.pap.parts import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
 
 Path: TypeAlias = tuple[str, ...]
 Interval: TypeAlias = tuple[int, int]
@@ -36,7 +35,7 @@ _STOPPABLE: Final = frozenset({"agent", "tool", "everything"})
 
 @dataclass(frozen=True)
 class Domain:
-    """What holds for every request about one action. ``resource_id`` where the manifest fixes it."""
+    """What holds for every request of one action. ``resource_id`` is set when the manifest fixes it."""
 
     action: str
     groups: frozenset[str]
@@ -48,14 +47,14 @@ class Domain:
     resource_id: str | None = None
 
     def type_of(self, path: Path) -> Mapping[str, Any] | None:
-        """The Cedar type of what this path leads to, as the JSON schema writes it."""
+        """The Cedar type of the value at this path, in the notation of the JSON schema."""
         kind = self.types.get(path[0]) if path else None
         for name in path[1:]:
             kind = None if kind is None else self._attributes(kind).get(name)
         return kind
 
     def has(self, path: Path, name: str) -> bool | None:
-        """Whether what this path leads to always or never has that attribute; None when it depends or is unknown."""
+        """Whether the value at this path always or never has that attribute; None when it varies or is unknown."""
         kind = self.type_of(path)
         if kind is None:
             return None
@@ -65,7 +64,7 @@ class Domain:
         return True if attribute.get("required", True) else None
 
     def parents_of(self, entity: str) -> frozenset[str]:
-        """The types an entity of this type may be in, itself included."""
+        """The types an entity of this type may be a member of, its own included."""
         return frozenset({entity, *self.entities.get(entity, {}).get("memberOfTypes", ())})
 
     def _attributes(self, kind: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,7 +75,7 @@ class Domain:
 
 
 def tool_domain(version: ToolVersion, config: FactsConfig, meters: Sequence[Meter] = ()) -> Domain:
-    """What is known about every call of this version."""
+    """The domain of all calls of this version."""
     manifest = version.manifest
     schema = cedar_schema_json([tool_shape(version, meters)], config)
     kind = {"type": "Entity", "name": manifest.resource.type}
@@ -112,7 +111,7 @@ def tool_domain(version: ToolVersion, config: FactsConfig, meters: Sequence[Mete
 
 
 def people_domain(action: str) -> Domain:
-    """What is known whenever a person does what rules about people are about."""
+    """The domain of all requests about one action of people."""
     schema = approval_schema()
     return Domain(
         action=action,
@@ -132,7 +131,7 @@ def people_domain(action: str) -> Domain:
 
 
 def path_of(expr: pst.Expr) -> Path | None:
-    """`context.input.x` as ("context", "input", "x"); None for what is no chain of attributes of a variable."""
+    """`context.input.x` as ("context", "input", "x"); None unless it is an attribute chain of a variable."""
     names: list[str] = []
     while isinstance(expr, pst.GetAttr):
         names.append(expr.attr)
@@ -154,7 +153,7 @@ def _fact_longs(root: str, entity: str, config: FactsConfig) -> dict[Path, Inter
 
 
 class _Inputs:
-    """What the manifest's JSON Schema promises about the fields policy sees."""
+    """What the manifest's JSON Schema guarantees about the fields that policy sees."""
 
     def __init__(self, manifest: ToolManifest) -> None:
         self._root = manifest.args
@@ -207,11 +206,11 @@ def _is_number(value: Any) -> bool:
 _TO_LONG: Final = frozenset({"to_milliseconds", "to_seconds", "to_minutes", "to_hours", "to_days"})
 
 NarrowedBounds = Mapping[pst.Expr, Interval]
-"""Bounds that hold where an expression stands, because of what was asked before it."""
+"""Bounds at the position of an expression that follow from conditions evaluated before it."""
 
 
 def bounds_of(expr: pst.Expr, domain: Domain, narrowed: NarrowedBounds) -> Interval | None:
-    """The bounds of a Long before any overflow is refused; None for what is no Long or unknown."""
+    """The bounds of a Long before the overflow check; None for an unknown value or another type."""
     found = _plain(expr, domain, narrowed)
     known = narrowed.get(expr)
     if found is None or known is None:

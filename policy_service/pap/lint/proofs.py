@@ -1,9 +1,8 @@
-"""Conditions taken apart into cases, and proofs that a case can never happen.
+"""Normalize conditions to disjunctive form, and prove that a conjunction is impossible.
 
-Rules kept here: scope and clauses become one condition, which holds when all atoms of one of its cases do; a condition
-with more cases than the limit is given up rather than shortened. "Cannot" is said only where no call could be a
-counterexample; an atom that is not understood may always hold. So a finding built on this is never a false alarm, and
-silence promises nothing.
+Scope and clauses become one condition, which holds when all atoms of one conjunction hold. A condition above the limit
+is skipped, not shortened. A conjunction is impossible only if no call can satisfy it; an atom that is not understood is
+always possible. So a finding is never a false alarm, and the absence of one proves nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cedarpy import pst
 from policy_service.pap.lint.domains import Domain, Interval, bounds_of, path_of
 
 MAX_CONJUNCTIONS: Final = 128
-"""Cases of one condition; each is looked at for every version of every tool the policy is about."""
+"""Conjunctions of one condition; each is checked for every version of every tool the policy is about."""
 
 _TRUE: Final = pst.BoolLit(True)
 _MIRRORED: Final[dict[str, pst.BinaryOpName]] = {"greater": "less", "greater_eq": "less_eq"}
@@ -25,12 +24,12 @@ _OPPOSITE: Final[dict[str, pst.BinaryOpName]] = {"less": "less_eq", "less_eq": "
 
 
 class TooComplexError(Exception):
-    """A condition that would take too long to look at whole."""
+    """A condition with more conjunctions than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """One question with an answer. Comparisons are written with eq, less and less_eq only."""
+    """One basic expression and its truth value. Comparisons use only eq, less and less_eq."""
 
     expr: pst.Expr
     holds: bool
@@ -41,7 +40,7 @@ Disjunction: TypeAlias = tuple[Conjunction, ...]
 
 
 def policy_condition(policy: pst.Template) -> pst.Expr:
-    """When the policy holds for a call whose action its scope names: scopes and clauses in Cedar's order."""
+    """Principal scope, resource scope and clauses as one condition, in Cedar's order."""
     parts = [_scope(pst.Var("principal"), policy.principal), _scope(pst.Var("resource"), policy.resource)]
     parts += [
         pst.UnaryOp("not", clause.expr) if isinstance(clause, pst.Unless) else clause.expr
@@ -51,7 +50,7 @@ def policy_condition(policy: pst.Template) -> pst.Expr:
 
 
 def combine(op: pst.BinaryOpName, parts: Iterable[pst.Expr]) -> pst.Expr:
-    """All of these with `and`, or one of these with `or`."""
+    """Join the parts with `and` or `or`."""
     whole: pst.Expr | None = None
     for part in parts:
         whole = part if whole is None else pst.BinaryOp(op, whole, part)
@@ -59,10 +58,10 @@ def combine(op: pst.BinaryOpName, parts: Iterable[pst.Expr]) -> pst.Expr:
 
 
 def to_disjunction(expr: pst.Expr, holds: bool = True) -> Disjunction:
-    """The cases in which this is true, or false; none when it never is.
+    """The conjunctions in which this is true, or false; none when it never is.
 
     Raises:
-        TooManyCasesError: there are more than the limit.
+        TooComplexError: there are more than the limit.
     """
     match expr:
         case pst.BoolLit(value=value):
@@ -107,7 +106,7 @@ def _comparison(op: pst.BinaryOpName, left: pst.Expr, right: pst.Expr, holds: bo
 
 
 def _ordered(left: pst.Expr, right: pst.Expr) -> tuple[pst.Expr, pst.Expr]:
-    """A literal on the right; otherwise any order, but always the same one."""
+    """Literal on the right; otherwise a deterministic order."""
     literal = (pst.BoolLit, pst.LongLit, pst.StringLit, pst.EntityLit)
     if isinstance(left, literal) != isinstance(right, literal):
         return (right, left) if isinstance(left, literal) else (left, right)
@@ -140,7 +139,7 @@ def _scope(var: pst.Var, scope: pst.PrincipalOrResourceConstraint) -> pst.Expr:
 
 
 def is_impossible(case: Conjunction, domain: Domain) -> bool:
-    """Whether no call of this domain has all of these atoms."""
+    """Whether no call of this domain satisfies all of these atoms."""
     if any(constant_truth(atom.expr, domain) is (not atom.holds) for atom in case):
         return True
     if any(Atom(atom.expr, not atom.holds) in case for atom in case):
@@ -149,7 +148,7 @@ def is_impossible(case: Conjunction, domain: Domain) -> bool:
 
 
 def constant_truth(expr: pst.Expr, domain: Domain) -> bool | None:
-    """What an atom is for every call of this domain; None when it depends or nobody can say."""
+    """The truth value of an atom for every call of this domain; None when it varies or is unknown."""
     match expr:
         case pst.HasAttr(base=base, attrs=attrs):
             return _has(base, attrs, domain)
@@ -175,7 +174,7 @@ def constant_truth(expr: pst.Expr, domain: Domain) -> bool | None:
 
 
 def implied_bounds(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Interval]:
-    """The bounds of every expression this case compares with a known number."""
+    """The bounds of every expression that this conjunction compares with a known number."""
     bounds: dict[pst.Expr, Interval] = {}
     for _ in range(_ROUNDS):
         before = dict(bounds)
@@ -187,11 +186,11 @@ def implied_bounds(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Inter
     return bounds
 
 
-_ROUNDS = 4  # each may narrow what the next one uses; more rounds would rarely find more
+_ROUNDS = 4  # each round may narrow the next; more rounds rarely find more
 
 
 def matches_pattern(pattern: tuple[pst.PatternElem, ...], text: str) -> bool:
-    """Whether `like` holds."""
+    """Whether Cedar's `like` holds."""
     reached = {0}
     for element in pattern:
         if isinstance(element, pst.Wildcard):
@@ -220,7 +219,7 @@ def _numbers_disagree(case: Conjunction, domain: Domain) -> bool:
 
 
 def _values_disagree(case: Conjunction, domain: Domain) -> bool:
-    """Whether the literals an expression must and must not equal leave it no value."""
+    """Whether the literals an expression must equal and must not equal leave no value."""
     wanted: dict[pst.Expr, list[tuple[pst.Lit, bool]]] = {}
     patterns: dict[pst.Expr, list[tuple[tuple[pst.PatternElem, ...], bool]]] = {}
     for atom in case:

@@ -1,9 +1,9 @@
-"""All lints over one bundle that has been checked, less the findings its author has acknowledged.
+"""Run all lints on a valid bundle, without the findings its author has acknowledged.
 
-Rules kept here: a finding never keeps a bundle from becoming active, so a lint may think longer than activation may; it
-is for authors and their continuous integration. Every finding has a stable code (policies/README.md lists them). An
-acknowledgement (`// countersign: allow CODE -- why`) is a comment above its policy, names one finding and says
-why; one without a reason acknowledges nothing, and one whose finding is gone is a finding itself.
+A finding never prevents activation, so a lint may take longer than an activation; it is for authors and their CI. Every
+finding has a stable code (policies/README.md lists them). An acknowledgement is a comment above its policy,
+`// countersign: allow CODE -- why`. It covers one code and needs a reason. One that covers no finding is a finding
+itself.
 """
 
 from __future__ import annotations
@@ -14,20 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policy_service.pap.check import bundle_warnings
-from policy_service.pap.lint.checks import (
-    LintedPolicy,
-    check_answer_window,
-    check_complexity,
-    check_empty_groups,
-    check_missing_entities,
-    check_mixed_alphabets,
-    check_overflow,
-    check_patterns,
-    check_satisfiable,
-    check_schema_bounds,
-    check_shadowed,
-    linted_policies,
-)
+from policy_service.pap.lint.checks import CHECKS, check_shadowed, linted_policies
 from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.policies import Policy, read_policies
 from policy_service.pap.problems import BundleError, Problem
@@ -58,7 +45,7 @@ class _Allowed:
 def drop_acknowledged(
     findings: Sequence[Problem], files: Mapping[str, bytes], policies: Mapping[str, Policy]
 ) -> list[Problem]:
-    """The findings nobody has acknowledged, and what is wrong with the acknowledgements."""
+    """The unacknowledged findings, and the problems of the acknowledgements."""
     allowed = list(_allowed(files, [policy.statement for policy in policies.values()]))
     left = [finding for finding in findings if not any(one.covers(finding) for one in allowed)]
     return [*left, *_useless(allowed, findings)]
@@ -80,21 +67,20 @@ def _allowed(files: Mapping[str, bytes], statements: Iterable[Statement]) -> Ite
 
 def _useless(allowed: Iterable[_Allowed], findings: Sequence[Problem]) -> Iterator[Problem]:
     for one in allowed:
-        where = Problem(one.file, one.line, "")
         if not one.why or not one.code:
-            yield Problem(where.file, where.line, f"acknowledges nothing; {_FORM}").as_finding(
-                "bad-acknowledgement"
-            )
+            message = f"acknowledges nothing; {_FORM}"
         elif not any(one.covers(finding) for finding in findings):
-            message = f"the policy below it has no finding {one.code!r} (any more); take the line away"
-            yield Problem(where.file, where.line, message).as_finding("bad-acknowledgement")
+            message = f"the policy below it has no finding {one.code!r} (any more); remove the line"
+        else:
+            continue
+        yield Problem(one.file, one.line, message).as_finding("bad-acknowledgement")
 
 
 def lint_files(files: Mapping[str, bytes]) -> tuple[Problem, ...]:
-    """Every finding about the files of a valid bundle: by file and line, warnings and notes.
+    """Every warning and note about the files of a valid bundle, by file and line.
 
     Raises:
-        BundleError: they are no valid bundle after all.
+        BundleError: they are not a valid bundle.
     """
     parts, problems = read_parts(files)
     policies, policy_problems = read_policies(files, parts.directory.groups)
@@ -109,23 +95,12 @@ def _all(parts: BundleParts, policies: Mapping[str, Policy]) -> Iterator[Problem
     yield from bundle_warnings(parts, policies)
     yield from _unseen(parts)
     if not parts.tools:
-        return  # a beginning: there is no tool yet that a rule could be about
+        return  # a new bundle: no rule can be about a tool yet
     subjects = linted_policies(parts, policies)
     for subject in subjects:
-        yield from _about(parts, subject)
+        for check in CHECKS:
+            yield from check(subject)
     yield from check_shadowed(subjects)
-
-
-def _about(parts: BundleParts, subject: LintedPolicy) -> Iterable[Problem]:
-    yield from check_satisfiable(subject)
-    yield from check_schema_bounds(subject)
-    yield from check_overflow(subject)
-    yield from check_missing_entities(subject)
-    yield from check_patterns(subject)
-    yield from check_mixed_alphabets(subject)
-    yield from check_empty_groups(parts, subject)
-    yield from check_answer_window(subject)
-    yield from check_complexity(subject)
 
 
 def _unseen(parts: BundleParts) -> Iterator[Problem]:

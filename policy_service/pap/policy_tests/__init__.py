@@ -1,1 +1,1 @@
-"""The cases of a bundle: what its rules must answer, and how well the cases hold the rules."""
+"""Policy tests: the cases of a bundle, and how well they cover its rules."""

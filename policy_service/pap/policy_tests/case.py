@@ -1,8 +1,8 @@
-"""A case: one question to the rules and the expected answer; and the cases that `matrix:` and `each:` stand for.
+"""Cases: one question to the rules with the expected answer; and the expansion of `matrix:` and `each:`.
 
-Rules kept here: nothing of a case depends on the clock or on this machine. `args`, `facts`, `history` and `claimed` are
-merged key by key, everything else is replaced; a second `expect` replaces the whole expectation, so that no gate of
-the first remains; every case has a name of its own.
+A case depends neither on the clock nor on the machine. `args`, `facts`, `history` and `claimed` are merged key by key;
+other keys are replaced. A second `expect` replaces the whole expectation, so that no gate of the first remains. Every
+case has its own name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Cla
 from policy_service.pap.policy_tests.yaml_fields import Table
 
 DEFAULT_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
-"""When a case happens that does not say: a Wednesday, at noon."""
+"""The default time of a case: a Wednesday, at noon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedGate:
-    """What one merged gate must ask for, written out."""
+    """What one merged gate must ask for, in full."""
 
     people: int
     step_up: str | None = None
@@ -35,9 +35,9 @@ class ExpectedGate:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDecision:
-    """What must come of it. What is None was not written and is not compared.
+    """The expected decision. A field that is None was not written and is not compared.
 
-    `needs` is by group set (`finance`, `cfo|finance`): a number of people, or all that is asked for.
+    `needs` maps a set of groups (`finance`, `cfo|finance`) to a number of people, or to a full gate.
     """
 
     outcome: str
@@ -53,19 +53,28 @@ class ExpectedDecision:
 
 @dataclass(frozen=True, slots=True)
 class GivenFacts:
-    """Facts an author wrote: they lie over the bundle's own files, and no other source is asked."""
+    """Facts written in a case. They override the bundle's own files, and no other source is queried."""
 
     resource: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One call by one agent. `args_bytes` are its canonical args."""
-
+class _Named:
     file: str
     line: int
     it: str
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case(_Named):
+    """One call by one agent. `args_bytes` is the canonical form of its args."""
+
     agent: AgentPrincipal
     tool: str
     args: Any
@@ -80,19 +89,11 @@ class Case:
     history: Mapping[str, int] = field(default_factory=dict)
     facts: GivenFacts | None = None
 
-    @property
-    def place(self) -> str:
-        """Where it is written: `file:line`."""
-        return f"{self.file}:{self.line}"
-
 
 @dataclass(frozen=True, slots=True)
-class PeopleCase:
-    """One person who wants to do something here: approve an effect, settle its task, stop its tool."""
+class PeopleCase(_Named):
+    """One action of a person: approve an effect, settle its task, stop its tool."""
 
-    file: str
-    line: int
-    it: str
     action: str  # as `Action::"..."` names it
     person: str
     groups: frozenset[str]
@@ -109,11 +110,6 @@ class PeopleCase:
     allowed: bool
     policies: frozenset[str] = frozenset()
 
-    @property
-    def place(self) -> str:
-        """Where it is written: `file:line`."""
-        return f"{self.file}:{self.line}"
-
 
 AnyCase = Case | PeopleCase
 
@@ -123,11 +119,11 @@ EXPECTATION_KEYS: Final = frozenset(
 )
 MERGED_KEYS: Final = frozenset({"args", "facts", "history", "claimed"})
 MAX_EXPANDED_CASES: Final = 1_000
-"""Cases that one written case may stand for; more are read by nobody."""
+"""Cases that one written case may expand to."""
 
 
 def merge_tables(below: Mapping[str, Any], above: Table) -> Table:
-    """One table over another. The lines are those of whoever wrote the key."""
+    """Merge one table over another; each key keeps the line where it was written."""
     both = Table(above.line)
     lines = {**getattr(below, "lines", {}), **above.lines}
     for key, value in itertools.chain(below.items(), above.items()):
@@ -140,10 +136,10 @@ def merge_tables(below: Mapping[str, Any], above: Table) -> Table:
 
 
 def expand_case(written: Table) -> Iterator[Table]:
-    """The cases one written case stands for: itself where it has neither `matrix:` nor `each:`.
+    """Expand `matrix:` and `each:` of a written case; the case itself if it has neither.
 
     Raises:
-        ValueError: they are not what they should be.
+        ValueError: they have the wrong form.
     """
     base = Table(written.line)
     base.update({key: value for key, value in written.items() if key not in {"matrix", "each"}})
@@ -151,7 +147,7 @@ def expand_case(written: Table) -> Iterator[Table]:
     rows, products = _rows(written.get("matrix", [None])), list(_products(written))
     if len(rows) * len(products) > MAX_EXPANDED_CASES:
         raise ValueError(
-            f"stands for {len(rows) * len(products)} cases; {MAX_EXPANDED_CASES} is the limit, write several"
+            f"expands to {len(rows) * len(products)} cases; {MAX_EXPANDED_CASES} is the limit, write several"
         )
     for number, row in enumerate(rows, 1):
         case = base if row is None else _named(base, row, str(row.get("it", number)))
@@ -183,8 +179,8 @@ def _products(written: Table) -> Iterator[tuple[Table, str]]:
     count = 1
     for values in each.values():
         count *= len(values)
-    if count > MAX_EXPANDED_CASES:  # before any of them is made
-        raise ValueError(f"each: stands for {count} cases; {MAX_EXPANDED_CASES} is the limit, write several")
+    if count > MAX_EXPANDED_CASES:  # before any of them is built
+        raise ValueError(f"each: expands to {count} cases; {MAX_EXPANDED_CASES} is the limit, write several")
     for values in itertools.product(*each.values()):
         table = Table(written.line)
         chosen = dict(zip(each, values, strict=True))

@@ -1,10 +1,10 @@
-"""How much the cases cover: which policies they use, and which mutants of the policies they notice.
+"""Measure how well cases cover a bundle: which policies they exercise, and which mutants they detect.
 
-Rules kept here: whether a policy holds is asked of that policy alone, with the request and the entities of the case, so
-that a forbid beside it hides nothing. Every case that holds on the bundle as written is asked of every mutant; a mutant
-the schema refuses could never become active and is counted separately; only the sets a mutant can affect are made
-anew, and it is dropped at the first case that notices it. An acknowledgement in cases/mutants.toml names one policy and
-one mutant and says why; one whose mutant does not survive, or does not exist any more, is an error.
+Each policy is evaluated alone on the request and entities of a case, so that no forbid hides another policy. Every
+passing case runs against every mutant that can affect it, until one detects the mutant. Only the affected policy sets
+are compiled again. A mutant that the schema refuses could never be activated and is counted separately. An
+acknowledgement in cases/mutants.toml names one policy, one mutant and the reason. One whose mutant is detected or no
+longer exists is an error.
 """
 
 from __future__ import annotations
@@ -12,44 +12,53 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
-from cedarpy import PolicySet, Schema, pst, validate_policies
+from cedarpy import PolicySet, Schema, validate_policies
 
 from countersign.contract import ContractError
-from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import InvalidArgsError, PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.compile import compile_schema, people_rules, people_schema, tool_shapes, with_policies
+from policy_service.pap.compile import (
+    compile_people_rules,
+    compile_schema,
+    people_policies,
+    people_schema,
+    tool_shapes,
+    with_policies,
+)
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.parts import read_parts
-from policy_service.pap.policies import Policy, read_policies
+from policy_service.pap.policies import Policy, is_unconditional, read_policies
 from policy_service.pap.policy_tests.case import Case
 from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
-from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase, determining_policies
-from policy_service.pap.problems import BundleError, Problem, parse_problem
-from policy_service.pdp.cedar import (
+from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase
+from policy_service.pap.problems import BundleError, Problem, did_you_mean, parse_problem
+from policy_service.pdp.rules import (
+    UNSEEN,
     CedarAnswer,
+    Rules,
+    ToolRules,
     build_entities,
     build_request,
     entities_json,
     evaluate_policies,
     missing_facts,
+    policy_set,
+    scope_may_match,
 )
-from policy_service.pdp.rules import UNSEEN, Rules, ToolRules, policy_set, scope_may_match
 
 _MEMBERS = ("policy", "mutant", "why")
 
 AcknowledgedMutants = Mapping[tuple[str, str], str]
-"""Why, by policy and mutant."""
+"""The reason, by policy and mutant."""
 
 
 def read_acknowledged_mutants(files: Mapping[str, bytes]) -> AcknowledgedMutants:
-    """What the file says; nothing where there is none.
+    """The acknowledged mutants of the file; none if there is no file.
 
     Raises:
-        BundleError: it is not such a file.
+        BundleError: the file has the wrong format.
     """
     if MUTANTS_FILE not in files:
         return {}
@@ -59,7 +68,7 @@ def read_acknowledged_mutants(files: Mapping[str, bytes]) -> AcknowledgedMutants
         raise BundleError([parse_problem(MUTANTS_FILE, error)]) from None
     problems: list[Problem] = []
     if strange := sorted(table.keys() - {"survives"}):
-        problems.append(_problem(f"{strange[0]!r} is nothing this file has; write [[survives]] tables"))
+        problems.append(_problem(f"{strange[0]!r} is not a key of this file; write [[survives]] tables"))
     entries = table.get("survives", [])
     read = [_entry(number, entry, problems) for number, entry in enumerate(_list(entries, problems), 1)]
     if problems:
@@ -70,7 +79,7 @@ def read_acknowledged_mutants(files: Mapping[str, bytes]) -> AcknowledgedMutants
 def unacknowledged_mutants(
     survived: Iterable[Mutant], acknowledged: AcknowledgedMutants
 ) -> tuple[list[Mutant], list[Problem]]:
-    """The survivors nobody explained, and the explanations nothing needs."""
+    """The survivors without an acknowledgement, and the acknowledgements without a survivor."""
     names = {(mutant.of.source.id, mutant.name): mutant for mutant in survived}
     left = [mutant for name, mutant in names.items() if name not in acknowledged]
     return left, [_stale(name, left) for name in acknowledged if name not in names]
@@ -100,12 +109,7 @@ def _entry(number: int, entry: Any, problems: list[Problem]) -> tuple[str, str, 
 def _stale(name: tuple[str, str], left: Iterable[Mutant]) -> Problem:
     policy, mutant = name
     names = [each.name for each in left if each.of.source.id == policy]
-    close = get_close_matches(mutant, names, n=1)
-    hint = (
-        f"did you mean {close[0]!r}?"
-        if close
-        else "a case notices it, or the policy has changed; remove the entry"
-    )
+    hint = did_you_mean(mutant, names, "a case detects it, or the policy has changed; remove the entry")
     return _problem(f"policy {policy!r}: no mutant {mutant!r} survives; {hint}")
 
 
@@ -115,7 +119,7 @@ def _problem(message: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class MutationResult:
-    """What came of all mutants: how many some case noticed, how many fit no schema, and those that survived."""
+    """The number of mutants that a case detected and that the schema refused, and the survivors."""
 
     noticed: int
     refused: int
@@ -125,21 +129,24 @@ class MutationResult:
 def run_mutants(
     bundle: Bundle, prepared: Sequence[PreparedCase], answered: Sequence[CaseResult]
 ) -> MutationResult:
-    """Try every mutant of every policy. `answered` are the same cases, asked of the bundle as written."""
+    """Run every mutant of every policy. `answered` are the results of the same cases on the unchanged bundle."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
     tools, approving = compile_schema(tool_shapes(parts), parts.config), people_schema()
-    holding = [(case, said) for case, said in zip(prepared, answered, strict=True) if said.holds]
+    passing = [
+        (case, result.policies) for case, result in zip(prepared, answered, strict=True) if result.holds
+    ]
     groups = parts.directory.groups - {UNSEEN}
     noticed, refused, survived = 0, 0, []
     for policy in policies.values():
         schema = approving if policy.about_people else tools
-        # with a schema that is not the bundle's, every mutant would be refused quietly
+        # Against a wrong schema every mutant would be refused silently.
         if not _fits(policy, schema):
             raise ValueError(
-                f"{policy.source.place}: {policy.source.id!r} fits its bundle's schema no longer"
+                f"{policy.source.place}: {policy.source.id!r} no longer fits its bundle's schema"
             )
-        ordered = _likely_first(policy, holding)
+        # Cases that this policy determined run first, as they are the likeliest to detect a mutant.
+        ordered = [case for case, ids in sorted(passing, key=lambda pair: policy.source.id not in pair[1])]
         for mutant in generate_mutants(policy, groups, _resource_types(bundle, policy)):
             if mutant.policy is not None and not _fits(mutant.policy, schema):
                 refused += 1
@@ -148,17 +155,6 @@ def run_mutants(
             else:
                 survived.append(mutant)
     return MutationResult(noticed, refused, tuple(survived))
-
-
-def _likely_first(policy: Policy, holding: Sequence[tuple[PreparedCase, CaseResult]]) -> list[PreparedCase]:
-    """The cases this policy had a say in come first: one of them is the likeliest to notice."""
-
-    def without_say(pair: tuple[PreparedCase, CaseResult]) -> bool:
-        answer = pair[1].answer
-        said = determining_policies(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
-        return policy.source.id not in said
-
-    return [case for case, _ in sorted(holding, key=without_say)]
 
 
 def _resource_types(bundle: Bundle, policy: Policy) -> frozenset[str]:
@@ -177,17 +173,16 @@ def _fits(policy: Policy, schema: Schema) -> bool:
 def _is_noticed(
     bundle: Bundle, policies: dict[str, Policy], mutant: Mutant, prepared: Sequence[PreparedCase]
 ) -> bool:
-    of = mutant.of.source.id
     if mutant.policy is None:
-        del policies[of]
+        del policies[mutant.of.source.id]
     else:
-        policies[of] = mutant.policy
+        policies[mutant.of.source.id] = mutant.policy
     rules = _Changed(bundle.rules, policies, mutant)
     return any(not case.ask(rules.for_case(case)).holds for case in prepared if rules.touches(case))
 
 
 class _Changed:
-    """The rules with one policy changed; a tool's sets are made when the first case asks for it."""
+    """The rules with one policy changed; a tool's policy sets are compiled on first use."""
 
     def __init__(self, rules: Rules, policies: Mapping[str, Policy], mutant: Mutant) -> None:
         self._about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
@@ -198,11 +193,11 @@ class _Changed:
         self._rules = replace(
             rules,
             policies={name: policy.source for name, policy in policies.items()},
-            people=people_rules(policies) if self._people else rules.people,
+            people=compile_people_rules(people_policies(policies)) if self._people else rules.people,
         )
 
     def touches(self, prepared: PreparedCase) -> bool:
-        """Whether the change can make a difference to this case at all."""
+        """Whether the change can affect this case."""
         if self._people or not isinstance(prepared.case, Case):
             return self._people and not isinstance(prepared.case, Case)
         tool = self._before.tools.get(prepared.case.tool)
@@ -211,7 +206,7 @@ class _Changed:
         )
 
     def for_case(self, prepared: PreparedCase) -> Rules:
-        """The rules as this case needs them."""
+        """The rules to run this case with."""
         if not isinstance(prepared.case, Case):
             return self._rules
         name = prepared.case.tool
@@ -226,9 +221,9 @@ class _Changed:
 def counted(mutation: MutationResult, acknowledged: int) -> str:
     """The totals, as one line."""
     left = len(mutation.survived) - acknowledged
-    told = f"{mutation.noticed} mutants are noticed, {left} survive"
+    summary = f"{mutation.noticed} mutants are detected, {left} survive"
     parts = [f"{acknowledged} acknowledged" if acknowledged else "", f"{mutation.refused} fit no schema"]
-    return f"{told} ({', '.join(part for part in parts if part)})"
+    return f"{summary} ({', '.join(part for part in parts if part)})"
 
 
 def noticing(mutant: Mutant) -> str:
@@ -242,7 +237,7 @@ def noticing(mutant: Mutant) -> str:
         return f"write a case where {policy} fires, and say `valid_for:`"
     if mutant.name.startswith("@"):
         return f"write a case where {policy} fires, and write its `needs:` out: {{ group: {{ people: 1, ... }} }}"
-    return f"write a case that {policy} answers one way as it stands, and another way with this change"
+    return f"write a case that {policy} answers one way unchanged, and another way with this change"
 
 
 _HELD, _NOT_HELD, _ERRED = range(3)
@@ -274,9 +269,9 @@ class PolicyCoverage:
 
     def to_json(self) -> dict[str, Any]:
         """One row, for programs."""
-        told = asdict(self)
-        del told["conditional"]
-        return told | {"gap": self.gap}
+        row = asdict(self)
+        del row["conditional"]
+        return row | {"gap": self.gap}
 
 
 def measure_coverage(
@@ -285,8 +280,11 @@ def measure_coverage(
     """One row for each policy, in the order of the files."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
-    said = [_said(answer) for answer in answered]
-    alone = {name: _alone(policy) for name, policy in policies.items()}
+    determining = [result.policies for result in answered]
+    # As a permit, a policy holds exactly when the engine allows.
+    alone = {
+        name: policy_set({name: replace(policy.tree, effect="permit")}) for name, policy in policies.items()
+    }
     counts = {name: [0, 0, 0] for name in policies}
     for case in prepared:
         _count(bundle.rules, case.question, policies, alone, counts)
@@ -294,12 +292,12 @@ def measure_coverage(
         PolicyCoverage(
             policy=name,
             place=policy.source.place,
-            kind=_kind(policy),
-            determined=sum(name in ids for ids in said),
+            kind="people" if policy.about_people else policy.source.kind,
+            determined=sum(name in ids for ids in determining),
             held=counts[name][_HELD],
             not_held=counts[name][_NOT_HELD],
             erred=counts[name][_ERRED],
-            conditional=_conditional(policy),
+            conditional=not is_unconditional(policy.tree),
         )
         for name, policy in policies.items()
     )
@@ -315,28 +313,6 @@ def coverage_table(rows: Sequence[PolicyCoverage]) -> str:
         for row in rows
     ]
     return "\n".join(lines)
-
-
-def _said(answered: CaseResult) -> frozenset[str]:
-    answer = answered.answer
-    return determining_policies(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
-
-
-def _kind(policy: Policy) -> str:
-    if policy.about_people:
-        return "people"
-    return "gate" if policy.source.gate is not None else policy.source.effect
-
-
-def _conditional(policy: Policy) -> bool:
-    tree = policy.tree
-    scopes = (tree.principal, tree.resource)
-    return bool(tree.clauses) or any(not isinstance(scope, pst.ScopeAny | pst.ScopeIs) for scope in scopes)
-
-
-def _alone(policy: Policy) -> PolicySet:
-    """As a permit: it then holds exactly when the engine allows."""
-    return policy_set({policy.source.id: replace(policy.tree, effect="permit")})
 
 
 def _count(

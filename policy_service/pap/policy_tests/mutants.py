@@ -1,8 +1,8 @@
-"""Mutants of one policy: small changes that somebody might make by mistake, in the conditions, scope or annotations.
+"""Generate mutants of one policy: small mistakes in its conditions, scope or annotations.
 
-Rules kept here: a mutant differs from the policy in one place; its name says what was there and what is there instead,
-and stays the same while the policy does, because acknowledgements name it; what cannot change any answer is not made.
-Whether a mutant still fits the schema is for the caller to check.
+A mutant differs from the policy in one place. Its name shows the old and the new text, and is stable while the policy
+is unchanged, because acknowledgements refer to it. Changes that cannot affect any answer are not generated. The caller
+checks whether a mutant fits the schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from policy_service.domain.gates import Gate
 from policy_service.pap.policies import Policy
 
 ExpressionMutation = tuple[str, str, Any]
-"""What was there, what is there instead, and the whole expression with it."""
+"""The old text, the new text, and the whole changed expression."""
 
 _OTHER: Final[dict[str, pst.BinaryOpName]] = {
     "less": "less_eq",
@@ -44,10 +44,10 @@ _INT64: Final = 2**63
 
 
 def mutated_expressions(expr: Any) -> Iterator[ExpressionMutation]:
-    """Every slip in an expression, at any depth."""
+    """Every mutation of an expression, at any depth."""
     yield from _here(expr)
     if isinstance(expr, pst.UnaryOp) and expr.op in _TYPED:
-        return  # what is within is one value, changed as one
+        return  # a typed value is mutated as a whole
     for name, inner in _parts(expr):
         if isinstance(inner, tuple):
             for index, item in enumerate(inner):
@@ -59,7 +59,7 @@ def mutated_expressions(expr: Any) -> Iterator[ExpressionMutation]:
 
 
 def negated_clause(clause: pst.Clause) -> tuple[str, pst.Clause]:
-    """The clause the other way round, and the word it then begins with."""
+    """The negated clause, and its keyword."""
     if isinstance(clause, pst.When):
         return "unless", pst.Unless(clause.expr)
     return "when", pst.When(clause.expr)
@@ -111,7 +111,7 @@ def _changed(expr: Any) -> Iterator[Any]:
 
 
 def _counted(text: str) -> Iterator[str]:
-    """A typed value one more and one less in its last place: a duration, a decimal, a time."""
+    """A duration, decimal or time, one more and one less in its last number."""
     match = _LAST_NUMBER.search(text)
     if match is None:
         return
@@ -133,12 +133,12 @@ def _is_expr(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, pst.EntityUid | pst.EntityType)
 
 
-_QUORUMS = 50  # above it the bundle would not load
+_QUORUMS = 50  # a larger quorum does not load
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One policy, changed in one place; `policy` is None where it is dropped altogether."""
+    """One policy, changed in one place; `policy` is None when it is dropped."""
 
     of: Policy
     name: str
@@ -146,13 +146,12 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """Where the policy is: `file:line`."""
         return self.of.source.place
 
 
 def generate_mutants(policy: Policy, groups: Iterable[str], narrows: frozenset[str]) -> Iterator[Mutant]:
-    """Every mutant of a policy, each once. `groups` are those that exist, without the policy's own; `narrows` are
-    the resource types that its actions have: naming the only one narrows nothing.
+    """Every mutant of a policy, each once. `groups` are the existing groups. `narrows` are the resource types of its
+    actions: a scope that names the only type narrows nothing.
     """
     yield Mutant(policy, "the policy is dropped", None)
     seen: set[Any] = {(policy.tree, policy.source.gate, policy.source.unseen)}
@@ -191,7 +190,7 @@ def _effects(policy: Policy) -> Iterator[tuple[str, Policy]]:
 
 
 def _scopes(tree: pst.Template, narrows: frozenset[str]) -> Iterator[tuple[str, pst.Template]]:
-    # An agent is always an Agent and a person a User: a type alone says nothing of the principal.
+    # A principal about tools is always an Agent, a person always a User, so a type alone narrows nothing.
     if not isinstance(tree.principal, pst.ScopeAny | pst.ScopeIs):
         yield "principal: anybody", replace(tree, principal=pst.ScopeAny())
     if isinstance(tree.action, pst.ActionIn) and len(tree.action.entities) > 1:
@@ -223,7 +222,7 @@ def _gates(gate: Gate, groups: list[str], annotations: Mapping[str, str]) -> Ite
     if gate.step_up is not None:
         yield "@step_up is dropped", replace(gate, step_up=None)
     for name in ("answer_within", "valid_for"):
-        if name in annotations:  # nobody mistypes what is not there
+        if name in annotations:  # a default cannot be mistyped
             longer = 2 * getattr(gate, name)
             yield f"@{name}: {getattr(gate, name)} -> {longer}", replace(gate, **{name: longer})
     if gate.reason:

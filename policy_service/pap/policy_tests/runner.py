@@ -1,8 +1,8 @@
-"""Run cases: ask each one of the bundle's own rules, by the code that decides in the service, and compare the answer.
+"""Run cases against a bundle's rules with the engine of the service, and compare the answers.
 
-Rules kept here: written facts are typed as facts.toml declares them and override the bundle's files, and then
-no database and no address is asked; nothing here reads the clock. Only what was written is compared, and that exactly
-(`policies` alone may be a part); a policy that could not be evaluated never counts as one that forbade.
+Written facts are typed as facts.toml declares, override the bundle's files, and replace queries to databases and hosts.
+Nothing here reads the clock. Only written expectations are compared, exactly; `policies` may be a subset. A policy that
+could not be evaluated never counts as one that forbade.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from policy_service.pdp.people import (
     ReviewFacts,
     StopFacts,
     TaskFacts,
-    check_approve_rules,
     check_people_rules,
 )
 from policy_service.pdp.rules import Rules
 
 
 def decision_differences(expected: ExpectedDecision, decision: Decision) -> Iterator[str]:
-    """Each thing that is not as expected; nothing when the case holds."""
+    """Each difference from the expectation; empty when the case passes."""
     merged = merge(decision.gates)
     found: dict[str, Any] = {
         "expect": decision.outcome.value,
@@ -56,7 +55,7 @@ def decision_differences(expected: ExpectedDecision, decision: Decision) -> Iter
 
 
 def permission_differences(case: PeopleCase, permission: Permission) -> Iterator[str]:
-    """The same for one about people."""
+    """The same for a case about people."""
     words = {True: "allowed", False: "refused"}
     if permission.alarms:
         yield f"the rules could not be evaluated: {'; '.join(permission.alarms)}"
@@ -68,12 +67,12 @@ def permission_differences(case: PeopleCase, permission: Permission) -> Iterator
 
 
 def determining_policies(decision: Decision) -> frozenset[str]:
-    """The policies that made it so: permits and gates, forbids, or those that erred."""
+    """The policies that determined the decision: permits and gates, forbids, or those that erred."""
     return frozenset(decision.policies) | _erring(decision)
 
 
 def format_value(value: Any) -> str:
-    """A value as it would be written in the file."""
+    """A value as written in a case file."""
     if value is None:
         return "nothing"
     if isinstance(value, frozenset | tuple | list):
@@ -82,7 +81,7 @@ def format_value(value: Any) -> str:
 
 
 def _reasons(decision: Decision) -> frozenset[str]:
-    # An erring policy is told by its code, never by its id: it would look like one that forbade.
+    # An erring policy is reported by code, not by id: by id it would look like one that forbade.
     error = DenyCode.POLICY_ERROR.value
     return frozenset(
         reason.code if reason.code == error else reason.policy or reason.code for reason in decision.reasons
@@ -95,7 +94,7 @@ def _erring(decision: Decision) -> frozenset[str]:
 
 
 def _why(name: str, decision: Decision) -> str:
-    """What the engine or a source said: these are the author's own values."""
+    """The text of the engine or of a source. It may be shown: these are the author's own values."""
     if name not in {"expect", "reasons"} or not decision.reasons:
         return ""
     return f" ({'; '.join(decision.alarms) or decision.reasons[0].text})"
@@ -116,18 +115,18 @@ def _need_differences(expected: ExpectedDecision, merged: tuple[MergedGate, ...]
     for key in [*found, *(key for key in expected.needs if key not in found)]:
         gate, wanted = found.get(key), expected.needs.get(key)
         if gate is None:
-            yield f"needs: found nothing of {key}, expected {_told(wanted)}"
+            yield f"needs: found nothing of {key}, expected {_need_text(wanted)}"
         elif wanted is None:
-            yield f"needs: found {gate.quorum} of {key}, expected nobody"
-        elif (asked := _need_of(gate) if isinstance(wanted, ExpectedGate) else gate.quorum) != wanted:
-            yield f"needs: {key}: found {_told(asked)}, expected {_told(wanted)}"
+            yield f"needs: found {gate.quorum} of {key}, expected none"
+        else:
+            asked: int | ExpectedGate = gate.quorum
+            if isinstance(wanted, ExpectedGate):
+                asked = ExpectedGate(gate.quorum, gate.step_up, gate.reason, gate.shared, gate.answer_within)
+            if asked != wanted:
+                yield f"needs: {key}: found {_need_text(asked)}, expected {_need_text(wanted)}"
 
 
-def _need_of(gate: MergedGate) -> ExpectedGate:
-    return ExpectedGate(gate.quorum, gate.step_up, gate.reason, gate.shared, gate.answer_within)
-
-
-def _told(asked: int | ExpectedGate | None) -> str:
+def _need_text(asked: int | ExpectedGate | None) -> str:
     if not isinstance(asked, ExpectedGate):
         return str(asked)
     extra = [
@@ -141,17 +140,18 @@ def _told(asked: int | ExpectedGate | None) -> str:
 
 
 _NO_TOOL = "0" * 64
+STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """A case with its facts gathered: it can be asked of many rules. `question` is None for one about people."""
+    """A case with its facts, ready to run against any rules. `question` is None for a case about people."""
 
     case: AnyCase
     question: PolicyRequest | None = None
 
     def ask(self, rules: Rules) -> CaseResult:
-        """What these rules say, and in what that differs from what is expected."""
+        """Evaluate the case by these rules, and compare the answer."""
         if isinstance(self.case, PeopleCase):
             permission = _permission(rules, self.case)
             return CaseResult(self.case, permission, tuple(permission_differences(self.case, permission)))
@@ -163,7 +163,7 @@ class PreparedCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """A case and what came of it. `differences` is empty when it holds."""
+    """A case and its answer. `differences` is empty when the case passes."""
 
     case: AnyCase
     answer: Decision | Permission
@@ -171,36 +171,60 @@ class CaseResult:
 
     @property
     def holds(self) -> bool:
-        """Whether the rules answer as the author expects."""
         return not self.differences
+
+    @property
+    def words(self) -> str:
+        """All differences, for people."""
+        return "; ".join(self.differences)
+
+    @property
+    def is_stricter(self) -> bool:
+        """Whether a differing answer is stricter than expected."""
+        if isinstance(self.case, PeopleCase) or not isinstance(self.answer, Decision):
+            return isinstance(self.case, PeopleCase) and self.case.allowed
+        return STRICTNESS[self.answer.outcome.value] > STRICTNESS[self.case.expected.outcome]
+
+    @property
+    def policies(self) -> frozenset[str]:
+        """The policies that determined the answer."""
+        return (
+            determining_policies(self.answer)
+            if isinstance(self.answer, Decision)
+            else frozenset(self.answer.policies)
+        )
+
+
+def run_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[CaseResult]:
+    """Run cases against the bundle's own rules; errors as `prepare_cases`."""
+    return [case.ask(bundle.rules) for case in prepare_cases(bundle, cases)]
 
 
 def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[PreparedCase]:
-    """Gather the facts of every case. Blocks, where a case asks a database.
+    """Gather the facts of every case. Blocks when a case queries a database.
 
     Raises:
-        BundleError: facts are written that do not fit facts.toml.
+        BundleError: written facts do not fit facts.toml.
     """
     problems: list[Problem] = []
-    prepared = asyncio.run(_prepare_all(bundle, cases, problems))
+
+    async def prepare(case: AnyCase) -> PreparedCase:
+        return PreparedCase(case, await _question(bundle, case, problems) if isinstance(case, Case) else None)
+
+    async def prepare_all() -> list[PreparedCase]:
+        return [await prepare(case) for case in cases]
+
+    prepared = asyncio.run(prepare_all())
     if problems:
         raise BundleError(problems)
     return prepared
 
 
-async def _prepare_all(
-    bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]
-) -> list[PreparedCase]:
-    return [
-        PreparedCase(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
-        for case in cases
-    ]
-
-
 async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> PolicyRequest:
     manifest = bundle.manifests.get(case.tool)
-    for meter in sorted(case.history.keys() - _meters(bundle, case.tool)):
-        known = ", ".join(sorted(_meters(bundle, case.tool))) or "none"
+    meters = {meter.name for meter in bundle.meters.get(case.tool, ())}
+    for meter in sorted(case.history.keys() - meters):
+        known = ", ".join(sorted(meters)) or "none"
         message = f"history: no meter {meter!r} counts {case.tool}; known are {known}"
         problems.append(Problem(case.file, case.line, message))
     if case.facts is None:
@@ -225,13 +249,8 @@ async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Poli
     )
 
 
-def _meters(bundle: Bundle, tool: str) -> frozenset[str]:
-    """The meters a rule about this tool can read."""
-    return frozenset(meter.name for meter in bundle.meters.get(tool, ()))
-
-
 def _given(bundle: Bundle, case: Case, problems: list[Problem]) -> Facts:
-    """The bundle's files, and over them what the case says."""
+    """The facts of the bundle's files, overridden by the case."""
     manifest = bundle.manifests.get(case.tool)
     if manifest is None or case.facts is None:
         return Facts(bundle.digest)
@@ -258,68 +277,31 @@ def _typed(
             if name not in declared:
                 known = ", ".join(declared) or "none"
                 raise ValueError(f"facts.toml declares no such attribute of {entity}; known are {known}")
-            if value is not None:  # null: the source does not know it
+            if value is not None:  # null: unknown to the source
                 typed[name] = declared[name].encode(value)
         except (
             ValueError,
             ArithmeticError,
             OSError,
-        ) as error:  # a time or a decimal beyond all bounds is no ValueError
+        ) as error:  # an out-of-range time or decimal raises other errors than ValueError
             problems.append(Problem(case.file, case.line, f"facts: {name}: {value!r} does not fit: {error}"))
     return typed
 
 
 def _permission(rules: Rules, case: PeopleCase) -> Permission:
-    approver = PersonFacts(case.person, case.groups, case.assurance)
-    if case.action == APPROVE:
-        return check_approve_rules(
-            rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env
-        )
-    granted = check_people_rules(rules, case.action, approver, _what(rules, case), now=case.now, env=case.env)
-    # Without a rule about it the service has one of its own; the bundle says nothing, so neither does a case.
-    return Permission(False) if granted is None else granted
+    person = PersonFacts(case.person, case.groups, case.assurance)
+    granted = check_people_rules(rules, case.action, person, _target(rules, case), now=case.now, env=case.env)
+    # Without rules about approving, every member of the group may approve. Without rules about another action the
+    # service applies its own, which a case cannot test.
+    return Permission(case.action == APPROVE) if granted is None else granted
 
 
-def _what(rules: Rules, case: PeopleCase) -> ReviewFacts | StopFacts:
-    match RESOURCE_TYPES[case.action]:
-        case "Stop":
-            return StopFacts(cast("Literal['agent', 'tool', 'everything']", case.what), case.name)
-        case "Task":
-            return TaskFacts(**_asked(rules, case), kind=case.kind)
-        case _:
-            return ReviewFacts(**_asked(rules, case))
-
-
-def _asked(rules: Rules, case: PeopleCase) -> dict[str, Any]:
-    return {
-        "review_id": "case",
-        "agent": case.agent,
-        "tool": case.tool,
-        "risk": _risk(rules, case.tool),
-        "gates": case.gates,
-        "opened_at": case.opened_at,
-    }
-
-
-def _risk(rules: Rules, tool: str) -> str:
-    return rules.tools[tool].manifest.risk if tool in rules.tools else "high"
-
-
-STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class CaseFailure:
-    """Why a case does not hold; ``stricter`` when the answer is a stricter one."""
-
-    words: str
-    stricter: bool = False
-
-
-def failure_of(answered: CaseResult) -> CaseFailure:
-    """What is wrong with an answer that is not the expected one."""
-    words, case, answer = "; ".join(answered.differences), answered.case, answered.answer
-    if isinstance(case, Case) and isinstance(answer, Decision):
-        stricter = STRICTNESS[answer.outcome.value] > STRICTNESS[case.expected.outcome]
-        return CaseFailure(words, stricter)
-    return CaseFailure(words, isinstance(case, PeopleCase) and case.allowed)
+def _target(rules: Rules, case: PeopleCase) -> ReviewFacts | StopFacts:
+    if RESOURCE_TYPES[case.action] == "Stop":
+        return StopFacts(cast("Literal['agent', 'tool', 'everything']", case.what), case.name)
+    tool = rules.tools.get(case.tool)
+    risk = "high" if tool is None else tool.manifest.risk
+    review = ("case", case.agent, case.tool, risk, case.gates, case.opened_at)
+    return (
+        TaskFacts(*review, kind=case.kind) if RESOURCE_TYPES[case.action] == "Task" else ReviewFacts(*review)
+    )

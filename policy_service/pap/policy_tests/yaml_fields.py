@@ -1,9 +1,8 @@
-"""YAML into plain values that know their lines, and one mapping of it read key by key; a stranger may have written it.
+"""Parse untrusted YAML into plain values with line numbers, and read a mapping key by key.
 
-Rules kept here: size, depth and the number of values are bounded before anything is built, so that neither deep nesting
-nor aliases of aliases can hurt; no tag makes an object; a key appears once. Only `true`, `false`, `null` and numbers
-are not text, so `no`, `on`, `12:30` and `2026-01-31` are. Every key has a kind, and one that nothing reads is a
-problem.
+Size, depth and number of values are bounded before anything is built, against deep nesting and aliases of aliases. No
+tag constructs an object. A key occurs once. Only `true`, `false`, `null` and numbers are not text, so `no`, `on`,
+`12:30` and `2026-01-31` are text. Every key has a type, and a key that nothing reads is a problem.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import yaml
 
@@ -21,13 +19,13 @@ from countersign.contract.admission import is_exact
 from policy_service.domain.values import parse_duration
 from policy_service.facts.config import parse_timestamp
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
-from policy_service.pap.problems import Problem
+from policy_service.pap.problems import Problem, did_you_mean
 
 MAX_DEPTH: Final = 40
-"""Lists and mappings within each other; args of a tool may be 32 deep."""
+"""Nested lists and mappings; args of a tool may be 32 deep."""
 
 MAX_VALUES: Final = 100_000
-"""Values of one file, those that aliases repeat counted each time."""
+"""Values of one file; values repeated by aliases are counted each time."""
 
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})\Z")
 _FRACTION: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?\Z")
@@ -37,7 +35,7 @@ _PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "ma
 
 
 class Table(dict[str, Any]):
-    """A mapping that knows on which line it begins, and each of its keys."""
+    """A mapping with its own line and the line of each key."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -45,12 +43,12 @@ class Table(dict[str, Any]):
         self.lines: dict[str, int] = {}
 
     def line_of(self, key: str) -> int:
-        """The line of one key; that of the table for a key it does not have."""
+        """The line of one key; the table's line for a missing key."""
         return self.lines.get(key, self.line)
 
 
 class YamlError(ValueError):
-    """The file is not YAML as we read it; the text names the problem, `problem` its line too."""
+    """The file is not in the supported subset of YAML; `problem` has the line too."""
 
     def __init__(self, file: str, line: int | None, message: str) -> None:
         super().__init__(message)
@@ -61,7 +59,7 @@ def read_yaml(file: str, raw: bytes) -> Any:
     """The one document of a file: Table, list, text, number, true, false or null.
 
     Raises:
-        YamlError: it is not YAML, or larger, deeper or more than is read.
+        YamlError: it is not YAML, or exceeds a limit.
     """
     try:
         text = raw.decode("utf-8")
@@ -75,13 +73,13 @@ def read_yaml(file: str, raw: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(file, mark.line + 1 if mark else None, f"this is not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:  # a character that no YAML may hold
+    except yaml.YAMLError as error:  # a character that YAML forbids
         raise YamlError(file, None, f"this is not YAML: {str(error).splitlines()[0]}") from None
     return None if node is None else _Builder(file).value(node, 0)
 
 
 def _require_shallow(file: str, text: str) -> None:
-    """Count before composing: that step calls itself for each level, and takes as long as there are values."""
+    """Check depth and number of values before composing, which recurses for each level."""
     depth = values = 0
     for event in yaml.parse(text, Loader=yaml.BaseLoader):
         values += isinstance(event, yaml.ScalarEvent | yaml.AliasEvent | yaml.CollectionStartEvent)
@@ -104,7 +102,7 @@ class _Builder:
 
     def value(self, node: yaml.Node, depth: int) -> Any:
         self._left -= 1
-        # an alias of itself never ends, aliases of aliases hardly ever
+        # Bounds recursive aliases and exponential expansion.
         if depth > MAX_DEPTH or self._left < 0:
             raise self._error(
                 node, f"more than {MAX_DEPTH} levels or {MAX_VALUES} values, aliases counted each time"
@@ -126,7 +124,7 @@ class _Builder:
             if name == "<<" and key.style is None:
                 raise self._error(key, "merge keys are not read here; use `defaults:` or a `matrix:`")
             if name in table:
-                raise self._error(key, f"the key {name!r} stands twice; keep one")
+                raise self._error(key, f"the key {name!r} occurs twice; keep one")
             table[name] = self.value(value, depth + 1)
             table.lines[name] = key.start_mark.line + 1
         return table
@@ -139,7 +137,7 @@ class _Builder:
         if _HALF.search(text):
             raise self._error(node, "half a character (a lone surrogate) is no text; write it whole")
         if isinstance(node, yaml.ScalarNode) and node.style is not None:
-            return text  # in quotes, or a block: whatever it looks like
+            return text  # quoted, or a block: always text
         if text in _WORDS:
             return _WORDS[text]
         if _INTEGER.match(text):
@@ -147,7 +145,7 @@ class _Builder:
         if not _FRACTION.match(text):
             return text
         value = float(text)
-        # What is infinite fits no type, and is refused where that is looked at.
+        # An infinite number fits no type; the type check refuses it.
         if math.isfinite(value) and not is_exact(text, value):
             raise self._error(
                 node, f"the number {text} cannot be kept exactly; round it, or quote it as text"
@@ -159,7 +157,7 @@ T = TypeVar("T")
 
 
 class Fields:
-    """The keys of one table. A value of the wrong kind is told and read as the default."""
+    """Reads the keys of one table. A value of the wrong type is reported and replaced by the default."""
 
     def __init__(self, file: str, table: Table, what: str, problems: list[Problem]) -> None:
         self.table = table
@@ -168,13 +166,28 @@ class Fields:
         self._problems = problems
         self._known: set[str] = set()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Report every key that nothing read: a misspelt expectation must not look like one that holds."""
+        for key in () if kind else self.table:
+            if key in self._known:
+                continue
+            hint = did_you_mean(key, self._known, f"known are {', '.join(sorted(self._known))}")
+            self.refuse(key, f"{key!r} is not a key of {self._what}; {hint}")
+
+    def know(self, *keys: str) -> None:
+        """Accept keys that were read elsewhere."""
+        self._known.update(keys)
+
     def refuse(self, key: str | None, message: str) -> None:
-        """Put a problem on record, at the key's line."""
+        """Record a problem at the key's line."""
         line = self.table.line if key is None else self.table.line_of(key)
         self._problems.append(Problem(self._file, line, message))
 
     def take(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """The key's value as `read` makes it; the default where it is missing or wrong."""
+        """The key's value, parsed by `read`; the default if it is missing or invalid."""
         self._known.add(key)
         if key not in self.table:
             return default
@@ -185,23 +198,14 @@ class Fields:
             return default
 
     def need(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """The same for a key that must be there."""
+        """The same for a required key."""
         if key not in self.table:
             self.refuse(None, f"{self._what} needs `{key}:`")
         return self.take(key, read, default)
 
-    def finish(self) -> None:
-        """Name every key that nothing reads: a misspelt one must not look like an expectation that holds."""
-        for key in self.table:
-            if key in self._known:
-                continue
-            close = get_close_matches(key, self._known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(self._known))}"
-            self.refuse(key, f"{key!r} is nothing {self._what} has; {hint}")
-
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """A non-empty text."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not a text")
     return value
@@ -223,19 +227,15 @@ def some_texts(value: Any) -> frozenset[str]:
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
     if type(value) is not bool:
         raise ValueError(f"{value!r} is not true or false")
     return value
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """One of these words."""
-
     def read(value: Any) -> str:
         if value not in words:
-            close = get_close_matches(str(value), words, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"write {' or '.join(words)}"
+            hint = did_you_mean(str(value), words, f"write {' or '.join(words)}")
             raise ValueError(f"{value!r} is none of these; {hint}")
         return str(value)
 
@@ -266,7 +266,6 @@ def duration(value: Any) -> timedelta:
 
 
 def table(value: Any) -> Table:
-    """A mapping."""
     if not isinstance(value, Table):
         raise ValueError(f"{value!r} is not a mapping; write it like {{ key: value }}")
     return value

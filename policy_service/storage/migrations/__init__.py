@@ -1,11 +1,10 @@
-"""Bringing a database to the tables this code expects, by Alembic and from inside the program.
+"""Database migrations with Alembic, run from the program.
 
-``migrate`` goes forward only, each step in a transaction of its own on both engines. A database of a newer
-release is refused: this code would not know what its columns mean.
+``migrate`` only goes forward, each migration in its own transaction on both engines. A database of a newer release is
+refused, because this release does not know what its columns mean.
 
-After a change of ``tables.py``, ``plumbing.py`` or ``reservations.py``,
-``python -m policy_service.storage.migrations "what changed"`` drafts the next step beside the others; read it, and give
-the audit table its triggers again if the step rebuilds it.
+After a change of a table, ``python -m policy_service.storage.migrations "what changed"`` drafts the next migration.
+Review it, and recreate the triggers of the audit table if it rebuilds that table.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import sqlite
 
 _FOLDER = Path(__file__).parent
-_MIGRATION_LOCK_ID = 7_223_372_036_854_775_807  # one number of our own among a database's advisory locks
+_MIGRATION_LOCK_ID = 7_223_372_036_854_775_807  # must not equal another advisory lock id of this database
 
 
 def migrate(url: str) -> None:
-    """Apply every step that is missing; nothing when there is none.
+    """Apply the missing migrations.
 
     Raises:
         StartError: the database is of a newer release, or damaged.
-        StorageUnavailableError: it cannot be reached, or a step failed; that step left nothing.
+        StorageUnavailableError: it cannot be reached, or a migration failed and was rolled back.
     """
     _run(url, lambda config: command.upgrade(config, "head"), unless_at=head())
 
 
 def is_empty(url: str) -> bool:
-    """Whether no step was ever applied there; nothing is made by asking.
+    """Whether no migration was ever applied. The check creates no file.
 
     Raises:
         StartError: the database is damaged.
@@ -48,7 +47,7 @@ def is_empty(url: str) -> bool:
     """
     if sqlite.is_missing(make_url(url)):
         return True
-    with _translate_errors(url, "asked"), _connection(url) as conn:
+    with _translate_errors(url, "read"), _connection(url) as conn:
         return current(conn) is None
 
 
@@ -62,7 +61,7 @@ def check(url: str) -> None:
 
 
 def draft(url: str, message: str) -> None:
-    """Write the next step: what the declared tables have and the database at ``url`` has not."""
+    """Write the next migration: the difference between the declared tables and the database at ``url``."""
     number = f"{len(_revisions()) + 1:04d}"
     _run(url, lambda config: command.revision(config, message, autogenerate=True, rev_id=number))
 
@@ -73,7 +72,7 @@ def head() -> str:
 
 
 def current(conn: Connection) -> str | None:
-    """The revision a database is at; None for an empty one."""
+    """The revision of a database; None for an empty one."""
     return MigrationContext.configure(conn).get_current_revision()
 
 
@@ -87,7 +86,7 @@ def _config() -> Config:
 
 @cache
 def _revisions() -> list[str]:
-    """Every step this release knows, the newest first. Asked once: Alembic compiles each file anew."""
+    """Every revision of this release, newest first. Cached, because Alembic compiles each file anew."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
@@ -109,7 +108,7 @@ def _translate_errors(url: str, done: str) -> Iterator[None]:
         if sqlite.is_corruption(cause := getattr(error, "orig", None)):
             raise sqlite.corruption_error(make_url(url).database, cause) from error
         raise StorageUnavailableError(
-            f"the database could not be {done} ({type(error).__name__}); what failed left nothing, run it again"
+            f"the database could not be {done} ({type(error).__name__}); the failed step was rolled back, run it again"
         ) from error
 
 
@@ -130,30 +129,30 @@ def _connection(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def _migration_lock(conn: Connection) -> Iterator[None]:
-    """Replicas that start together migrate one after the other; the last of them finds nothing to do."""
+    """Replicas that start together migrate one after the other; the later ones find nothing to do."""
     if conn.dialect.name == "sqlite":
         yield
         return
     conn.exec_driver_sql(
         f"SELECT pg_advisory_lock({_MIGRATION_LOCK_ID})"
-    )  # the session's, so it outlives each step
+    )  # of the session, so it outlives each migration's transaction
     conn.commit()
     try:
         yield
     finally:
-        conn.rollback()  # a step that failed
+        conn.rollback()  # of a failed migration
         conn.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATION_LOCK_ID})")
         conn.commit()
 
 
 def _known_revision(conn: Connection) -> str | None:
-    """The revision a database is at.
+    """The revision of a database.
 
     Raises:
         StartError: this release does not know it.
     """
     found = current(conn)
-    conn.rollback()  # what was read is no part of any step
+    conn.rollback()  # end the read transaction before the first migration
     if found is not None and found not in _revisions():
         raise StartError(
             f"the database is at revision {found!r}, which this release does not know; run the newer "

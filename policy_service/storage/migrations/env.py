@@ -1,4 +1,4 @@
-"""What Alembic runs: always on the connection it is handed, never from a file of settings."""
+"""The script Alembic runs. It uses the connection it is given, never a settings file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from policy_service.storage.types import UtcDateTime
 
 
 def render(kind: str, item: Any, _autogen: object) -> str | Literal[False]:
-    """Our own types by our own names; False leaves the rest to Alembic."""
+    """Render our own types by name; False leaves the others to Alembic."""
     if kind != "type":
         return False
     if isinstance(item, UtcDateTime):
@@ -27,7 +27,7 @@ context.configure(
     target_metadata=SQLModel.metadata,
     render_item=render,
     render_as_batch=True,  # SQLite changes a column by rebuilding its table
-    transactional_ddl=True,  # true of both engines, because ours begins every transaction on SQLite itself
+    transactional_ddl=True,  # our SQLite engine begins every transaction itself
     transaction_per_migration=True,
     compare_type=True,
     compare_server_default=True,

@@ -1,1 +1,1 @@
-"""Edits: a reviewer proposes other arguments, the agent or its owner takes them or does not."""
+"""Proposals: a reviewer proposes other arguments, and the agent or its owner accepts or declines them."""

@@ -1,1 +1,1 @@
-"""An effect from its submission to the moment it may be released, and the question it asks."""
+"""Effects, from evaluation to release or end, with their reviews."""

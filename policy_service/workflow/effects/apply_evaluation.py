@@ -1,4 +1,8 @@
-"""From "one of them may go" to "the transaction may go", and back."""
+"""Apply an evaluation to an open effect: release it, send it back to review, or deny it; then update its transaction.
+
+This module also records a break-glass release: with an audit row, a message and, if one person signed alone, a task to
+review it.
+"""
 
 from __future__ import annotations
 
@@ -8,74 +12,81 @@ from countersign.contract import EffectState, TaskKind, TxnState
 from policy_service.domain.gates import Gate
 from policy_service.domain.quorum import BreakGlassApproval
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.effects import gates_of
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
-from policy_service.workflow.effects import reminders
-from policy_service.workflow.effects.compensation_tasks import compensation_failed
-from policy_service.workflow.effects.effect_rows import release_expiry
+from policy_service.workflow.effects.digests import release_expiry
 from policy_service.workflow.effects.evaluation import Evaluation
-from policy_service.workflow.effects.open_review import answer_deadline, index_review_groups, open_review
+from policy_service.workflow.effects.open_reviews import add_late_gates, open_review
+from policy_service.workflow.effects.outcomes import end_transaction, sync_transaction_state
 from policy_service.workflow.transitions import (
     TransitionReason,
     close_review,
     open_task,
     publish_review_event,
     set_columns,
-    sync_transaction_state,
     transition_effect,
     transition_review,
-    withdraw_siblings,
 )
-
-_OWED = TaskKind.BREAK_GLASS_REVIEW.value
 
 
 def release_window(snapshot: Snapshot, now: datetime) -> tuple[datetime, datetime]:
-    """When a transaction became ready and until when its releases may be used: the shortest ``valid_for`` counts."""
+    """When a transaction became ready, and until when its releases are valid: for the shortest ``valid_for``."""
     return now, now + timedelta(seconds=min(effect.valid_for_s for effect in snapshot.effects))
 
 
 def apply_evaluation(
     tx: Tx, bundle: Bundle, snapshot: Snapshot, effect: EffectRow, answer: Evaluation, cause: TransitionReason
 ) -> None:
-    """Bring an open effect to where the policy's newest answer puts it, and its transaction along.
+    """Move an open effect to the state that the newest evaluation gives it, and its transaction with it.
 
-    Denied: it and its siblings end. Met: it is released. Otherwise it waits for people, again if it had been released.
+    A denied effect ends with its siblings. An effect whose gates are met is released. Any other effect waits for
+    review, also if it had been released before.
     """
     late = merge_gates(tx, effect, answer)
-    state = EffectState(effect.state)
+    released, review = effect.state == EffectState.RELEASED.value, snapshot.review_of(effect)
+    is_open = review is not None and review.state == "open"
     if answer.denied:
-        transition_effect(
-            tx, effect, EffectState.DENIED, cause.because("policy"), decision_id=answer.decision_id
-        )
-        close_review(tx, snapshot, effect, "denied", cause.because("policy"))
+        denied = cause.because("policy")
+        transition_effect(tx, effect, EffectState.DENIED, denied, decision_id=answer.decision_id)
+        close_review(tx, snapshot, effect, "denied", denied)
         end_transaction(tx, snapshot, effect, cause)
         return
-    if answer.releases and state is EffectState.REVIEW:
-        until = release_expiry(effect, tx.now)
-        transition_effect(
-            tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id, lapses_at=until
-        )
-        review = snapshot.review_of(effect)
-        if review is not None and review.state == "open":
-            record_break_glass(tx, snapshot, effect, review, answer.tally.opened, cause)
-            transition_review(tx, review, "met", cause)
-    elif answer.releases and state is EffectState.RELEASED:
+    if answer.releases and released:
         update_break_glass(tx, snapshot, effect, answer.tally.opened, cause)
-    elif not answer.releases and state is EffectState.RELEASED:
-        transition_effect(
-            tx, effect, EffectState.REVIEW, cause.because("policy_asks"), decision_id=answer.decision_id
-        )
-        open_review(tx, bundle, snapshot, effect, answer.gates, cause.because("policy_asks"))
-    elif not answer.releases and late:
-        shorten_deadline(tx, snapshot, effect, late, cause)
-    update_transaction(tx, snapshot, effect, cause)
+    elif answer.releases:
+        times = {"decision_id": answer.decision_id, "lapses_at": release_expiry(effect, tx.now)}
+        transition_effect(tx, effect, EffectState.RELEASED, cause, **times)
+        if review is not None and is_open:
+            _record_break_glass(tx, snapshot, effect, review, answer.tally.opened, cause)
+            transition_review(tx, review, "met", cause)
+    elif released:
+        asks = cause.because("policy_asks")
+        transition_effect(tx, effect, EffectState.REVIEW, asks, decision_id=answer.decision_id)
+        open_review(tx, bundle, snapshot, effect, answer.gates, asks)
+    elif late and review is not None and is_open:
+        add_late_gates(tx, review, effect, late, cause)
+    _update_transaction(tx, snapshot, effect, cause)
 
 
-def record_break_glass(
+def update_break_glass(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, opened: BreakGlassApproval | None, cause: TransitionReason
+) -> None:
+    """Record that a released effect now depends on break-glass, or on one signer instead of two.
+
+    That happens when a vote or signature stops counting, and those left still permit the release.
+    """
+    review = snapshot.review_of(effect)
+    if opened is None or review is None:
+        return
+    kind = TaskKind.BREAK_GLASS_REVIEW.value
+    tasks = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=kind)
+    if review.break_glass_at is None or (opened.alone and not tasks):
+        _record_break_glass(tx, snapshot, effect, review, opened, cause)
+
+
+def _record_break_glass(
     tx: Tx,
     snapshot: Snapshot,
     effect: EffectRow,
@@ -83,7 +94,6 @@ def record_break_glass(
     opened: BreakGlassApproval | None,
     cause: TransitionReason,
 ) -> None:
-    """Say aloud that this goes without the people its gates ask. One person alone owes a review afterwards."""
     if opened is None:
         return
     set_columns(tx, review, break_glass_at=tx.now)
@@ -93,25 +103,12 @@ def record_break_glass(
     )
     if opened.alone:
         (name,) = (vote.name for vote in snapshot.votes_on(effect) if vote.vote_id in opened.vote_ids)
-        text = f"{name} opened this alone, without the people its gates ask"
+        text = f"{name} released this alone by break-glass, without the approvals its gates require"
         open_task(tx, effect, TaskKind.BREAK_GLASS_REVIEW, text, cause)
 
 
-def update_break_glass(
-    tx: Tx, snapshot: Snapshot, effect: EffectRow, opened: BreakGlassApproval | None, cause: TransitionReason
-) -> None:
-    """Say it when what is released goes by an emergency now and did not before, or by one person where it was two: a
-    signature or a vote has left the count since, and what is left still lets it go."""
-    review = snapshot.review_of(effect)
-    if opened is None or review is None:
-        return
-    told = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=_OWED)
-    if review.break_glass_at is None or (opened.alone and not told):
-        record_break_glass(tx, snapshot, effect, review, opened, cause)
-
-
 def merge_gates(tx: Tx, effect: EffectRow, answer: Evaluation) -> list[Gate]:
-    """Remember gates that fired late and times that became shorter; nothing ever gets laxer. The late ones."""
+    """Store the gates that fired late and a shorter validity; returns the late gates. Nothing becomes laxer."""
     gates = [gate.to_json() for gate in answer.gates]
     late = [gate for gate in answer.gates if gate.to_json() not in effect.gates]
     valid_for_s = min(effect.valid_for_s, int(answer.valid_for.total_seconds()))
@@ -122,45 +119,19 @@ def merge_gates(tx: Tx, effect: EffectRow, answer: Evaluation) -> list[Gate]:
     return late
 
 
-def shorten_deadline(
-    tx: Tx, snapshot: Snapshot, effect: EffectRow, late: list[Gate], cause: TransitionReason
-) -> None:
-    """A late gate's time to answer runs from now; the review closes at the earliest of all. Its people are told."""
-    review = snapshot.review_of(effect)
-    if review is not None and review.state == "open":
-        until = min(review.answer_by, answer_deadline(late, tx.now))
-        times = reminders.reminder_columns(
-            gates_of(effect), tx.now, until, escalated=review.escalated, before=review
-        )
-        set_columns(tx, review, answer_by=until, **times)
-        index_review_groups(tx, review, gates_of(effect, late))
-        publish_review_event(tx, review, "review_asks_more", cause, gates=[gate.policy_id for gate in late])
-
-
-def end_transaction(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
-    """An effect ended unfired: so do its siblings, and the transaction. A compensation ends alone: then what it was to
-    take back stands."""
-    if effect.kind == "effect":
-        withdraw_siblings(tx, snapshot, cause.because("sibling"), but=effect)
-        sync_transaction_state(tx, snapshot, cause)
-    else:
-        compensation_failed(tx, snapshot, effect, f"its compensation was {effect.state}", cause)
-
-
-def update_transaction(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
-    """The transaction follows its effects; becoming ready starts the clock of its releases."""
+def _update_transaction(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
+    """Update the transaction after its effect. When it becomes ready, the validity of its releases starts."""
     if effect.kind != "effect":
         return
+    times = {}
     if all(e.state == EffectState.RELEASED.value for e in snapshot.effects):
-        _shorten(tx, snapshot)
-        ready_at, valid_until = release_window(snapshot, tx.now)
-        sync_transaction_state(tx, snapshot, cause, ready_at=ready_at, valid_until=valid_until)
-    else:
-        sync_transaction_state(tx, snapshot, cause)
+        _shorten_validity(tx, snapshot)
+        times["ready_at"], times["valid_until"] = release_window(snapshot, tx.now)
+    sync_transaction_state(tx, snapshot, cause, **times)
 
 
-def _shorten(tx: Tx, snapshot: Snapshot) -> None:
-    """A transaction that is ready already ends earlier when a valid_for became shorter; never later."""
+def _shorten_validity(tx: Tx, snapshot: Snapshot) -> None:
+    """End the releases of a ready transaction earlier if a ``valid_for`` became shorter; never later."""
     transaction = snapshot.transaction
     if transaction.state != TxnState.READY.value or transaction.ready_at is None:
         return

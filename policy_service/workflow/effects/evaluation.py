@@ -1,19 +1,19 @@
-"""Asking the policy about one effect, the first time and every time after.
+"""Evaluate the policy for one effect: first at submission, and again whenever its decision is used.
 
-Facts are gathered before the deciding unit of work and handed in; the answer is recorded as a row of its own. Rules:
+Facts are gathered before the unit of work and passed in; each decision is stored as its own row.
 
-- one bundle object serves from the gathering of facts to the decision; when another became active in between, the unit
-  refuses and the whole question is asked again;
-- asking again only adds: the gates of an effect are all that ever fired on it, merged, and its times the shortest;
-- an effect may be released when the policy does not deny and every gate it ever met is met now, by votes of people who
-  may still cast them, or opened in an emergency by people who still may.
+- One bundle object is used from gathering facts to deciding. If another bundle becomes active in between, the unit
+  refuses and the whole evaluation is repeated.
+- Evaluating again only adds requirements: an effect keeps every gate that ever fired on it, and the shortest times.
+- An effect may be released if policy does not deny it and all its gates are met now, by votes that still count, or by a
+  break-glass approval that still counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -24,9 +24,8 @@ from countersign.contract import Effect, Verdict, load, reads_result
 from policy_service import metrics
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate
-from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.policy_request import Claimed, Facts, PolicyRequest
-from policy_service.domain.quorum import BREAK_GLASS_VALID_FOR, Tally
+from policy_service.domain.quorum import Tally
 from policy_service.errors import StorageUnavailableError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
@@ -40,26 +39,24 @@ from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import new_id, time_text
 from policy_service.workflow import metering
-from policy_service.workflow.active_commit import OutdatedBundleError
-from policy_service.workflow.bundle_refresh import follow_active_commit
+from policy_service.workflow.active_commit import OutdatedBundleError, follow_active_commit
+from policy_service.workflow.metering import MeterReading
 from policy_service.workflow.transitions import SERVICE, TransitionReason, audit_effect, insert, set_columns
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-FactsByEffect = Mapping[str, Facts]
 _POLICY_ID = re.compile(r"policy `([^`]+)`")
-_LET_GO = frozenset({"approve", BREAK_GLASS})
-_SWAPS_BORNE = 5  # activations in a row during one request; more means somebody is pushing in a loop
+_MAX_BUNDLE_CHANGES = 5  # activations during one request
 
 
 class BundleChangedError(Exception):
-    """Another bundle became active between the facts and the decision: gather and ask again."""
+    """Another bundle became active between gathering facts and deciding: repeat both."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the policy said about an effect and what that means for it."""
+    """A stored decision about an effect, with the gates that apply to it and the count of its votes."""
 
     decision: Decision
     decision_id: str
@@ -68,7 +65,7 @@ class Evaluation:
 
     @property
     def denied(self) -> bool:
-        """Whether the policy forbids the effect now."""
+        """Whether policy denies the effect now."""
         return self.decision.outcome is Verdict.DENY
 
     @property
@@ -78,19 +75,20 @@ class Evaluation:
 
     @property
     def valid_for(self) -> timedelta:
-        """How long a release may be used: the shortest that ever applied."""
-        emergency = [] if self.tally.opened is None else [BREAK_GLASS_VALID_FOR]
-        return min([self.decision.valid_for, *(gate.valid_for for gate in self.gates), *emergency])
+        """How long a release may be used: the shortest limit that applies."""
+        limit = self.tally.valid_for_limit
+        limits = [self.decision.valid_for, *(gate.valid_for for gate in self.gates)]
+        return min(limits if limit is None else [*limits, limit])
 
 
 async def with_stable_bundle(ctx: Context, work: Callable[[Bundle], Awaitable[T]]) -> T:
-    """Run ``work`` under one bundle from facts to decision, anew when another became active meanwhile.
+    """Run ``work`` under one bundle, and repeat it if another bundle becomes active meanwhile.
 
     Raises:
         StorageUnavailableError: bundles kept changing.
-        PoliciesBehindError: another replica has a bundle in force that this one does not have yet.
+        PoliciesBehindError: another replica activated a bundle that this one does not have yet.
     """
-    for _ in range(_SWAPS_BORNE):
+    for _ in range(_MAX_BUNDLE_CHANGES):
         try:
             return await work(ctx.active.current)
         except BundleChangedError:
@@ -101,10 +99,10 @@ async def with_stable_bundle(ctx: Context, work: Callable[[Bundle], Awaitable[T]
 
 
 def require_current_bundle(ctx: Context, bundle: Bundle) -> None:
-    """Refuse to decide under a bundle that is not active any more.
+    """Refuse to decide under a bundle that is no longer active.
 
     Raises:
-        BundleSwappedError: another one is.
+        BundleChangedError: another bundle is active.
     """
     if ctx.active.current is not bundle:
         raise BundleChangedError
@@ -113,7 +111,7 @@ def require_current_bundle(ctx: Context, bundle: Bundle) -> None:
 async def gather_facts(
     bundle: Bundle, effects: Sequence[EffectRow | Effect], now: datetime
 ) -> dict[str, Facts]:
-    """Facts for every effect, stored or only named, read side by side, before any unit of work begins."""
+    """Gather the facts of all effects concurrently, by effect id. Call this before the unit of work."""
 
     async def for_one(effect: EffectRow | Effect) -> Facts:
         args = effect.args_bytes if isinstance(effect, Effect) else effect.args
@@ -138,7 +136,7 @@ def policy_request(
     reevaluated: bool = False,
     method: str = "key",
 ) -> PolicyRequest:
-    """What a bundle is asked about one effect; the facts are of that bundle."""
+    """Build the policy request for one effect. The facts must be of the bundle that will evaluate it."""
     return PolicyRequest(
         agent=principal_of(agent),
         tool=effect.tool,
@@ -156,12 +154,14 @@ def policy_request(
     )
 
 
-def evaluate_policy(bundle: Bundle, effect: EffectRow, question: PolicyRequest) -> Decision:
-    """Ask the bundle about one effect; nothing is stored."""
-    decision = decide(bundle.rules, question)
+def evaluate_policy(
+    ctx: Context, bundle: Bundle, agent: AgentRow, effect: EffectRow, facts: Facts, **about: Any
+) -> Decision:
+    """Decide about one effect without storing anything. ``about``: the keyword arguments of `policy_request`."""
+    decision = decide(bundle.rules, policy_request(ctx, agent, effect, facts, **about))
     if decision.alarms:
         metrics.POLICY_ERRORS.inc()
-        # The engine's words quote values from the args, which may be secret: the log gets the policies' ids.
+        # The engine's messages quote argument values, which may be secret, so only policy ids are logged.
         erring = sorted({name for alarm in decision.alarms for name in _POLICY_ID.findall(alarm)})
         log.error(
             "policy_error",
@@ -182,15 +182,16 @@ def evaluate_policy(bundle: Bundle, effect: EffectRow, question: PolicyRequest) 
 
 def evaluate_new_effect(
     tx: Tx, ctx: Context, bundle: Bundle, agent: AgentRow, effect: EffectRow, facts: Facts, **about: Any
-) -> tuple[Decision, metering.MeterReading]:
-    """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With what
-    the meters showed, to be recorded. The unit is alone with those the effect is counted for."""
-    sight = metering.read_meters(tx.conn, bundle, effect, tx.now)
-    question = policy_request(ctx, agent, effect, facts, now=tx.now, history=sight.values, **about)
-    decision = evaluate_policy(bundle, effect, question)
+) -> tuple[Decision, MeterReading]:
+    """Decide about an effect that is not stored yet, and reserve its meters unless it is denied.
+
+    Returns the meter reading too, for `record_decision`. The unit must hold the locks of the effect's meters.
+    """
+    reading = metering.read_meters(tx.conn, bundle, effect, tx.now)
+    decision = evaluate_policy(ctx, bundle, agent, effect, facts, now=tx.now, history=reading.values, **about)
     if decision.outcome is not Verdict.DENY:
-        effect.metered = metering.reserve(tx, bundle, effect, sight.missing)
-    return decision, sight
+        effect.metered = metering.reserve(tx, bundle, effect, reading.missing)
+    return decision, reading
 
 
 def reevaluate(
@@ -206,37 +207,55 @@ def reevaluate(
     caller: Caller | None = None,
     counted: Tally | None = None,
 ) -> Evaluation:
-    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes: ``counted`` is their
-    count under the gates it had, which holds where no other gate fires.
+    """Decide about a stored effect again, record the decision, and count its votes. The effect is not moved.
 
-    The effect is not moved; the caller does that with what it learns here. ``caller`` is who wants to spend or renew
-    it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
+    ``caller``: the agent that wants to redeem or renew. Policy sees the weaker of its authentication methods, then and
+    now. ``counted``: the count under the effect's known gates, if the caller has it; it is reused unless another gate
+    fires.
     """
-    sight = metering.reread_meters(tx, bundle, effect)
-    question = policy_request(
+    reading = metering.reread_meters(tx, bundle, effect)
+    decision = evaluate_policy(
         ctx,
+        bundle,
         agent,
         effect,
         facts,
         now=tx.now,
-        history=sight.values,
+        history=reading.values,
         txn_size=1 if effect.kind == "compensate" else len(snapshot.effects),
         claimed=snapshot.transaction.claimed,
         reevaluated=True,
         method=weakest_auth_method(snapshot, caller),
     )
-    decision = evaluate_policy(bundle, effect, question)
-    if decision.outcome is not Verdict.DENY and metering.reserve(tx, bundle, effect, sight.missing):
+    if decision.outcome is not Verdict.DENY and metering.reserve(tx, bundle, effect, reading.missing):
         set_columns(tx, effect, metered=True)
     gates = () if is_preapproved_compensation(snapshot, effect) else gates_of(effect, decision.gates)
     if counted is None or gates != gates_of(effect):
         counted = count_votes(ctx, bundle, snapshot, effect, agent, gates, tx.now)
-    decision_id = record_decision(tx, snapshot, effect, decision, facts, sight, cause)
+    decision_id = record_decision(tx, snapshot, effect, decision, facts, reading, cause)
     return Evaluation(decision, decision_id, gates, counted)
 
 
+def reevaluate_each(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effects: Sequence[EffectRow],
+    facts: Mapping[str, Facts],
+    cause: TransitionReason,
+    caller: Caller,
+) -> Iterator[tuple[EffectRow, Evaluation]]:
+    """Reevaluate effects one by one, for a caller that redeems or renews them. Locks their meters first, at once."""
+    metering.lock_missing_meters(tx, bundle, effects)
+    for effect in effects:
+        known = facts[effect.effect_id]
+        yield effect, reevaluate(tx, ctx, bundle, agent, snapshot, effect, known, cause, caller=caller)
+
+
 def weakest_auth_method(snapshot: Snapshot, caller: Caller | None) -> str:
-    """How the agent proved itself, at its weakest: at submission or now, when it calls for itself."""
+    """The weaker of the agent's authentication methods: at submission, and now if it is the caller."""
     methods = {snapshot.transaction.method}
     if caller is not None and caller.agent == snapshot.transaction.agent:
         methods.add(caller.method)
@@ -244,14 +263,14 @@ def weakest_auth_method(snapshot: Snapshot, caller: Caller | None) -> str:
 
 
 def is_preapproved_compensation(snapshot: Snapshot, effect: EffectRow) -> bool:
-    """Whether an effect is the compensation of one that people approved: they saw it then, its gates count as met."""
+    """Whether an effect compensates one that people approved. They saw the compensation then, so its gates are met."""
     forward = snapshot.find(effect.compensates or "")
     if forward is None or forward.compensation is None:
         return False
-    # What comes from the result was not known when they voted, and it is the agent that reports it.
+    # Arguments taken from the result were unknown at the vote, and the agent reports the result.
     if reads_result(forward.compensation["map"]):
         return False
-    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict in _LET_GO)
+    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict != "deny")
     return any(not vote.late and vote.revoked_at is None for vote in approvals)
 
 
@@ -261,18 +280,17 @@ def record_decision(
     effect: EffectRow,
     decision: Decision,
     facts: Facts,
-    sight: metering.MeterReading,
+    reading: MeterReading,
     cause: TransitionReason,
 ) -> str:
-    """Store one decision with the facts and the meters it was made on, and its line in the log. Its id."""
+    """Store a decision with its facts and meter reading, and audit it; returns its id."""
     decision_id = new_id("dec", tx.now)
-    gates = [gate.policy_id for gate in decision.gates]
     body: dict[str, Any] = {
         "decision_id": decision_id,
         "outcome": decision.outcome.value,
         "cause": cause.why,
         "policies": list(decision.policies),
-        "gates": gates,
+        "gates": [gate.policy_id for gate in decision.gates],
         "bundle": decision.bundle,
         "commit": decision.commit,
     }
@@ -281,8 +299,8 @@ def record_decision(
         rev=effect.rev,
         reasons=[asdict(reason) for reason in decision.reasons],
         unseen=list(decision.unseen),
-        facts=_shown(sight.beside(facts)),
-        history=sight.values,
+        facts=_facts_json(reading.add_to(facts)),
+        history=reading.values,
         decided_at=tx.now,
         **body,
     )
@@ -292,7 +310,7 @@ def record_decision(
     return decision_id
 
 
-def _shown(facts: Facts) -> list[dict[str, str]]:
+def _facts_json(facts: Facts) -> list[dict[str, str]]:
     return [
         {"label": fact.label, "value": fact.value, "source": fact.source, "as_of": time_text(fact.as_of)}
         for fact in facts.shown

@@ -1,8 +1,8 @@
-"""Withdraw: the agent takes back a transaction that was not spent."""
+"""Withdraw: the agent ends a transaction that was not redeemed."""
 
 from __future__ import annotations
 
-from countersign.contract import ErrorCode, TxnState
+from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
@@ -11,16 +11,16 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.authorization import require_owning_agent
-from policy_service.workflow.effects.termination import withdraw_effect
-from policy_service.workflow.transitions import TransitionReason, agent_actor
+from policy_service.workflow.effects.outcomes import end_effect
+from policy_service.workflow.transitions import TransitionReason
 
 
 async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:
-    """End every open effect of the transaction in force; withdrawing what has ended changes nothing.
+    """End every open effect of the transaction. Withdrawing an ended transaction changes nothing.
 
     Raises:
-        NotFoundError, ForbiddenError: not this caller's.
-        ConflictError: it was redeemed (already_redeemed).
+        NotFoundError, ForbiddenError: the caller did not submit it.
+        ConflictError: already_redeemed.
     """
     return await ctx.db.write(lambda tx: _withdraw(tx, caller, txn, reason))
 
@@ -33,10 +33,7 @@ def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
     if state is TxnState.ENDED:
         return snapshot
     if state not in {TxnState.REVIEW, TxnState.READY}:
-        raise ConflictError(
-            "it was redeemed already; report what became of it", code=ErrorCode.ALREADY_REDEEMED
-        )
-    withdraw_effect(
-        tx, snapshot, snapshot.effects[0], TransitionReason(agent_actor(caller.agent), "withdrawn"), reason
-    )
+        raise ConflictError("it was redeemed already; report its outcomes", code=ErrorCode.ALREADY_REDEEMED)
+    cause = TransitionReason.by_agent(caller.agent, "withdrawn")
+    end_effect(tx, snapshot, snapshot.effects[0], EffectState.WITHDRAWN, cause, reason)
     return snapshot

@@ -1,1 +1,1 @@
-"""What time does: rows that are due, and what happens to them."""
+"""Sweeps: what happens to rows when their time has passed."""

@@ -1,1 +1,1 @@
-"""Passkeys: how a person gets one, loses one, and proves with one that a vote is theirs."""
+"""Passkeys: managing them, and proving a vote with one."""

@@ -1,15 +1,15 @@
-"""Passkeys as their people manage them: look, add, remove.
+"""Passkey management by their owner: list, add, remove.
 
-The rule, against somebody who holds a stolen session and nothing else:
+The rules protect against an attacker who has a stolen session and nothing else:
 
-- a first passkey needs a fresh sign-in at the provider; it is trusted on first use, and counts at once;
-- from then on every change needs the word of a passkey that counts: a further one is vouched for by an older one;
-- one in place of lost ones (all were removed, or an operator took them away) has nobody to vouch for it: it needs a
-  fresh sign-in, and counts only after a waiting time, in which every session of that person says that it was added;
-- one that does not count yet is removed by a fresh sign-in alone, so that whoever is warned in time can act;
-- one that nobody vouches for gives its session another cookie: whoever else held the old one is signed out, and signs
-  in to the banner, so that not even the session it was enrolled in can be stolen and kept silent;
-- every change is a line in the log and a banner in the person's other sessions.
+- The first passkey needs a fresh sign-in at the provider. It is trusted on first use, and counts at once.
+- After that, every change needs an assertion by a passkey that counts: an older passkey vouches for a new one.
+- A passkey that replaces lost ones has no older one to vouch for it. It needs a fresh sign-in and counts only after a
+  waiting time, in which every session of the person shows that it was added.
+- A passkey that does not count yet can be removed with a fresh sign-in alone, so a warned person can act.
+- Adding a passkey without a voucher replaces the session's cookie. Anyone else with the old cookie is signed out, so
+  that a stolen session cannot be kept unnoticed.
+- Every change is audited, and shown in the person's other sessions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Kind: TypeAlias = Literal["create", "get"]
 
 @dataclass(frozen=True, slots=True)
 class PasskeyLine:
-    """One passkey on its person's page."""
+    """One passkey on the page of its owner."""
 
     passkey_id: str
     name: str
@@ -62,17 +62,17 @@ class PasskeyLine:
 
 @dataclass(frozen=True, slots=True)
 class PasskeyPage:
-    """What a person sees of their passkeys. ``cannot``: why this deployment has none."""
+    """The page of a person's passkeys. ``cannot``: why this deployment supports none."""
 
     lines: tuple[PasskeyLine, ...]
     fresh: bool  # they have just signed in
-    vouchable: bool  # one of theirs counts, so every change asks for it
+    vouchable: bool  # one of them counts, so every change requires it
     cannot: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ceremony:
-    """What the browser is to ask an authenticator next, and for what."""
+    """What the browser must request from an authenticator next."""
 
     kind: Kind
     nonce: str
@@ -83,7 +83,7 @@ class Ceremony:
 
 @dataclass(frozen=True, slots=True)
 class RenewedSession:
-    """It is done, and the session goes by another cookie from now on; its value, once."""
+    """The change is complete, and the session has this new cookie, whose value is returned once."""
 
     cookie: str
 
@@ -92,7 +92,7 @@ async def passkey_page(ctx: Context, session: Session) -> PasskeyPage:
     """A person's passkeys."""
     person, now = session.person, ctx.clock()
     rows = await ctx.db.read(lambda conn: passkeys.passkeys_of(conn, person.iss, person.sub))
-    lines = tuple(_line(row, now) for row in rows if row.removed_at is None)
+    lines = tuple(_passkey_line(row, now) for row in rows if row.removed_at is None)
     cannot = None
     try:
         relying_party(ctx.settings)
@@ -103,7 +103,7 @@ async def passkey_page(ctx: Context, session: Session) -> PasskeyPage:
     )
 
 
-def _line(row: PasskeyRow, now: datetime) -> PasskeyLine:
+def _passkey_line(row: PasskeyRow, now: datetime) -> PasskeyLine:
     waits = None if passkeys.is_active(row, now) else row.counts_from
     return PasskeyLine(
         row.passkey_id, row.name, row.created_at, row.last_used_at, waits, row.vouched_by is not None
@@ -111,11 +111,11 @@ def _line(row: PasskeyRow, now: datetime) -> PasskeyLine:
 
 
 async def begin_adding(ctx: Context, session: Session, name: str) -> Ceremony:
-    """Begin to add a passkey: by an older one's word, where there is one that counts.
+    """Begin to add a passkey, vouched for by an older one if one counts.
 
     Raises:
-        InvalidRequestError: nobody could read the name.
-        ConflictError: there are enough.
+        InvalidRequestError: the name is not valid.
+        ConflictError: the person has the maximum number.
         ForbiddenError: step_up_required; it takes a fresh sign-in.
     """
     relying_party(ctx.settings)
@@ -125,18 +125,18 @@ async def begin_adding(ctx: Context, session: Session, name: str) -> Ceremony:
         person = session.person
         passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
         if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
-            return _ask_older(tx, ctx, session, {"do": "add", "name": name})
+            return _request_assertion(tx, ctx, session, {"do": "add", "name": name})
         _require_fresh(ctx, session, tx.now)
-        return _ask_new(tx, ctx, session, name, vouched_by=None)
+        return _request_registration(tx, ctx, session, name, vouched_by=None)
 
     return await ctx.db.write(begin)
 
 
 async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Ceremony | None:
-    """Begin to remove a passkey; None when it was removed at once: it did not count, and the sign-in is fresh.
+    """Begin to remove a passkey; None if it was removed at once, because it did not count and the sign-in is fresh.
 
     Raises:
-        NotFoundError: they have none of that id.
+        NotFoundError: the person has none of that id.
         ForbiddenError: step_up_required; it takes a fresh sign-in.
     """
 
@@ -146,9 +146,11 @@ async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Cer
             _remove(tx, session, row)
             return None
         if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
-            return _ask_older(tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name})
+            return _request_assertion(
+                tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name}
+            )
         _require_fresh(ctx, session, tx.now)
-        raise step_up_error("this passkey began to count a moment ago")
+        raise step_up_error("this passkey started to count a moment ago")
 
     return await ctx.db.write(begin)
 
@@ -156,11 +158,11 @@ async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Cer
 async def finish_ceremony(
     ctx: Context, session: Session, nonce: str, answer: str
 ) -> Ceremony | RenewedSession | None:
-    """Take an authenticator's answer: the next thing to ask, or None when all is done and the session is as it was.
+    """Process an authenticator's response: the next ceremony, the renewed session, or None if all is done.
 
     Raises:
-        ForbiddenError: step_up_required; it proves nothing.
-        ConflictError: somebody has enrolled this device already.
+        ForbiddenError: step_up_required: the response proves nothing.
+        ConflictError: this device is enrolled already.
     """
     spent = await ctx.db.write(lambda tx: spend_challenge(tx, nonce))
     if spent is not None and spent.purpose == "enrol":
@@ -176,7 +178,7 @@ def _vouched(
     passkey, counter = older
     passkeys.record_use(tx, passkey, counter)
     if spent.about["do"] == "add":
-        return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
+        return _request_registration(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
     _remove(tx, session, passkeys.own_passkey(tx.conn, session, spent.about["passkey_id"]))
     return None
 
@@ -186,31 +188,31 @@ async def _finish_enrolment(
 ) -> RenewedSession | None:
     require_matching_challenge(spent, "enrol", session.person.key, session.key, ctx.clock())
     try:
-        made = verify_registration(relying_party(ctx.settings), challenge_bytes(nonce), answer)
+        credential = verify_registration(relying_party(ctx.settings), challenge_bytes(nonce), answer)
     except WebAuthnVerificationError as error:
         raise step_up_error(str(error)) from error
-    return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
+    return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, credential, spent))
 
 
 def _enrol(
-    tx: Tx, ctx: Context, session: Session, made: RegisteredCredential, spent: SpentChallenge
+    tx: Tx, ctx: Context, session: Session, credential: RegisteredCredential, spent: SpentChallenge
 ) -> RenewedSession | None:
     person, vouched_by = session.person, spent.about["vouched_by"]
     passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
     if vouched_by is None and passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
-        raise step_up_error("another passkey of yours was enrolled meanwhile: let it vouch for this one")
+        raise step_up_error("you enrolled another passkey meanwhile: let it vouch for this one")
     if vouched_by is not None:
-        passkeys.own_passkey(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
+        passkeys.own_passkey(tx.conn, session, vouched_by)  # raises if it was removed meanwhile
     wait_s, renewed = ctx.settings.passkey_wait_s, None
     if vouched_by is None:
         renewed = RenewedSession(rotate_cookie(tx, session))
         session = replace(session, key=hash_secret(renewed.cookie))
-    passkeys.enrol_passkey(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
+    passkeys.enrol_passkey(tx, session, credential, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
     return renewed
 
 
 async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> tuple[PasskeyRow, int]:
-    """The passkey of this person's that answered, and its counter."""
+    """The person's passkey that made the assertion, and its counter."""
     try:
         assertion = read_assertion(answer)
         row = await ctx.db.read(lambda conn: passkeys.find_passkey(conn, assertion.credential_id))
@@ -225,11 +227,13 @@ async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> 
         raise step_up_error(str(error)) from error
     if passkeys.counter_regressed(row, counter):
         await ctx.db.write(lambda tx: passkeys.report_counter_regression(tx, row, counter))
-        raise step_up_error("this passkey's counter went back, as a copy's would; the operator was told")
+        raise step_up_error(
+            "this passkey's counter went back, which suggests a copy; the operator was alerted"
+        )
     return row, counter
 
 
-def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
+def _request_assertion(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
     known = [row.credential_id for row in passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now)]
     nonce = issue_challenge(tx, session, "vouch", about, life_s=life_s)
@@ -242,11 +246,13 @@ def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) ->
         nonce,
         options,
         f"Confirm that you want to {doing}",
-        "A passkey you already have has to agree, so that nobody who merely holds your session can do this.",
+        "One of your existing passkeys must confirm this, so that a stolen session is not enough.",
     )
 
 
-def _ask_new(tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None) -> Ceremony:
+def _request_registration(
+    tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None
+) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
     nonce = issue_challenge(tx, session, "enrol", {"name": name, "vouched_by": vouched_by}, life_s=life_s)
     live = [row for row in passkeys.passkeys_of(tx.conn, person.iss, person.sub) if row.removed_at is None]
@@ -276,9 +282,9 @@ def _is_fresh(ctx: Context, session: Session, now: datetime) -> bool:
 def _require_fresh(ctx: Context, session: Session, now: datetime) -> None:
     if not _is_fresh(ctx, session, now):
         minutes = ctx.settings.fresh_sign_in_s // 60
-        unsaid = "; your provider did not say when you last did (auth_time)"
+        unsaid = "; your provider did not report when you last signed in (auth_time)"
         unknown = unsaid if session.auth_at is None else ""
         raise ForbiddenError(
-            f"this takes a sign-in that is younger than {minutes} minutes: sign in again, then come back here{unknown}",
+            f"this requires a sign-in within the last {minutes} minutes: sign in again, then come back here{unknown}",
             code=ErrorCode.STEP_UP_REQUIRED,
         )

@@ -1,20 +1,21 @@
-"""Step-up: a person proves, for one vote, that it is them, by a passkey.
+"""Step-up: a person proves with a passkey that one vote is theirs.
 
-A step-up begins with a nonce (a row) for exactly one review, person and session. The passkey signs
+A step-up begins with a nonce, stored for one review, person and session. The passkey signs
 
     challenge = SHA-256("countersign/step-up/v1\\n" + JCS({review, rev, txn_digest, effect_digest, view_digest, person,
                                                           verdict, nonce}))
 
-and the vote comes with the answer. Numbered as they run when it does:
+and the vote carries the assertion. It is verified in these steps:
 
-1. the nonce is spent, in a commit of its own: whatever follows, it is worth nothing any more;
-2. it was for this review, this person, this session, and not older than its minutes;
-3. the answer is by a passkey of this person that counts now;
-4. it is to the challenge of exactly this vote, for this RP id and origin, the person present and verified;
-5. the passkey's counter has risen; one that has not is refused and told to the operator;
-6. in the vote's own unit: the passkey is still there, and its counter is what was compared.
+1. The nonce is spent, in a commit of its own, so it can never be used again, even if a later step fails.
+2. The nonce must be for this review, person and session, and not expired.
+3. The passkey must be this person's and count now.
+4. The assertion must be over the challenge of exactly this vote, for this RP id and origin, with user presence and
+   verification.
+5. The signature counter must have risen. Otherwise the assertion is refused and the operator is alerted.
+6. In the vote's unit: the passkey must still exist, with the counter that was compared.
 
-What was signed stays with the vote, so that anybody can verify it without this database.
+The signed data is stored with the vote, so anyone can verify it without this database.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ PASSKEY = "passkey"
 
 @dataclass(frozen=True, slots=True)
 class StepUpProof:
-    """What came with a vote: the nonce, the passkey's answer as the browser wrote it, and the session it came in."""
+    """The step-up sent with a vote: the nonce, the assertion as the browser encodes it, and the session."""
 
     nonce: str
     answer: str
@@ -68,7 +69,7 @@ class StepUpProof:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStepUp:
-    """A proof that held, with what it was held against."""
+    """A verified step-up, with the data that was verified."""
 
     passkey: PasskeyRow
     assertion: Assertion
@@ -78,32 +79,32 @@ class VerifiedStepUp:
 
 @dataclass(frozen=True, slots=True)
 class StepUpChallenge:
-    """What a browser is to ask a passkey."""
+    """What a browser needs to request an assertion."""
 
     nonce: str
     options: str  # JSON for navigator.credentials.get
 
 
 def relying_party(settings: Settings) -> RelyingParty:
-    """Whom passkeys are bound to.
+    """The WebAuthn relying party of this deployment.
 
     Raises:
-        ForbiddenError: step_up_required; this deployment has an address that no passkey can be bound to.
+        ForbiddenError: step_up_required: no passkey can be bound to this deployment's address.
     """
     if settings.rp_id is None:
         raise ForbiddenError(
-            f"passkeys are bound to a name, and this service is at {settings.public_url}: its operator has to set "
-            "public_url to one with a name, for example http://localhost:8420 on one's own machine",
+            f"passkeys are bound to a domain name, and this service is at {settings.public_url}: its operator must set "
+            "public_url to an address with a name, for example http://localhost:8420 on a local machine",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
     return RelyingParty(settings.rp_id, settings.public_url)
 
 
 async def begin_step_up(ctx: Context, session: Session, signed: dict[str, Any]) -> StepUpChallenge:
-    """Begin a step-up for one vote; ``signed`` are the members of its challenge but for the nonce.
+    """Begin a step-up for one vote. ``signed`` are the members of its challenge except the nonce.
 
     Raises:
-        ForbiddenError: step_up_required; this person has no passkey that counts.
+        ForbiddenError: step_up_required: the person has no passkey that counts.
     """
     party = relying_party(ctx.settings)
     person = session.person
@@ -123,19 +124,19 @@ async def begin_step_up(ctx: Context, session: Session, signed: dict[str, Any]) 
 
 
 def passkey_required_error(settings: Settings) -> ForbiddenError:
-    """The rule asks for a passkey, and this person has none that counts."""
+    """403 step_up_required, for a person without a passkey that counts."""
     return ForbiddenError(
-        f"every gate you serve asks for a passkey, and you have none that counts yet; enrol one at "
+        f"every gate you may vote on requires a passkey, and you have none that counts yet; enroll one at "
         f"{settings.public_url}/passkeys",
         code=ErrorCode.STEP_UP_REQUIRED,
     )
 
 
 async def verify_step_up(ctx: Context, proof: StepUpProof, signed: dict[str, Any]) -> VerifiedStepUp:
-    """That a person's passkey signed exactly this vote; ``signed`` are the members of the challenge but for the nonce.
+    """Verify that a person's passkey signed exactly this vote. ``signed``: the challenge without its nonce.
 
     Raises:
-        ForbiddenError: step_up_required, with what did not hold.
+        ForbiddenError: step_up_required, with the check that failed.
     """
     party = relying_party(ctx.settings)
     try:
@@ -150,12 +151,12 @@ async def verify_step_up(ctx: Context, proof: StepUpProof, signed: dict[str, Any
     now = ctx.clock()
     spent = require_matching_challenge(spent, "vote", signed["person"], proof.session, now)  # 2
     if spent.about != {"review": signed["review"], "verdict": signed["verdict"]}:
-        raise step_up_error("this confirmation was begun for another review, or for another answer")
+        raise step_up_error("this confirmation was begun for another review or verdict")
     if passkey is None or f"{passkey.iss}|{passkey.sub}" != signed["person"]:  # 3
         raise step_up_error("this passkey is not one of yours")
     if not is_active(passkey, now):
         raise step_up_error(
-            "this passkey does not count: it was removed, or it is too new and no older one vouched for it"
+            "this passkey does not count: it was removed, or is too new and no older passkey vouched for it"
         )
     members = {**signed, "nonce": proof.nonce}
     try:
@@ -164,21 +165,23 @@ async def verify_step_up(ctx: Context, proof: StepUpProof, signed: dict[str, Any
         raise step_up_error(str(error)) from error
     if counter_regressed(passkey, counter):  # 5
         await ctx.db.write(lambda tx: report_counter_regression(tx, passkey, counter))
-        raise step_up_error("this passkey's counter went back, as a copy's would; the operator was told")
+        raise step_up_error(
+            "this passkey's counter went back, which suggests a copy; the operator was alerted"
+        )
     return VerifiedStepUp(passkey, assertion, counter, members)
 
 
 def record_passkey_use(tx: Tx, proven: VerifiedStepUp) -> None:
-    """Note, in the vote's own unit, that the passkey was used.
+    """Record the use of the passkey, in the vote's unit.
 
     Raises:
-        ForbiddenError: step_up_required; it was removed or used in the meantime.
+        ForbiddenError: step_up_required: it was removed or used meanwhile.
     """
     record_use(tx, proven.passkey, proven.counter)  # 6
 
 
 def store_assertion(tx: Tx, vote_id: str, proven: VerifiedStepUp) -> None:
-    """Store what was signed with the vote it was signed for."""
+    """Store the signed data with its vote."""
     row = AssertionRow(
         vote_id=vote_id,
         passkey_id=proven.passkey.passkey_id,

@@ -1,1 +1,1 @@
-"""Releases: minted, spent once, renewed, reported on, and taken back by a compensation."""
+"""Releases: submission, release, redemption, renewal, report and compensation."""

@@ -1,1 +1,1 @@
-"""Proofs: a review as a file that shows its own decision, checked without the service."""
+"""Review exports: a review as a file that is verified without the service."""

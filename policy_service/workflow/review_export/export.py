@@ -1,10 +1,10 @@
-"""One review as a file that proves itself: docs/reference/review-export.md says what stands in it.
+"""Export one review as a file that can be verified on its own; docs/reference/review-export.md describes the format.
 
     {"format", "content", "seal", "jwk"}
 
-The seal is a JWS of this service over the digest of the content, so that no member of it can be changed; what people
-proved with their passkeys proves itself beside that, whoever sealed the file. Args that hold secrets are left out:
-their digest stands for them. Nothing is stored by an export.
+The seal is this service's JWS over the digest of the content, so no member can be changed. Passkey assertions in it
+are proofs independent of the seal. Arguments with secrets are left out; their digest represents them. An export
+stores nothing.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ EXPORT_LABEL: Final = b"countersign/review-export/v1\n"
 
 
 async def export(ctx: Context, review_id: str) -> dict[str, Any] | None:
-    """The file, or None when there is no such review."""
+    """The file, or None if there is no such review."""
     now = ctx.clock()
     content = await ctx.db.read(lambda conn: _content(conn, ctx, review_id, now))
     return None if content is None else seal_content(ctx, content, now)
 
 
 def seal_content(ctx: Context, content: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """The content with this service's seal."""
+    """The content, sealed by this service."""
     claims = {
         "iss": ctx.settings.iss,
         "sub": content["review"]["review_id"],
@@ -66,7 +66,7 @@ def seal_content(ctx: Context, content: dict[str, Any], now: datetime) -> dict[s
 
 
 def content_digest(content: dict[str, Any]) -> str:
-    """What the seal is over."""
+    """The digest that the seal signs."""
     return labelled_digest(EXPORT_LABEL, canonicalize(content))
 
 
@@ -138,11 +138,11 @@ def _votes(
 ) -> list[dict[str, Any]]:
     bundle = ctx.active.current
     about = (ctx, bundle, case.snapshot, case.effect, case.agent)
-    standing = {one.vote_id: one for one in valid_ballots(*about, now)}
+    valid = {one.vote_id: one for one in valid_ballots(*about, now)}
     signed = {one.vote_id: one for one in evaluated_signatures(*about, case.gates, now)}
     counted = count_votes(*about, case.gates, now)
     return [
-        _vote(vote, standing.get(vote.vote_id), signed.get(vote.vote_id))
+        _vote(vote, valid.get(vote.vote_id), signed.get(vote.vote_id))
         | {
             "counted": counted.counts(vote.vote_id),
             "assertion": _assertion(proofs[vote.vote_id]) if vote.vote_id in proofs else None,
@@ -151,7 +151,7 @@ def _votes(
     ]
 
 
-def _vote(vote: VoteRow, stands: BallotVote | None, signed: BreakGlassSignature | None) -> dict[str, Any]:
+def _vote(vote: VoteRow, valid: BallotVote | None, signed: BreakGlassSignature | None) -> dict[str, Any]:
     return {
         "vote_id": vote.vote_id,
         "person": person_key(vote.iss, vote.sub),
@@ -168,8 +168,8 @@ def _vote(vote: VoteRow, stands: BallotVote | None, signed: BreakGlassSignature 
         "cast_at": time_text(vote.cast_at),
         "late": vote.late,
         "revoked": vote.revoked_at is not None,
-        "groups": sorted(vote.groups if stands is None else stands.groups),
-        "permitted": signed.may if signed is not None else stands is not None and stands.permitted,
+        "groups": sorted(vote.groups if valid is None else valid.groups),
+        "permitted": signed.may if signed is not None else valid is not None and valid.permitted,
         "alone": signed is not None and signed.alone,
     }
 
@@ -218,7 +218,7 @@ def _decision(row: DecisionRow) -> dict[str, Any]:
 
 
 def _redemption(conn: Connection, effect: EffectRow) -> dict[str, Any] | None:
-    """The release that was spent, by its id, and the attempt that the receipt names."""
+    """The id of the redeemed release, and the attempt that the receipt names."""
     row = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
     if row is None:
         return None

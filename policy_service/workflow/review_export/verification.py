@@ -1,22 +1,22 @@
-"""Verify an exported review without the service and without its database. Pure: a file in, a report out.
+"""Verify an exported review without the service and its database. Pure: a file in, a report out.
 
-Numbered as they run; each fault names the step:
+Each fault names its step:
 
-1. the file is of the known format, every member is there, none is there twice and there is no other;
-2. the seal is this service's word for exactly this content;
-3. the effect's digests follow from its bytes, its id from its transaction and call key, and the transaction's digest
-   from its list, in which the effect stands at its place;
-4. every view's digest follows from its material, and the material is about this review, revision and these digests;
-5. every vote is on this revision and these digests, and on a view that is here; nobody approved, or opened in an
-   emergency, a page with folded arguments;
-6. every vote that claims a passkey has an assertion: its challenge is made of exactly this vote, and the public key
-   verifies it, for this origin and RP id, the person present and verified; no nonce and no assertion serves two;
-7. one key is one person's;
-8. a person whose keys are pinned used one of them;
-9. the gates are met, opened in an emergency, or denied, as the review says, by the domain's own count; none of the
-   requester's side counts.
+1. The file has the known format, with every member once and no other.
+2. The seal is this service's signature over exactly this content.
+3. The effect's digests follow from its bytes, its id from its transaction and call key, and the transaction's digest
+   from its list, which contains the effect at its position.
+4. Every view's digest follows from its material, which is about this review, revision and these digests.
+5. Every vote is on this revision and these digests, and on a view in the file. No approval and no break-glass signature
+   is on a page with folded arguments.
+6. Every vote that claims a passkey has an assertion. Its challenge is made of exactly this vote, and the public key
+   verifies it, for this origin and RP id, with user presence and verification. No nonce or assertion is used twice.
+7. Each key belongs to one person.
+8. A person with pinned keys used one of them.
+9. The gates are met, released by break-glass, or denied, as the review says, counted by the domain's own rules, without
+   the requester's side.
 
-What no file can prove is said: who a key belongs to, who was in which group, when.
+The report also lists what no file can prove: who owns a key, and who was in which group at what time.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _VERDICTS = ("approve", "deny", BREAK_GLASS)
 
 
 class _Fault(Exception):
-    """One thing that does not hold."""
+    """A failed check."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationInput:
-    """What the reader brings along, so that they need not take the file's word for it."""
+    """What the verifier knows independently of the file."""
 
     pins: Mapping[str, frozenset[str]] = field(default_factory=dict)  # key digests by person
     origin: str | None = None
-    keys: KeySet | None = None  # the deployment's own
+    keys: KeySet | None = None  # the keys of the deployment
 
 
 @dataclass
 class VerificationReport:
-    """What was proven, what has to be believed, what is wrong."""
+    """What is proven, what must be trusted, and the faults."""
 
     proven: list[str] = field(default_factory=list)
     trusted: list[str] = field(default_factory=list)
@@ -76,15 +76,15 @@ class VerificationReport:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no faults."""
         return not self.faults and bool(self.proven)
 
 
 def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationReport:
-    """Weigh a file."""
+    """Verify a file."""
     given, report = given or VerificationInput(), VerificationReport()
     try:
-        document = json.loads(raw.decode(), object_pairs_hook=_once)
+        document = json.loads(raw.decode(), object_pairs_hook=_unique_members)
         if document["format"] != FORMAT or document.keys() != {"format", "content", "seal", "jwk"}:
             raise _Fault(f"the file is not of the format {FORMAT}")
         content: dict[str, Any] = document["content"]
@@ -99,21 +99,21 @@ def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationRe
         (4, lambda: _views(content, report)),
         (5, lambda: _votes(content, report)),
         (6, lambda: _passkeys(content, given, report)),
-        (7, lambda: _one_key_one_person(content, report)),
+        (7, lambda: _unshared_keys(content, report)),
         (8, lambda: _pins(content, given, report)),
-        (9, lambda: _count(content, report)),
+        (9, lambda: _gates(content, report)),
     )
     for number, step in steps:
         try:
             step()
         except (_Fault, VerificationError, *_MALFORMED) as error:
-            said = str(error) if isinstance(error, _Fault) else f"{type(error).__name__}: {error}"
-            report.faults.append(f"step {number}: {said}")
-    _say_what_is_believed(content, report)
+            text = str(error) if isinstance(error, _Fault) else f"{type(error).__name__}: {error}"
+            report.faults.append(f"step {number}: {text}")
+    _report_trusted(content, report)
     return report
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise _Fault("a member is there twice")
@@ -142,37 +142,37 @@ def _seal(
 
 
 def _bytes(content: dict[str, Any], report: VerificationReport) -> None:
-    said, listed = content["effect"], content["transaction"]["effects"]
+    stored, listed = content["effect"], content["transaction"]["effects"]
     _require(
         txn_digest(effect_digests=listed) == content["transaction"]["txn_digest"],
         "the transaction's digest is not that of its effects",
     )
-    if said["kind"] == "effect":
-        place = said["seq"]
+    if stored["kind"] == "effect":
+        place = stored["seq"]
         _require(
-            type(place) is int and place > 0 and listed[place - 1] == said["effect_digest"],
+            type(place) is int and place > 0 and listed[place - 1] == stored["effect_digest"],
             "the effect is not in its transaction at its place",
         )
-    if said["args"] is None:
-        report.trusted.append(f"that the arguments, which hold secrets, are those of {said['args_digest']}")
+    if stored["args"] is None:
+        report.trusted.append(f"that the arguments, which hold secrets, are those of {stored['args_digest']}")
         return
-    undo = said["compensation"]
+    undo = stored["compensation"]
     effect = Effect(
-        agent=said["agent"],
-        txn=said["txn"],
-        effect_id=said["effect_id"],
-        seq=said["seq"],
-        tool=said["tool"],
-        tool_digest=said["tool_digest"],
-        resource=Resource(**said["resource"]),
-        args_bytes=said["args"].encode(),
-        call_key=said["call_key"],
+        agent=stored["agent"],
+        txn=stored["txn"],
+        effect_id=stored["effect_id"],
+        seq=stored["seq"],
+        tool=stored["tool"],
+        tool_digest=stored["tool_digest"],
+        resource=Resource(**stored["resource"]),
+        args_bytes=stored["args"].encode(),
+        call_key=stored["call_key"],
         compensation=None if undo is None else Compensation(**undo),
     )
-    _require(effect.args_digest == said["args_digest"], "the args are not those of their digest")
-    _require(effect.digest == said["effect_digest"], "the effect is not that of its digest")
-    report.proven.append(f"{said['tool']} with exactly these arguments is the effect {effect.digest}")
-    report.proven.append(f"it stands in the transaction {content['transaction']['txn_digest']}")
+    _require(effect.args_digest == stored["args_digest"], "the args are not those of their digest")
+    _require(effect.digest == stored["effect_digest"], "the effect is not that of its digest")
+    report.proven.append(f"{stored['tool']} with exactly these arguments is the effect {effect.digest}")
+    report.proven.append(f"it is part of the transaction {content['transaction']['txn_digest']}")
 
 
 def _views(content: dict[str, Any], report: VerificationReport) -> None:
@@ -182,11 +182,11 @@ def _views(content: dict[str, Any], report: VerificationReport) -> None:
             material["review"], material["rev"], material["effect"]["effect_digest"],
             material["transaction"]["txn_digest"],
         )  # fmt: skip
-        _require(about == _about(content), f"the view {digest[:12]} shows something else")
+        _require(about == _subject(content), f"the view {digest[:12]} shows something else")
     report.proven.append(f"each of {len(content['views'])} views shows this effect at this revision")
 
 
-def _about(content: dict[str, Any]) -> tuple[Any, ...]:
+def _subject(content: dict[str, Any]) -> tuple[Any, ...]:
     review = content["review"]
     return (
         review["review_id"], review["rev"], content["effect"]["effect_digest"],
@@ -195,7 +195,7 @@ def _about(content: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _votes(content: dict[str, Any], report: VerificationReport) -> None:
-    _, *about = _about(content)
+    _, *about = _subject(content)
     for vote in content["votes"]:
         named = f"the vote of {vote['person']}"
         _require(
@@ -235,7 +235,7 @@ def _passkeys(content: dict[str, Any], given: VerificationInput, report: Verific
         signatures.add(proof["signature"])
         nonces.add(proof["signed"]["nonce"])
         proven += 1
-        report.proven.append(f"a passkey signed {named}: {vote['verdict']}, key {_key_of(vote)}")
+        report.proven.append(f"a passkey signed {named}: {vote['verdict']}, key {_key_digest_of(vote)}")
     _require(len(signatures) == len(nonces) == proven, "one assertion serves two votes")
     if proven and given.origin is None:
         report.trusted.append(f"that {deployment['origin']} is where people decide (give --origin)")
@@ -244,8 +244,8 @@ def _passkeys(content: dict[str, Any], given: VerificationInput, report: Verific
 def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingParty, named: str) -> None:
     proof = vote["assertion"]
     signed = proof["signed"]
-    review_id, rev, effect_digest, whole = _about(content)
-    stands = {
+    review_id, rev, effect_digest, whole = _subject(content)
+    expected = {
         "review": review_id,
         "rev": rev,
         "txn_digest": whole,
@@ -255,7 +255,7 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingP
         "view_digest": signed["view_digest"],
         "nonce": signed["nonce"],
     }
-    _require(signed == stands, f"{named}: the passkey signed something else")
+    _require(signed == expected, f"{named}: the passkey signed something else")
     material = content["views"].get(signed["view_digest"])
     _require(material is not None, f"{named}: the passkey signed a view that is not here")
     _require(
@@ -273,18 +273,18 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingP
         raise _Fault(f"{named}: {error}") from error
 
 
-def _key_of(vote: dict[str, Any]) -> str:
+def _key_digest_of(vote: dict[str, Any]) -> str:
     return key_digest(decode_base64url(vote["assertion"]["public_key"]))
 
 
-def _proved(content: dict[str, Any]) -> list[dict[str, Any]]:
+def _votes_with_proof(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [vote for vote in content["votes"] if vote["assertion"] is not None]
 
 
-def _one_key_one_person(content: dict[str, Any], report: VerificationReport) -> None:
+def _unshared_keys(content: dict[str, Any], report: VerificationReport) -> None:
     holders: dict[str, str] = {}
-    for vote in _proved(content):
-        for key in (_key_of(vote), vote["assertion"]["credential_id"]):
+    for vote in _votes_with_proof(content):
+        for key in (_key_digest_of(vote), vote["assertion"]["credential_id"]):
             holder = holders.setdefault(key, vote["person"])
             _require(holder == vote["person"], f"{holder} and {vote['person']} used the same passkey")
     if holders:
@@ -292,14 +292,14 @@ def _one_key_one_person(content: dict[str, Any], report: VerificationReport) -> 
 
 
 def _pins(content: dict[str, Any], given: VerificationInput, report: VerificationReport) -> None:
-    for vote in _proved(content):
-        person, key = vote["person"], _key_of(vote)
+    for vote in _votes_with_proof(content):
+        person, key = vote["person"], _key_digest_of(vote)
         if person not in given.pins:
             report.trusted.append(f"that the key {key} is {person}'s (give --pin)")
             continue
         _require(key in given.pins[person], f"{person} used a key that is not pinned: {key}")
         report.proven.append(f"{person} used a key that is pinned")
-    proved = {vote["person"] for vote in _proved(content)}
+    proved = {vote["person"] for vote in _votes_with_proof(content)}
     for person in given.pins.keys() - proved:
         _require(
             all(vote["person"] != person for vote in content["votes"]),
@@ -307,8 +307,8 @@ def _pins(content: dict[str, Any], given: VerificationInput, report: Verificatio
         )
 
 
-def _count(content: dict[str, Any], report: VerificationReport) -> None:
-    counted = _counted(content)
+def _gates(content: dict[str, Any], report: VerificationReport) -> None:
+    counted = _recount(content)
     for vote in content["votes"]:
         _require(
             vote["counted"] is counted.counts(vote["vote_id"]),
@@ -317,14 +317,14 @@ def _count(content: dict[str, Any], report: VerificationReport) -> None:
     state = content["review"]["state"]
     if state == "met" and counted.opened is not None:
         people = "one person alone" if counted.opened.alone else f"{len(counted.opened.vote_ids)} people"
-        report.proven.append(f"{people} opened it in an emergency, without the people its gates ask")
+        report.proven.append(f"{people} opened it in an emergency, without the approvals its gates require")
     elif state == "met":
-        _require(counted.met, "the review says that its gates are met, and as the votes stand they are not")
+        _require(counted.met, "the review says that its gates are met, and by these votes they are not")
         names = "; ".join(f"{each.have} of {each.need} for {each.gate.key}" for each in counted.per_gate)
-        report.proven.append(f"every gate is met by people of its own, and nobody denied: {names}")
+        report.proven.append(f"every gate is met by people of its own, and no one denied: {names}")
     elif state == "denied":
-        _require(counted.denied_by is not None, "the review says it was denied, and nobody denied it")
-        report.proven.append("somebody who may has denied it")
+        _require(counted.denied_by is not None, "the review says it was denied, and no one denied it")
+        report.proven.append("an eligible person denied it")
     else:
         _require(
             not counted.permits_release or state in ("withdrawn", "expired", "revoked"),
@@ -333,26 +333,26 @@ def _count(content: dict[str, Any], report: VerificationReport) -> None:
         report.proven.append(f"the review is {state}")
 
 
-def _counted(content: dict[str, Any]) -> Tally:
-    """The votes that stand, counted by the domain's own rules."""
+def _recount(content: dict[str, Any]) -> Tally:
+    """Count the valid votes by the domain's own rules."""
     gates = merge(
         (Gate.from_json(gate) for gate in content["gates"]), frozenset(content["review"]["escalated"])
     )
     side = frozenset(content["requesters"])
-    standing = [vote for vote in content["votes"] if vote["late"] is False and vote["revoked"] is False]
+    valid = [vote for vote in content["votes"] if vote["late"] is False and vote["revoked"] is False]
     ballots = [
         BallotVote(
             vote["vote_id"], vote["person"], frozenset(vote["groups"]), vote["verdict"], vote["step_up"],
             vote["permitted"] is True,
         )
-        for vote in standing
+        for vote in valid
         if vote["verdict"] != BREAK_GLASS
     ]  # fmt: skip
     signed = [
         BreakGlassSignature(
             vote["vote_id"], vote["person"], vote["step_up"], vote["permitted"] is True, vote["alone"] is True
         )
-        for vote in standing
+        for vote in valid
         if vote["verdict"] == BREAK_GLASS
     ]
     return replace(
@@ -360,9 +360,9 @@ def _counted(content: dict[str, Any]) -> Tally:
     )
 
 
-def _say_what_is_believed(content: dict[str, Any], report: VerificationReport) -> None:
+def _report_trusted(content: dict[str, Any], report: VerificationReport) -> None:
     report.trusted += [
-        "who was in which group, whom the approval policy permits, and whose agent it was, as the service says",
+        "who was in which group, who the approval policy permits, and whose agent it was, as the service says",
         "every time, and every decision, release and receipt named here, as the service says",
     ]
     report.trusted += [

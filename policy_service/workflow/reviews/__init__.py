@@ -1,1 +1,1 @@
-"""Reviews: votes, who may cast them, what they were shown, and what people say meanwhile."""
+"""Reviews: votes, comments, and reviews that cannot be satisfied."""

@@ -1,17 +1,15 @@
-"""Vote: one person's approve or deny on exactly one effect at one revision.
+"""Vote: one person approves or denies exactly one effect at one revision, or signs for a break-glass release.
 
-Numbered as they run:
-
-1. the review exists, and the vote names its revision, its digests and what its person was shown: otherwise they read
-   something else (409); an approve that was given on a page with folded arguments is refused;
-2. the person is not of the requester's side, serves one of the gates, and Cedar permits it;
-3. a review that is settled or whose time is over takes the vote for the record and changes nothing;
-4. a deny needs a reason, and so do an opening and, where a gate says so, an approve;
-5. until the review settles an approve may become a deny; the same vote again is the same vote, and an approve repeated
-   with a stronger step-up counts with that from then on; what a passkey signed for it was verified before all this
-   (`stepping_up`), against everything the vote says, and is stored with it;
-6. a deny is final; an approve that meets every gate, or a signature that opens it in an emergency, makes the policy be
-   asked once more before anything is released.
+1. The review must exist, and the vote must name its revision, its digests and the view its person saw. Otherwise the
+   person read something else (409). An approval on a page with folded arguments is refused.
+2. The person must not be on the requester's side, must be in the groups of a gate, and Cedar must permit the vote.
+3. A vote on a settled or expired review is stored for the record and changes nothing.
+4. A denial and a break-glass signature need a reason; an approval needs one if a gate requires it.
+5. Until the review settles, an approval may become a denial. The same vote again is the same vote; an approval repeated
+   with a stronger step-up counts with it from then on. A passkey assertion is verified before this unit (`step_up`),
+   against everything the vote says, and is stored with the vote.
+6. A denial is final. If an approval meets every gate, or a signature completes a break-glass approval, the policy is
+   evaluated once more before anything is released.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from countersign.contract import ErrorCode
+from countersign.contract import EffectState, ErrorCode
 from policy_service.domain.gates import is_stronger_step_up, merge, satisfies_step_up
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.policy_request import Facts
@@ -32,30 +30,39 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.messages import require_text_length
-from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.review_context import ReviewContext, read_review_context, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.queries.reviews import review_content
 from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, folded_args, views_for_channel
-from policy_service.queries.vote_eligibility import count_votes, counted_verdict, valid_votes_of
-from policy_service.queries.voter import Voter, break_glass_permission, hypothetical_approval, vote_refusal
+from policy_service.queries.vote_eligibility import (
+    Voter,
+    break_glass_permission,
+    count_votes,
+    counted_verdict,
+    hypothetical_approval,
+    valid_votes_of,
+    vote_refusal,
+)
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.authorization import require_active_person, require_effect_agent
+from policy_service.workflow.authorization import (
+    require_active_person,
+    require_effect_agent,
+    require_not_stopped,
+)
 from policy_service.workflow.effects.apply_evaluation import apply_evaluation
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.evaluation import (
     gather_facts,
     reevaluate,
     require_current_bundle,
     with_stable_bundle,
 )
-from policy_service.workflow.effects.termination import deny_effect, expire_effect
+from policy_service.workflow.effects.outcomes import end_effect, expire_effect
 from policy_service.workflow.passkeys.step_up import (
     PASSKEY,
     StepUpProof,
@@ -65,12 +72,12 @@ from policy_service.workflow.passkeys.step_up import (
     store_assertion,
     verify_step_up,
 )
-from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
+from policy_service.workflow.transitions import TransitionReason, insert, publish_review_event
 
 
 @dataclass(frozen=True)
 class VoteInput:
-    """What is voted, and on what."""
+    """A vote, and what it is on."""
 
     review_id: str
     verdict: Verdict
@@ -79,12 +86,17 @@ class VoteInput:
     txn_digest: str
     reason: str | None
     channel: str
-    view_digest: str | None = None  # what the person was shown; a program may name none
-    view_parts: str = ""  # the same in parts, so that a stale page can be told what moved
+    view_digest: str | None = None  # what the person saw; a program may send none
+    view_parts: str = ""  # digests of its parts, to report what changed
     proof: StepUpProof | None = None
 
+    @property
+    def is_break_glass(self) -> bool:
+        """Whether this is a break-glass signature, which counts toward no gate."""
+        return self.verdict == BREAK_GLASS
+
     def signed_by(self, voter: Voter) -> dict[str, Any]:
-        """Everything the vote says, as a passkey signs it: the members of the challenge but for the nonce."""
+        """Everything the vote says, as a passkey signs it: the members of the challenge except the nonce."""
         return {
             "review": self.review_id,
             "rev": self.rev,
@@ -97,12 +109,12 @@ class VoteInput:
 
 
 class FactsTimeoutError(Exception):
-    """The sources of facts took longer than whoever votes can wait; nothing was cast."""
+    """Gathering facts took longer than the channel can wait; no vote was cast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteOutcome(VoteResult):
-    """The result, with the case as it is after the vote, and its count where the vote took one."""
+    """The result, with the review after the vote, and its tally if one was taken."""
 
     case: ReviewContext
     tally: Tally | None = None
@@ -113,15 +125,16 @@ async def vote(
     voter: Voter,
     ballot: VoteInput,
     *,
-    still: Callable[[Tx], None] = lambda tx: None,
+    recheck: Callable[[Tx], None] = lambda tx: None,
     facts_timeout_s: float | None = None,
 ) -> VoteOutcome:
-    """Cast a vote. ``still`` refuses in the unit that writes it: the person may not vote by then. ``facts_within_s``:
-    how long facts may take where the channel waits for the answer no longer; None where each source's own limit is
-    enough.
+    """Cast a vote.
+
+    ``recheck`` runs in the unit that stores the vote, and raises if the person may no longer vote. ``facts_timeout_s``
+    limits how long gathering facts may take, for a channel that cannot wait longer.
 
     Raises:
-        LateFactsError: they took longer than that; nothing was cast.
+        FactsTimeoutError: gathering facts took longer; no vote was cast.
         NotFoundError: no such review.
         ConflictError: stale_review, with what changed.
         ForbiddenError: not_eligible, step_up_required.
@@ -135,20 +148,20 @@ async def vote(
 
     until = None if facts_timeout_s is None else asyncio.get_running_loop().time() + facts_timeout_s
 
-    async def under(bundle: Bundle) -> VoteOutcome:
+    async def work(bundle: Bundle) -> VoteOutcome:
         effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
-            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, recheck, proven)
         )
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 async def _facts(
     ctx: Context, bundle: Bundle, effect: EffectRow, ballot: VoteInput, until: float | None
 ) -> Facts:
-    """What the policy is asked with; nothing for a deny, which asks no policy and waits for nobody."""
+    """The facts for the evaluation; none for a denial, which evaluates no policy and must not wait."""
     if ballot.verdict == "deny":
         return Facts(bundle.digest)
     try:
@@ -166,231 +179,222 @@ def _vote(
     ballot: VoteInput,
     txn: str,
     facts: Facts,
-    still: Callable[[Tx], None],
+    recheck: Callable[[Tx], None],
     proven: VerifiedStepUp | None,
 ) -> VoteOutcome:
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
     case = read_review_context(tx.conn, ballot.review_id)
-    _require_same_bytes(tx, case, ballot)
-    _require_eligible(tx, ctx, bundle, case, voter, ballot)
-    still(tx)
-    ballot = _require_same_view(tx, bundle, case, ballot)
-    cause = TransitionReason(
-        person_actor(voter.iss, voter.sub), BREAK_GLASS if is_break_glass(ballot) else "vote"
-    )
+    require_same_bytes(tx, case, ballot.rev, ballot.effect_digest, ballot.txn_digest)
+    cast = _Cast(tx, ctx, bundle, case, voter, ballot, proven)
+    cast.require_eligible()
+    recheck(tx)
+    cast = replace(cast, ballot=cast.ballot_on_current_view())
     if proven is not None:
         record_passkey_use(tx, proven)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
-    cast = _already_cast(case, voter, ballot)
-    if case.review.state != "open":
-        answer = counted_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
-        said = cast is not None if is_break_glass(ballot) else answer == ballot.verdict
-        _record(tx, case, voter, ballot, cause, proven, late=True)
-        return VoteOutcome(
-            ballot.review_id,
-            case.review.state,
-            ballot.verdict,
-            counted=False,
-            already_recorded=said,
-            case=case,
-        )
-    _require_reason(case, ballot)
-    if cast is None:
-        _record(tx, case, voter, ballot, cause, proven, late=False)
-    elif is_stronger_step_up(voter.step_up, cast.step_up):
-        _strengthen(tx, case, cast, voter, cause, proven)
-    # also after the same vote again: it may meet by now what it did not meet then
-    counted = _settle(tx, ctx, bundle, case, ballot, facts, cause)
-    return VoteOutcome(
-        ballot.review_id,
-        case.review.state,
-        ballot.verdict,
-        counted=True,
-        already_recorded=cast is not None,
-        case=case,
-        tally=counted,
-    )
+    return cast.count(facts) if case.review.state == "open" else cast.record_late()
 
 
-def is_break_glass(ballot: VoteInput) -> bool:
-    """Whether it is a signature for an opening by break-glass, and no vote on a gate."""
-    return ballot.verdict == BREAK_GLASS
-
-
-def _require_same_bytes(tx: Tx, case: ReviewContext, ballot: VoteInput) -> None:
-    seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
-    stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
-    if seen != stands or case.snapshot.superseded_by is not None:
-        raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
-
-
-def _require_same_view(tx: Tx, bundle: Bundle, case: ReviewContext, ballot: VoteInput) -> VoteInput:
-    """The ballot with the view it was cast on, which is stored.
-
-    A deny is never refused for what was shown: it releases nothing. One on another view names none.
-    """
-    if ballot.view_digest is None:
-        if ballot.verdict != "deny" and ballot.channel in CHANNELS_REQUIRING_VIEW:
-            raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
-        return ballot
-    views = views_for_channel(review_content(bundle, case), ballot.channel)
-    shown = next((view for view in views if view.digest == ballot.view_digest), None)
-    if shown is None and ballot.verdict == "deny":
-        return replace(ballot, view_digest=None)
-    if shown is None:
-        stale = stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
-        stale.extras["moved"] = views[0].moved(ballot.view_parts) if ballot.view_parts else []
-        raise stale
-    if ballot.verdict != "deny" and (folded := folded_args(shown)):
-        raise InvalidRequestError(
-            f"{', '.join(folded)} stood folded on the page this vote came from: open it in full and read it first",
-            code=ErrorCode.VIEW_INCOMPLETE,
-        )
-    insert_row_or_ignore(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
-    return ballot
-
-
-def _require_eligible(
-    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, ballot: VoteInput
+def require_same_bytes(
+    tx: Tx, case: ReviewContext, rev: int, effect_digest: str, txn_digest: str, **undone: str
 ) -> None:
-    if is_break_glass(ballot):
-        _require_openable(tx, ctx, bundle, case, voter)
-        return
-    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
-    if reason is not None:
-        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    mine = hypothetical_approval(bundle, voter)
-    if ballot.verdict == "approve" and not any(counts_toward(gate, mine) for gate in case.asked):
-        if active_passkeys(tx.conn, voter.iss, voter.sub, tx.now):
-            raise ForbiddenError(
-                "every gate you serve asks for a passkey: open the review and confirm with yours",
-                code=ErrorCode.STEP_UP_REQUIRED,
-            )
-        raise passkey_required_error(ctx.settings)
-
-
-def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
-    """Refuse a signature that could not count. A stop comes before any emergency: what is frozen, nobody opens.
+    """Require that a person read the revision and bytes that are current.
 
     Raises:
-        ForbiddenError: not_eligible, step_up_required, frozen.
+        ConflictError: stale_review, with what changed.
     """
-    reason = break_glass_permission(ctx, bundle, case, voter, tx.now).why_not
-    if reason is not None:
-        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    if not all(satisfies_step_up(voter.step_up, gate.step_up) for gate in merge(case.gates)):
-        raise ForbiddenError(
-            "a gate here asks for a passkey, and an emergency does not do without it: confirm with yours",
-            code=ErrorCode.STEP_UP_REQUIRED,
+    current = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
+    if (rev, effect_digest, txn_digest) != current or case.snapshot.superseded_by is not None:
+        raise stale_review(tx.conn, case.snapshot, case.effect, rev, **undone)
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """One vote in its unit of work."""
+
+    tx: Tx
+    ctx: Context
+    bundle: Bundle
+    case: ReviewContext
+    voter: Voter
+    ballot: VoteInput
+    proven: VerifiedStepUp | None
+
+    @property
+    def cause(self) -> TransitionReason:
+        why = BREAK_GLASS if self.ballot.is_break_glass else "vote"
+        return TransitionReason.by_person(self.voter.iss, self.voter.sub, why)
+
+    def require_eligible(self) -> None:
+        """Raise ForbiddenError (not_eligible, step_up_required, frozen) if this person may not cast this vote."""
+        case, voter, now = self.case, self.voter, self.tx.now
+        if self.ballot.is_break_glass:
+            self._require_may_sign()
+            return
+        reason = vote_refusal(self.ctx, self.bundle, case.agent, case.review, case.gates, voter, now)
+        if reason is not None:
+            raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
+        mine = hypothetical_approval(self.bundle, voter)
+        if self.ballot.verdict == "approve" and not any(counts_toward(gate, mine) for gate in case.asked):
+            if active_passkeys(self.tx.conn, voter.iss, voter.sub, now):
+                raise ForbiddenError(
+                    "every gate you may vote on requires a passkey: open the review and confirm with yours",
+                    code=ErrorCode.STEP_UP_REQUIRED,
+                )
+            raise passkey_required_error(self.ctx.settings)
+
+    def _require_may_sign(self) -> None:
+        """Refuse a break-glass signature that could not count. Break-glass does not override an emergency stop."""
+        case, effect = self.case, self.case.effect
+        reason = break_glass_permission(self.ctx, self.bundle, case, self.voter, self.tx.now).why_not
+        if reason is not None:
+            raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
+        if not all(satisfies_step_up(self.voter.step_up, gate.step_up) for gate in merge(case.gates)):
+            raise ForbiddenError(
+                "a gate here requires a passkey, also for break-glass: confirm with yours",
+                code=ErrorCode.STEP_UP_REQUIRED,
+            )
+        require_effect_agent(self.tx, effect.agent, effect.kind)
+        require_not_stopped(self.tx, [effect.tool])
+
+    def ballot_on_current_view(self) -> VoteInput:
+        """Require that the voter saw the review as it is now, and store that view.
+
+        A denial is never refused for its view, because it releases nothing. One on another view is stored without any.
+        """
+        case, ballot, denies = self.case, self.ballot, self.ballot.verdict == "deny"
+        if ballot.view_digest is None:
+            if not denies and ballot.channel in CHANNELS_REQUIRING_VIEW:
+                raise InvalidRequestError(
+                    "this vote does not name the view that its person read", code=ErrorCode.VIEW_INCOMPLETE
+                )
+            return ballot
+        views = views_for_channel(review_content(self.bundle, case), ballot.channel)
+        shown = next((view for view in views if view.digest == ballot.view_digest), None)
+        if shown is None and denies:
+            return replace(ballot, view_digest=None)
+        if shown is None:
+            stale = stale_review(self.tx.conn, case.snapshot, case.effect, ballot.rev)
+            stale.extras["moved"] = views[0].moved(ballot.view_parts) if ballot.view_parts else []
+            raise stale
+        if not denies and (folded := folded_args(shown)):
+            raise InvalidRequestError(
+                f"{', '.join(folded)} was folded on the page of this vote; open the page in full and read it first",
+                code=ErrorCode.VIEW_INCOMPLETE,
+            )
+        insert_row_or_ignore(self.tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
+        return ballot
+
+    def count(self, facts: Facts) -> VoteOutcome:
+        """Store the vote on an open review, unless it repeats one, and apply it; a missing reason is refused."""
+        self._require_reason()
+        known = self._same_vote()
+        if known is None:
+            self._record(late=False)
+        elif is_stronger_step_up(self.voter.step_up, known.step_up):
+            self._strengthen(known)
+        # also for a repeated vote: it may meet the gates now that it did not meet then
+        tally = self._settle(facts)
+        return self._outcome(counted=True, already_recorded=known is not None, tally=tally)
+
+    def record_late(self) -> VoteOutcome:
+        """Store the vote on a review that is no longer open, where it changes nothing."""
+        if self.ballot.is_break_glass:
+            repeats = self._same_vote() is not None
+        else:
+            verdict = counted_verdict(self._votes, self.voter.iss, self.voter.sub)
+            repeats = verdict == self.ballot.verdict
+        self._record(late=True)
+        return self._outcome(counted=False, already_recorded=repeats)
+
+    def _outcome(self, *, counted: bool, already_recorded: bool, tally: Tally | None = None) -> VoteOutcome:
+        return VoteOutcome(
+            self.ballot.review_id,
+            self.case.review.state,
+            self.ballot.verdict,
+            counted=counted,
+            already_recorded=already_recorded,
+            case=self.case,
+            tally=tally,
         )
-    require_effect_agent(tx, case.effect.agent, case.effect.kind)
-    require_not_stopped(tx, [case.effect.tool])
 
+    @property
+    def _votes(self) -> list[VoteRow]:
+        return self.case.snapshot.votes_on(self.case.effect)
 
-def _require_reason(case: ReviewContext, ballot: VoteInput) -> None:
-    wanted = ballot.verdict != "approve" or any(gate.reason for gate in case.gates)
-    if wanted and not (ballot.reason or "").strip():
-        doing = "open" if is_break_glass(ballot) else ballot.verdict
-        raise InvalidRequestError(
-            f"say why: a reason is required to {doing} this effect", code=ErrorCode.REASON_REQUIRED
+    def _same_vote(self) -> VoteRow | None:
+        """This person's counted vote with the same verdict, if any."""
+        mine = valid_votes_of(self._votes, self.voter.iss, self.voter.sub)
+        return next((vote for vote in mine if vote.verdict == self.ballot.verdict), None)
+
+    def _require_reason(self) -> None:
+        ballot = self.ballot
+        required = ballot.verdict != "approve" or any(gate.reason for gate in self.case.gates)
+        if required and not (ballot.reason or "").strip():
+            doing = "release" if ballot.is_break_glass else ballot.verdict
+            raise InvalidRequestError(
+                f"give a reason: it is required to {doing} this effect", code=ErrorCode.REASON_REQUIRED
+            )
+
+    def _strengthen(self, vote: VoteRow) -> None:
+        """Raise the step-up of a cast vote, which keeps its place; the new proof is audited separately."""
+        was, vote.step_up = vote.step_up, self.voter.step_up
+        update_rows(self.tx.conn, VoteRow, {"vote_id": vote.vote_id}, {"step_up": vote.step_up})
+        self._publish("vote_strengthened", vote, step_up=vote.step_up, was=was)
+
+    def _record(self, *, late: bool) -> None:
+        case, voter, ballot = self.case, self.voter, self.ballot
+        row = VoteRow(
+            vote_id=new_id("vote", self.tx.now),
+            review_id=case.review.review_id,
+            effect_id=case.effect.effect_id,
+            rev=case.effect.rev,
+            effect_digest=case.effect.effect_digest,
+            txn_digest=case.snapshot.transaction.txn_digest,
+            iss=voter.iss,
+            sub=voter.sub,
+            name=voter.name,
+            verdict=ballot.verdict,
+            reason=(ballot.reason or "").strip() or None,
+            assurance=voter.assurance,
+            step_up=voter.step_up,
+            view_digest=ballot.view_digest,
+            groups=sorted(voter.groups),
+            channel=ballot.channel,
+            late=late,
+            cast_at=self.tx.now,
         )
+        known = ((vote.iss, vote.sub, vote.verdict) for vote in self._votes)
+        if late and (row.iss, row.sub, row.verdict) in known:
+            return  # a repeated late vote is stored once
+        insert(self.tx, row)
+        case.snapshot.votes.setdefault(row.review_id, []).append(row)
+        detail = {"verdict": row.verdict, "late": late, "channel": row.channel}
+        detail |= {"view_digest": row.view_digest, "step_up": row.step_up}
+        self._publish("break_glass_signed" if ballot.is_break_glass else "vote_recorded", row, **detail)
 
+    def _publish(self, kind: str, vote: VoteRow, **detail: Any) -> None:
+        """Store the assertion of a vote, if it has one, and audit the vote."""
+        if self.proven is not None:
+            store_assertion(self.tx, vote.vote_id, self.proven)
+            detail["passkey"] = self.proven.passkey.passkey_id
+        detail |= {"vote_id": vote.vote_id, "effect_digest": vote.effect_digest}
+        publish_review_event(self.tx, self.case.review, kind, self.cause, **detail)
 
-def _already_cast(case: ReviewContext, voter: Voter, ballot: VoteInput) -> VoteRow | None:
-    """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
-    mine = valid_votes_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
-    return next((vote for vote in mine if vote.verdict == ballot.verdict), None)
-
-
-def _strengthen(
-    tx: Tx,
-    case: ReviewContext,
-    cast: VoteRow,
-    voter: Voter,
-    cause: TransitionReason,
-    proven: VerifiedStepUp | None,
-) -> None:
-    """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
-    was, cast.step_up = cast.step_up, voter.step_up
-    update_rows(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
-    if proven is not None:
-        store_assertion(tx, cast.vote_id, proven)
-    detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was, **_by(proven)}
-    publish_review_event(
-        tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail
-    )
-
-
-def _record(
-    tx: Tx,
-    case: ReviewContext,
-    voter: Voter,
-    ballot: VoteInput,
-    cause: TransitionReason,
-    proven: VerifiedStepUp | None,
-    *,
-    late: bool,
-) -> None:
-    row = VoteRow(
-        vote_id=new_id("vote", tx.now),
-        review_id=case.review.review_id,
-        effect_id=case.effect.effect_id,
-        rev=case.effect.rev,
-        effect_digest=case.effect.effect_digest,
-        txn_digest=case.snapshot.transaction.txn_digest,
-        iss=voter.iss,
-        sub=voter.sub,
-        name=voter.name,
-        verdict=ballot.verdict,
-        reason=(ballot.reason or "").strip() or None,
-        assurance=voter.assurance,
-        step_up=voter.step_up,
-        view_digest=ballot.view_digest,
-        groups=sorted(voter.groups),
-        channel=ballot.channel,
-        late=late,
-        cast_at=tx.now,
-    )
-    if late and any(
-        (v.iss, v.sub, v.verdict) == (row.iss, row.sub, row.verdict)
-        for v in case.snapshot.votes_on(case.effect)
-    ):
-        return  # the same late vote again: it stands on record once
-    insert(tx, row)
-    if proven is not None:
-        store_assertion(tx, row.vote_id, proven)
-    case.snapshot.votes.setdefault(row.review_id, []).append(row)
-    detail = {"vote_id": row.vote_id, "verdict": row.verdict, "late": late, "channel": row.channel}
-    detail |= {"view_digest": row.view_digest, "step_up": row.step_up, **_by(proven)}
-    kind = "break_glass_signed" if is_break_glass(ballot) else "vote_recorded"
-    publish_review_event(tx, case.review, kind, cause, effect_digest=row.effect_digest, **detail)
-
-
-def _by(proven: VerifiedStepUp | None) -> dict[str, Any]:
-    return {} if proven is None else {"passkey": proven.passkey.passkey_id}
-
-
-def _settle(
-    tx: Tx,
-    ctx: Context,
-    bundle: Bundle,
-    case: ReviewContext,
-    ballot: VoteInput,
-    facts: Facts,
-    cause: TransitionReason,
-) -> Tally | None:
-    """Deny, or release what is met by now. What the votes come to then; None after a deny, which counts none."""
-    if ballot.verdict == "deny":
-        deny_effect(tx, case.snapshot, case.effect, cause)
-        return None
-    counted = count_votes(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
-    if counted.permits_release:
-        answer = reevaluate(
-            tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause, counted=counted
-        )
-        apply_evaluation(tx, bundle, case.snapshot, case.effect, answer, cause)
-        counted = answer.tally
-    return counted
+    def _settle(self, facts: Facts) -> Tally | None:
+        """Apply the vote: deny, or release if the gates are met now. Returns the tally; None after a denial."""
+        tx, ctx, bundle, case = self.tx, self.ctx, self.bundle, self.case
+        snapshot, effect, agent = case.snapshot, case.effect, case.agent
+        if self.ballot.verdict == "deny":
+            denied = self.cause.because("denied_by_person")
+            end_effect(tx, snapshot, effect, EffectState.DENIED, denied)
+            return None
+        tally = count_votes(ctx, bundle, snapshot, effect, agent, case.gates, tx.now)
+        if not tally.permits_release:
+            return tally
+        answer = reevaluate(tx, ctx, bundle, agent, snapshot, effect, facts, self.cause, counted=tally)
+        apply_evaluation(tx, bundle, snapshot, effect, answer, self.cause)
+        return answer.tally

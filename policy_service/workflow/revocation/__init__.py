@@ -1,1 +1,1 @@
-"""Oversight: what may not happen any more, by a person, an operator, or a backup that forgot."""
+"""Revocations, emergency stops, and the epoch after a restore."""

@@ -1,13 +1,12 @@
-"""Restored: this database came back from a backup, and has forgotten what happened since.
+"""Restore: the database came back from a backup and lost everything that happened since.
 
-What waited or was released may have been redeemed and fired meanwhile, so every such effect becomes `unknown`, a task
-for people, and counts as redeemed until it is settled (by a receipt from before, or by a person). Then another epoch
-begins: no release of the old one is good for anything. Sessions, sign-in links and Slack's links end, because one that
-ended in the lost part of the log would be alive again, and everything is frozen until the agents have told what they
-know.
+Every effect that waited or was released may have been redeemed and have fired since. It becomes `unknown` and a task,
+and counts as redeemed until a receipt from before or a person settles it. Then a new epoch begins, in which no release
+of the old one is valid. Sessions, sign-in links and Slack links end, because the lost part of the log may have ended
+them. Everything is frozen until the agents have reported what they know.
 
-Each transaction is a unit of its own; the epoch changes with the last of them. Whoever is stopped in between repeats
-it: what is in doubt already stays so, and the service does not start on an epoch that its mark has left.
+Each transaction is a unit of its own, and the last unit begins the epoch. An interrupted run is repeated: effects that
+are unknown stay so, and the service does not start on an epoch that its mark has left.
 """
 
 from __future__ import annotations
@@ -19,52 +18,56 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskKind
+from countersign.contract.wire import EpochView, RestoreView
 from policy_service.audit.log import append_above, newest_entry
 from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import revoke_all_links
 from policy_service.identity.people import delete_all_slack_links
 from policy_service.identity.sessions import end_every_session
 from policy_service.queries import repository
+from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.system_tables import begin_epoch, read_epoch
+from policy_service.storage.system_tables import begin_epoch, list_restores, read_epoch
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.emergency_stop import freeze_tool
-from policy_service.workflow.transitions import (
-    TransitionReason,
-    close_review,
-    open_task,
-    sync_transaction_state,
-    transition_effect,
-)
+from policy_service.workflow.authorization import freeze_tool
+from policy_service.workflow.effects.outcomes import sync_transaction_state
+from policy_service.workflow.transitions import TransitionReason, close_review, open_task, transition_effect
 
 RESTORED_TASK = TaskKind.RESTORED
-"""The kind of task for what may have been redeemed in the part of the log that is lost."""
+"""The task about an effect that may have been redeemed in the lost part of the log."""
 
 OPEN_STATES = (EffectState.REVIEW.value, EffectState.RELEASED.value)
 
 _NEVER = datetime.fromtimestamp(0, UTC)
 
-# The mark follows the log by a fraction of a second, in which no service numbers so many lines: whoever follows the log
-# has seen no index beyond.
-_AHEAD_OF_MARK = 100_000
+# The mark lags the log by a fraction of a second, in which no service writes so many rows. So no reader of the log has
+# seen an index beyond this distance.
+_MAX_ROWS_AHEAD = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreStatus:
-    """How far a database knows its own history, and what of it is open."""
+    """What a restored database knows of its history, and which of its effects are open."""
 
     epoch: int
     highest_index: int
-    lost_after: datetime  # the time of its newest line: what happened later may be forgotten
-    # transactions with an effect that waits or is released, by (txn, rev)
+    lost_after: datetime  # the time of its newest audit row; anything later may be lost
+    # (txn, rev) of each transaction with an effect that waits or is released
     open_ones: tuple[tuple[str, int], ...]
-    redeemed: int  # effects whose outcome is not known here: the agents will tell, or time makes them tasks
+    redeemed: int  # effects without an outcome: agents report it, or they become tasks
+
+
+async def epoch_view(ctx: Context) -> EpochView:
+    """The epoch, and for each restore the time after which records may be lost."""
+    restores = await ctx.db.read(list_restores)
+    known = tuple(RestoreView(epoch=one.epoch, lost_after=one.lost_after) for one in restores)
+    return EpochView(epoch=ctx.epoch(), restores=known)
 
 
 def restore_status(conn: Connection) -> RestoreStatus:
-    """Look, and change nothing."""
+    """Read the status, without changing anything."""
     last = newest_entry(conn)
     which = (col(EffectRow.txn), col(EffectRow.rev))
     waits = select(*which).where(col(EffectRow.state).in_(OPEN_STATES)).distinct().order_by(*which)
@@ -79,7 +82,7 @@ def restore_status(conn: Connection) -> RestoreStatus:
 
 
 def mark_transaction_unknown(tx: Tx, txn: str, rev: int, reason: str) -> int:
-    """Nobody knows whether the open effects of a transaction were redeemed; how many those are."""
+    """Mark the open effects of a transaction unknown; returns how many."""
     tx = lock_transaction(tx, txn)
     snapshot = repository.require_transaction(tx.conn, txn, rev)
     cause = TransitionReason(OPERATOR, RESTORED_TASK.value, {"reason": reason})
@@ -91,25 +94,25 @@ def mark_transaction_unknown(tx: Tx, txn: str, rev: int, reason: str) -> int:
 
 
 def mark_unknown(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
-    """An effect that waits or is released may have been redeemed: nobody is asked about it any more but this."""
+    """Mark an open effect unknown, because it may have been redeemed. Its review closes, and a task opens."""
     before = effect.state
     transition_effect(tx, effect, EffectState.UNKNOWN, cause)
     close_review(tx, snapshot, effect, "withdrawn", cause)
     text = (
         f"{effect.tool} for {effect.resource_type} {effect.resource_id} was in {before} when the database was "
-        "restored: it may have fired since"
+        "restored; it may have fired since"
     )
     open_task(tx, effect, RESTORED_TASK, text, cause)
 
 
 def begin_restored_epoch(tx: Tx, was: RestoreStatus, epoch: int, mark: int, reason: str) -> int:
-    """Begin the epoch: everything frozen, the log above every index that was ever given. The first index of it."""
-    index = max(mark, was.highest_index) + _AHEAD_OF_MARK + 1
+    """Begin a new epoch, freeze everything, and continue the log above every used index; returns its first index."""
+    index = max(mark, was.highest_index) + _MAX_ROWS_AHEAD + 1
     body = {
         "reason": reason,
         "epoch": epoch,
         "was_epoch": was.epoch,
-        "known_to": was.highest_index,  # the indexes between this and this line's own are given to nothing
+        "known_to": was.highest_index,  # the indexes between this one and the new row are never used
         "marked": mark,
         "lost_after": was.lost_after.isoformat(),
     }

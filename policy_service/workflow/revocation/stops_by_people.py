@@ -1,14 +1,11 @@
-"""Stopping by a person: whoever may vote on anything stops an agent, a tool or everything; few start it again.
+"""Emergency stops by people: begin or end the stop of an agent, a tool or everything.
 
-Numbered as they run, for both:
-
-1. the person still decides here, and is in a group;
-2. policy lets them: with a rule about ``Action::"stop"`` plain Cedar alone says who; without one whoever some gate
-   of the bundle asks may. Starting again is another permission, ``Action::"start_again"``, and without a rule about it
-   an operator alone ends a stop;
-3. it has a reason, and what is named is there: a stop of a name nobody has stops nothing and looks as if it did;
-4. what ``effects/stops.py`` and ``identity/agents.py`` do for an operator is done under the person's name, in one unit
-   with its line.
+1. The person must be active, and in a group.
+2. Policy must permit it. If the bundle has rules about ``Action::"stop"``, Cedar alone decides. Otherwise anyone in a
+   group that some gate of the bundle asks may stop. Ending a stop is a separate permission, ``Action::"start_again"``;
+   without a rule about it, only an operator may.
+3. A reason is required, and the target must exist: a stop of an unknown name would stop nothing and look as if it did.
+4. The stop and its audit row are written in one unit, with the person as actor.
 """
 
 from __future__ import annotations
@@ -20,44 +17,45 @@ from policy_service.identity.agents import find_agent, freeze, unfreeze
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.stops import Target, stop_refusal
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.database import Tx
-from policy_service.workflow.authorization import require_active_person
-from policy_service.workflow.effects.emergency_stop import freeze_tool, unfreeze_tool
+from policy_service.workflow.authorization import freeze_tool, require_active_person, unfreeze_tool
 from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
 from policy_service.workflow.transitions import person_actor
 
 
 async def stop(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
-    """Stop it, at once; what is stopped already stays so.
+    """Stop a target at once. One that is stopped already stays so.
 
     Raises:
         ForbiddenError: not_eligible.
-        InvalidRequestError: reason_required, or no tool of that name.
-        NotFoundError: no agent of that name.
+        InvalidRequestError: reason_required, or there is no such tool.
+        NotFoundError: there is no such agent.
     """
-    await _each(ctx, voter, target, reason, begins=True)
+    await _set_stop(ctx, voter, target, reason, begins=True)
 
 
 async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
-    """End a stop. What lapsed meanwhile stays lapsed; what is stopped in another way stays stopped.
+    """End a stop. What expired meanwhile stays expired, and other stops stay in force.
 
     Raises:
         ForbiddenError: not_eligible.
         InvalidRequestError: reason_required.
-        NotFoundError: no agent of that name.
+        NotFoundError: there is no such agent.
     """
-    await _each(ctx, voter, target, reason, begins=False)
+    await _set_stop(ctx, voter, target, reason, begins=False)
 
 
-async def _each(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
-    async def under(bundle: Bundle) -> None:
-        await ctx.db.write(lambda tx: _do(tx, ctx, bundle, voter, target, reason.strip(), begins))
+async def _set_stop(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
+    async def work(bundle: Bundle) -> None:
+        await ctx.db.write(
+            lambda tx: _set_stop_in_unit(tx, ctx, bundle, voter, target, reason.strip(), begins)
+        )
 
-    await with_stable_bundle(ctx, under)
+    await with_stable_bundle(ctx, work)
 
 
-def _do(
+def _set_stop_in_unit(
     tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, target: Target, reason: str, begins: bool
 ) -> None:
     require_current_bundle(ctx, bundle)
@@ -73,14 +71,14 @@ def _do(
             raise NotFoundError(f"no agent {target.name!r} is enrolled here, so nothing was stopped")
         (freeze if begins else unfreeze)(tx, target.name, reason, actor=actor)
         return
-    tool = _tool(bundle, target) if begins else target.name or None
+    tool = _tool_name(bundle, target) if begins else target.name or None
     if begins:
         freeze_tool(tx, tool, reason, actor=actor)
     else:
         unfreeze_tool(tx, tool, reason, actor=actor)
 
 
-def _tool(bundle: Bundle, target: Target) -> str | None:
+def _tool_name(bundle: Bundle, target: Target) -> str | None:
     if target.what == "everything":
         return None
     if target.name not in bundle.manifests:

@@ -1,1 +1,1 @@
-"""Policies on trial: what a candidate would have said about real traffic."""
+"""Shadow: candidate bundles evaluated on real traffic, without effect."""

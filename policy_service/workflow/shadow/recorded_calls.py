@@ -1,8 +1,8 @@
-"""Recorded calls for replaying: what was submitted and what the policy said of it first, one value for each effect.
+"""Recorded calls for a replay: what was submitted, and the first decision about it, one value for each effect.
 
-Rules kept here: nothing is written; secret arguments leave only when they are asked for, and are otherwise replaced and
-named, so that a replay knows what it does not know; meters are told as they stood then. The attributes the policy saw
-then are kept for people as texts and are not given: a replay asks the bundle's own sources.
+Nothing is written. Secret arguments are included only on request; otherwise they are replaced and named, so that a
+replay knows what is missing. Meters have their readings of that time. The facts of that time are stored as text for
+people and are not included: a replay uses the bundle's own sources.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from countersign.contract import pointer_to
-from policy_service.queries.effect_text import is_hidden, without_secrets
+from policy_service.queries.effects import is_hidden, without_secrets
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
 from policy_service.storage.types import min_id_at, time_text
 
 MAX_CALLS: Final = 50_000
-"""The newest ones; a longer record is taken in several pieces."""
+"""Only the newest calls are returned; a longer record needs several requests."""
 
 _PAGE: Final = 1_000
 
@@ -30,25 +30,26 @@ _PAGE: Final = 1_000
 def recorded_calls(
     conn: Connection, since: datetime, env: str, *, with_secrets: bool
 ) -> list[dict[str, Any]]:
-    """The calls submitted since then, oldest first."""
+    """The calls submitted since a time, oldest first."""
     rows = sorted(_newest(conn, since), key=lambda row: (row["decided_at"], row["effect_id"]))
     return [_call(row, env, with_secrets) for row in rows]
 
 
 def recorded_call(conn: Connection, effect_id: str, env: str) -> dict[str, Any] | None:
-    """The newest submitted revision of one effect with its secrets, for whoever may read them, which arguments those
-    are, and every decision on that revision; None when unknown.
+    """The newest submitted revision of one effect, or None: with its secrets, their names, and all its decisions.
+
+    Only for readers who may see the secrets.
     """
     query = _submitted().where(col(DecisionRow.effect_id) == effect_id).order_by(col(DecisionRow.rev).desc())
     row = next(_rows(conn, query.limit(1)), None)
     if row is None:
         return None
-    told = _call(row, env, with_secrets=True)
-    return told | {"secret": row["secret"], "decisions": _decisions(conn, effect_id, row["rev"])}
+    call = _call(row, env, with_secrets=True)
+    return call | {"secret": row["secret"], "decisions": _decisions(conn, effect_id, row["rev"])}
 
 
 def _newest(conn: Connection, since: datetime) -> Iterator[Mapping[str, Any]]:
-    """Page by page along the ids of decisions, which sort by time: no index holds their moments."""
+    """Page by page along decision ids, which sort by time, because no index has the times."""
     decision_id = col(DecisionRow.decision_id)
     query = (
         _submitted().where(decision_id >= min_id_at("dec", since)).order_by(decision_id.desc()).limit(_PAGE)
@@ -68,7 +69,7 @@ def _rows(conn: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[dict[st
 
 def _submitted() -> Select[*tuple[Any, ...]]:
     sibling = aliased(EffectRow)
-    # Counted for each row by its key: a group over the table would read every effect there ever was.
+    # Counted for each row by its key; a GROUP BY would read the whole table.
     size = (
         select(func.count())
         .select_from(sibling)
@@ -99,7 +100,7 @@ def _submitted() -> Select[*tuple[Any, ...]]:
 
 
 def _decisions(conn: Connection, effect_id: str, rev: int) -> list[dict[str, Any]]:
-    """Everything the policy said of one revision, oldest first."""
+    """All decisions about one revision, oldest first."""
     query = (
         select(
             col(DecisionRow.outcome), col(DecisionRow.policies), col(DecisionRow.commit),
@@ -116,7 +117,7 @@ def _decisions(conn: Connection, effect_id: str, rev: int) -> list[dict[str, Any
 def _call(row: Mapping[str, Any], env: str, with_secrets: bool) -> dict[str, Any]:
     args, secret = json.loads(row["args"]), row["secret"]
     hidden = [pointer_to(name) for name in args if is_hidden(secret, pointer_to(name))]
-    told: dict[str, Any] = {
+    call: dict[str, Any] = {
         "id": row["effect_id"],
         "agent": {"name": row["name"], "owner": row["owner"], "roles": row["roles"], "teams": row["teams"]},
         "tool": row["tool"],
@@ -130,4 +131,4 @@ def _call(row: Mapping[str, Any], env: str, with_secrets: bool) -> dict[str, Any
         "method": row["method"],
         "decided": row["outcome"],
     }
-    return told if with_secrets or not hidden else told | {"hidden": hidden}
+    return call if with_secrets or not hidden else call | {"hidden": hidden}

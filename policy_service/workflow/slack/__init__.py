@@ -1,1 +1,1 @@
-"""Slack: whose account it is, and who may decide through it."""
+"""Slack: account links, interactions and queued messages."""

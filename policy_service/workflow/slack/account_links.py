@@ -1,37 +1,29 @@
-"""Linking: a Slack account becomes a person's, by their own word on the web, and stops being theirs.
+"""Links between Slack accounts and people: invitations, linking and unlinking.
 
-The rules, against somebody who would decide in another's name:
+Rules against someone who would decide in another person's name:
 
-- an invitation, which only the account was shown, joins the account to whoever is signed in and says so, never to whom
-  a name or an address points: what Slack tells of an account is its owner's to change;
-- where both addresses are known and differ, it is refused unless the settings let it: whoever sends an approver their
-  own invitation would decide in that approver's name;
-- an account is one person's; for another it is unlinked first;
-- each change is a line in the log, in the unit that makes it;
-- whoever holds a stolen session keeps nothing by it in silence: linking gives the session another cookie, and all other
-  sessions of the person say what was linked.
+- An invitation is shown only to the account. It links the account to the person who is signed in and confirms, never to
+  a person with the same name or address: an account's owner can change those.
+- If both email addresses are known and differ, linking is refused unless the settings permit it. Otherwise anyone
+  could send an approver their own invitation and then decide in the approver's name.
+- An account belongs to one person. It must be unlinked before another person can link it.
+- Every change is audited in its unit.
+- A stolen session cannot link unnoticed: linking replaces the session's cookie, and other sessions show the link.
 
-A unit is alone with the account before it acts for its person, so that two answers to one invitation, or to two, come
-one after the other.
+Only full members of the app's own workspace are linked. A guest works for someone else, a bot is not a person, and a
+shared channel contains people that this workspace's administrators cannot deactivate.
 
-Inviting: a secret that only one account is shown, and that joins it to whoever uses it.
+An invitation is 256 random bits, stored hashed, valid for minutes, and used by one conditional statement. A newer one
+replaces it. Invitations are not audited, because anyone in Slack could fill the log with them.
 
-Rules kept here: 256 random bits, stored hashed, over after minutes, spent by one conditional statement, and the only
-one of its account: a newer one ends it. None of it is a line in the log: whoever can write in Slack could fill the log
-with them.
-
-What Slack says of an account, and which kinds of account are asked nothing.
-
-Only a full member of the app's own workspace is ever linked or heard: a guest is somebody else's employee, a bot is
-nobody, and a channel shared with another company holds people whom this one's administrators cannot switch off. What
-is read here decides who is refused, never who somebody is: names and addresses are their owner's to change.
+A unit locks the account before it acts for its person, so answers to invitations run one after the other.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, delete
@@ -60,75 +52,64 @@ from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.transitions import person_actor
 
 COMMAND: Final = "/countersign link"
-"""What somebody writes in Slack to be shown an invitation."""
+"""The Slack command that shows an invitation."""
 
-_BYTES = 32
-_LONGEST_NAME = 80  # characters, as Slack itself allows
+_SECRET_BYTES = 32
+_MAX_NAME_LENGTH = 80  # characters, as Slack itself allows
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account as the workspace describes it now."""
+    """A Slack account, as the workspace describes it now."""
 
     team_id: str
     user_id: str
     name: str
-    email: str | None  # None: Slack does not tell this app
+    email: str | None  # None if the app may not read it
     deleted: bool
     bot: bool
     guest: bool  # of one channel or of several
-    stranger: bool  # seen through a shared channel
+    stranger: bool  # of another workspace, through a shared channel
 
 
 def unverified_account(team_id: str, user_id: str) -> Account:
-    """An account that Slack was not asked about: enough to tell it why not, and never to let it act."""
+    """An account that was not looked up in Slack: enough to refuse it, and never permitted to act."""
     return Account(team_id, user_id, user_id, None, deleted=False, bot=False, guest=False, stranger=True)
 
 
 def require_member(app: SlackApp, account: Account) -> None:
-    """Refuse every account that is no full member's of this workspace.
+    """Require a full member of this workspace.
 
     Raises:
         ForbiddenError: not_eligible.
     """
-    if (why := _why_not(app, account)) is not None:
+    if (why := _why_not_a_member(app, account)) is not None:
         raise ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE)
 
 
-def _why_not(app: SlackApp, account: Account) -> str | None:
+def _why_not_a_member(app: SlackApp, account: Account) -> str | None:
     if account.stranger or account.team_id != app.team_id:
         return (
-            "this Slack account is of another workspace, which a shared channel does not change; sign in on the web "
-            "if you are to decide here"
+            "this Slack account is from another workspace, also in a shared channel; sign in on the web if you "
+            "should decide here"
         )
     if account.deleted:
-        return "this Slack account is deactivated, so it decides nothing"
+        return "this Slack account is deactivated and cannot decide"
     if account.bot:
-        return "this Slack account is an app's; only people decide"
+        return "this Slack account is an app's; only people can decide"
     if account.guest:
-        return "this Slack account is a guest's, and guests decide nothing through Slack; use the web"
+        return "this Slack account is a guest, and guests cannot decide through Slack; use the web"
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """A live invitation, as the page names it that asks whether to take it."""
-
-    team_id: str
-    user_id: str
-    account: str
-    email: str | None
-    expires_at: datetime
-
-
 async def invite(ctx: Context, app: SlackApp, account: Account) -> str:
-    """The address that joins this account to whoever opens it signed in; to be shown to this account alone.
+    """Create the address that links this account to the signed-in person who opens it. Show it to this account only.
 
     Raises:
-        ForbiddenError: not_eligible; it is no full member's of the workspace.
+        ForbiddenError: not_eligible: it is not a full member of the workspace.
     """
     require_member(app, account)
-    secret = secrets.token_urlsafe(_BYTES)
+    secret = secrets.token_urlsafe(_SECRET_BYTES)
     await ctx.db.write(lambda tx: _invite(tx, app, account, secret))
     return f"{ctx.settings.public_url}/slack/link?invitation={secret}"
 
@@ -144,7 +125,7 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
         secret_hash=hash_secret(secret),
         team_id=account.team_id,
         user_id=account.user_id,
-        account=account.name[:_LONGEST_NAME] or account.user_id,
+        account=account.name[:_MAX_NAME_LENGTH] or account.user_id,
         email=account.email or None,
         created_at=tx.now,
         expires_at=tx.now + timedelta(minutes=app.link_minutes),
@@ -152,12 +133,12 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
     insert_row(tx.conn, row)
 
 
-async def find_invitation(ctx: Context, secret: str) -> Invitation | None:
-    """A live invitation, or None for one that is unknown, used, replaced or too old. Changes nothing."""
+async def find_invitation(ctx: Context, secret: str) -> SlackInvitationRow | None:
+    """A valid invitation, or None if it is unknown, used, replaced or expired. Changes nothing."""
     row = await ctx.db.read(lambda conn: _invitation(conn, secret))
     if row is None or row.used_at is not None or ctx.clock() >= row.expires_at:
         return None
-    return Invitation(row.team_id, row.user_id, row.account, row.email, row.expires_at)
+    return row
 
 
 def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:
@@ -165,55 +146,55 @@ def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:
 
 
 def require_live_invitation(tx: Tx, app: SlackApp, secret: str) -> SlackInvitationRow:
-    """The invitation of this secret, while it is not over. Whether it was used before, `spend` finds.
+    """The invitation with this secret, if it has not expired. `consume_invitation` finds whether it was used.
 
     Raises:
         InvalidRequestError: bad_token (unknown or replaced), expired_token.
     """
     row = _invitation(tx.conn, secret)
     if row is None or row.team_id != app.team_id:
-        raise _no_invitation()
+        raise _invitation_error()
     if tx.now >= row.expires_at:
         raise InvalidRequestError(
-            f"this link is too old; ask Slack for another: {COMMAND}", code=ErrorCode.EXPIRED_TOKEN
+            f"this link has expired; ask Slack for another: {COMMAND}", code=ErrorCode.EXPIRED_TOKEN
         )
     return row
 
 
 def consume_invitation(tx: Tx, invitation: SlackInvitationRow) -> None:
-    """Use it: one conditional statement decides between two at once, and against one that was replaced.
+    """Use an invitation. One conditional statement decides races between two uses, and with a replacement.
 
     Raises:
-        InvalidRequestError: bad_token; somebody used or replaced it a moment ago.
+        InvalidRequestError: bad_token: it was used or replaced meanwhile.
     """
     own = col(SlackInvitationRow.secret_hash) == invitation.secret_hash
     spent = table(SlackInvitationRow).update().where(own, col(SlackInvitationRow.used_at).is_(None))
     if tx.conn.execute(spent.values(used_at=tx.now)).rowcount != 1:
-        raise _no_invitation()
+        raise _invitation_error()
 
 
-def _no_invitation() -> InvalidRequestError:
+def _invitation_error() -> InvalidRequestError:
     return InvalidRequestError(
-        f"this link is unknown, was used, or a newer one took its place; ask Slack for another: {COMMAND}",
+        f"this link is unknown, was used, or was replaced by a newer one; ask Slack for another: {COMMAND}",
         code=ErrorCode.BAD_TOKEN,
     )
 
 
 def lock_account(tx: Tx, team_id: str, user_id: str) -> None:
-    """Of the units that change what an account is, one runs at a time. Asked for before its person is acted for."""
+    """Lock an account against other changes of its link. Take this lock before the person's."""
     lock_exclusive(tx, f"slack {team_id} {user_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedLink:
-    """A link, and what its session goes by from now on: the cookie's value, once."""
+    """A link, and the new cookie of its session, whose value is returned once."""
 
     link: SlackLinkRow
     cookie: str
 
 
 async def links_of(ctx: Context, iss: str, sub: str) -> list[SlackLinkRow]:
-    """The accounts of a person, oldest link first."""
+    """The linked accounts of a person, oldest link first."""
     return await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))
 
 
@@ -221,15 +202,15 @@ async def links_of(ctx: Context, iss: str, sub: str) -> list[SlackLinkRow]:
 
 
 async def link(ctx: Context, app: SlackApp, secret: str, session: Session) -> CreatedLink:
-    """Spend an invitation: its account is this session's person's. For the same person it is renewed.
+    """Use an invitation to link its account to the session's person, or to renew the link.
 
-    A refusal leaves it as it was: nothing was joined, and the person it was meant for may still use it.
+    After a refusal the invitation is still valid, so the person it was meant for can use it.
 
     Raises:
         InvalidRequestError: bad_token (unknown, used or replaced), expired_token.
         UnauthenticatedError: the session has ended meanwhile.
-        ForbiddenError: not_eligible; the person was revoked, or the address is another one.
-        ConflictError: the account is another person's.
+        ForbiddenError: not_eligible: the person was revoked, or the email addresses differ.
+        ConflictError: the account is linked to another person.
     """
     return await ctx.db.write(lambda tx: _link(tx, app, secret, session))
 
@@ -242,7 +223,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> CreatedLink:
     require_active_person(tx, person.iss, person.sub)
     signed_in = find_one(tx.conn, SessionRow, id_hash=session.key)
     if signed_in is None:
-        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
+        raise UnauthenticatedError("this session has ended; sign in again")
     cookie = rotate_cookie(tx, session)
     _require_same_email(tx, app, invitation, person.iss, person.sub)
     row = SlackLinkRow(
@@ -256,14 +237,14 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> CreatedLink:
         linked_at=tx.now,
         linked_by=hash_secret(cookie),
     )
-    renewed = _keep(tx, row)
+    renewed = _store_link(tx, row)
     body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
     append(tx, "slack_linked", actor=person_actor(row.iss, row.sub), body=body)
     return CreatedLink(row, cookie)
 
 
 def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, iss: str, sub: str) -> None:
-    """Two known addresses that differ are two people, or one who is deceived; one that is unknown says nothing."""
+    """Refuse different email addresses: two people, or one who was deceived. An unknown address proves nothing."""
     row = find_one(tx.conn, PersonRow, iss=iss, sub=sub)
     theirs = None if row is None else row.email
     if app.other_email or not theirs or not invitation.email:
@@ -271,24 +252,24 @@ def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, i
     if theirs.casefold() != invitation.email.casefold():
         raise ForbiddenError(
             f"the Slack account {invitation.account!r} ({invitation.user_id}) has the e-mail address "
-            f"{invitation.email}, and you signed in with {theirs}: whoever sends you their link would decide in your "
-            "name. If both are yours, an operator may allow it with other_email in the settings' [slack]",
+            f"{invitation.email}, and you signed in with {theirs}. The account's owner would decide in your name. "
+            "If both are yours, an operator can permit it with other_email in [slack] of the settings",
             code=ErrorCode.NOT_ELIGIBLE,
         )
 
 
-def _keep(tx: Tx, row: SlackLinkRow) -> bool:
-    """Store the link; whether it was this person's before. Their wish for direct messages stays."""
-    was = slack_link(tx.conn, row.team_id, row.user_id)
-    if was is None:
+def _store_link(tx: Tx, row: SlackLinkRow) -> bool:
+    """Store the link; whether it was this person's before. Their preference for direct messages stays."""
+    existing = slack_link(tx.conn, row.team_id, row.user_id)
+    if existing is None:
         insert_row(tx.conn, row)
         return False
-    if (was.iss, was.sub) != (row.iss, row.sub):
+    if (existing.iss, existing.sub) != (row.iss, row.sub):
         raise ConflictError(
             f"the Slack account {row.account!r} ({row.user_id}) is linked to another person; they unlink it first "
             "on the page /slack, or an operator with `policy-service slack unlink`"
         )
-    row.direct = was.direct
+    row.direct = existing.direct
     renewed = {
         "assurance": row.assurance,
         "trust": row.trust,
@@ -301,21 +282,19 @@ def _keep(tx: Tx, row: SlackLinkRow) -> bool:
     return True
 
 
-# -- unlinking, and what else a person says of an account ------------------------------------------------------------
+# -- unlinking and preferences -----------------------------------------------------------------------------------------
 
 
 async def unlink(ctx: Context, team_id: str, user_id: str, *, actor: str, whose: str | None = None) -> bool:
-    """The account is nobody's any more; whether it was somebody's. ``whose``: only if it is that person's."""
-    was = await ctx.db.write(lambda tx: unlink_in(tx, team_id, user_id, actor=actor, whose=whose))
-    return was is not None
+    """Unlink an account; whether it was linked. ``whose``: only if it is linked to this person."""
+    existing = await ctx.db.write(lambda tx: unlink_in(tx, team_id, user_id, actor=actor, whose=whose))
+    return existing is not None
 
 
 def unlink_in(
     tx: Tx, team_id: str, user_id: str, *, actor: str, whose: str | None = None, reason: str | None = None
 ) -> str | None:
-    """The same in a unit that is open; whose it was. Whoever decides through it just now is waited for; later, nobody
-    does.
-    """
+    """Unlink an account within a unit; returns its person. Waits for a running unit that decides through the link."""
     lock_account(tx, team_id, user_id)
     row = slack_link(tx.conn, team_id, user_id)
     if row is None or whose not in {None, row.person}:
@@ -331,10 +310,10 @@ def unlink_in(
 async def set_direct(
     ctx: Context, team_id: str, user_id: str, wanted: bool, *, whose: str | None = None
 ) -> None:
-    """Ask this account's person in direct messages too, or not. ``whose``: only if it is that person's.
+    """Set whether the person also gets direct messages. ``whose``: only if it is linked to this person.
 
     Raises:
-        NotFoundError: the account is not linked, or not to them.
+        NotFoundError: the account is not linked, or not to this person.
     """
     await ctx.db.write(lambda tx: _set_direct(tx, team_id, user_id, wanted, whose))
 

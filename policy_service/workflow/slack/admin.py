@@ -1,4 +1,4 @@
-"""Slack for operators: its status, the result of a trial, retrying what rests, and giving up a place."""
+"""Slack for operators: its health, checking the setup, retrying messages, and dropping a place."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from policy_service.storage.unit_of_work import Tx
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, EPHEMERAL, MESSAGE_LIFETIME
 
 DEAD_MESSAGES_REPORTED_FOR: Final = timedelta(days=1)
-"""How long what was set aside is said aloud: nothing mends it, and the log has it for ever."""
+"""How long undelivered messages are reported. Nothing repairs them, and the audit log keeps them."""
 
-_MOST: Final = 10_000  # counted
+_MAX_COUNTED: Final = 10_000  # rows counted
 
 _outbox = table(OutboxRow)
 
 
 @dataclass(frozen=True, slots=True)
 class SlackHealth:
-    """How Slack takes what it is sent."""
+    """The state of deliveries to Slack."""
 
     waiting: int
-    dead: int  # lately, but for answers to a press, which are worth nothing later
+    dead: int  # recently, without ephemeral answers, which expire
     oldest: datetime | None
     failures: int
     last_error: str | None
     since: datetime | None
     not_before: datetime | None
-    resting: tuple[SlackPlaceRow, ...]  # places that failed the last time, and have something waiting
+    resting: tuple[SlackPlaceRow, ...]  # places whose last delivery failed, with messages waiting
 
 
 def slack_health(conn: Connection, app: SlackApp, now: datetime) -> SlackHealth | None:
-    """How it stands; None before the service has met the app."""
+    """The health; None before the service has connected to the app."""
     row = find_one(conn, SlackStatusRow, team_id=app.team_id)
     if row is None:
         return None
@@ -77,14 +77,14 @@ def slack_health(conn: Connection, app: SlackApp, now: datetime) -> SlackHealth 
 
 def _count(conn: Connection, *where: ColumnElement[bool]) -> tuple[int, datetime | None]:
     some = select(_outbox.c.created_at.label("since")).where(_outbox.c.lane.in_(all_lanes()), *where)
-    since = some.order_by(_outbox.c.created_at).limit(_MOST).subquery()
+    since = some.order_by(_outbox.c.created_at).limit(_MAX_COUNTED).subquery()
     count, oldest = conn.execute(select(func.count(), func.min(since.c.since))).one()
     return count, oldest
 
 
 @dataclass(frozen=True, slots=True)
 class ApiFailure:
-    """A call that Slack did not take: its method, the code, and what to do about it."""
+    """A failed API call: its method, the error code, and the remedy."""
 
     method: str
     error: str
@@ -93,7 +93,7 @@ class ApiFailure:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of it. ``socket_mode`` is None where the settings do not have it."""
+    """The result of a setup check. ``socket_mode`` is None if the settings do not use it."""
 
     team_id: str | None
     bot_user: str | None
@@ -105,17 +105,16 @@ class CheckResult:
 _cards, _places = table(SlackCardRow), table(SlackPlaceRow)
 
 _AWAKE: Final[dict[str, object]] = {"failures": 0, "last_error": None, "not_before": None}
-"""Since when it has failed stays, until something has really left: an operator who tries in vain still sees it."""
+"""`since` is not reset until a delivery succeeds, so that an operator whose retry fails still sees it."""
 
 _DEAD = _outbox.c.state == "dead"
 
 
 def retry(tx: Tx, app: SlackApp) -> int:
-    """Whatever rests is awake, and what was set aside may leave after all; how many messages that were. A name is
-    looked up anew: another channel may have it by now."""
+    """Resume all paused places and retry undelivered messages; returns how many. Channel names are resolved again."""
     update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _AWAKE)
     until, revived = tx.now + MESSAGE_LIFETIME, 0
-    for place in _owed(tx.conn):
+    for place in _undelivered_places(tx.conn):
         anew = {"channel": None} if place.startswith("#") else {}
         update_rows(tx.conn, SlackPlaceRow, {"place": place}, _AWAKE | anew)
         revived += outbox.retry_dead(tx, lane_of(place), until, but=EPHEMERAL, attempts=1)
@@ -123,49 +122,52 @@ def retry(tx: Tx, app: SlackApp) -> int:
     return revived
 
 
-def _owed(conn: Connection) -> list[str]:
-    """Places where something waits or was set aside, but for answers to a press, which are worth nothing now."""
-    owed = IS_WAITING | (_DEAD & (_outbox.c.kind != EPHEMERAL))
-    return list(conn.scalars(select(_places.c.place).where(has_message(owed)).order_by(_places.c.place)))
+def _undelivered_places(conn: Connection) -> list[str]:
+    """Places with waiting or undelivered messages, apart from ephemeral answers, which have expired."""
+    undelivered = IS_WAITING | (_DEAD & (_outbox.c.kind != EPHEMERAL))
+    return list(
+        conn.scalars(select(_places.c.place).where(has_message(undelivered)).order_by(_places.c.place))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedPlace:
-    """What was let go with a place."""
+    """What was deleted with a place."""
 
-    messages: int  # that waited or were set aside
-    cards: int  # that stand there, or were to
+    messages: int  # waiting or undelivered
+    cards: int  # posted there, or to be posted
 
 
 def drop_place(tx: Tx, app: SlackApp, place: str, reason: str) -> DroppedPlace:
-    """Give up a place that takes nothing: what is for it is let go, and its cards are followed no more. What is open
-    and asked nowhere else has a line in the log, after which it is asked where policy and settings name another place
-    (`following`).
+    """Drop a place that accepts no messages, with its messages and cards.
+
+    An open review that has no card elsewhere gets an audit row. Its card is then posted to another place that policy
+    or the settings name (`projection`).
 
     Raises:
-        NotFoundError: nothing was ever for this place.
-        ConflictError: it takes messages; what stands there would show for ever what is not so any more.
+        NotFoundError: nothing was ever sent to this place.
+        ConflictError: the place accepts messages; its cards would show outdated states forever.
     """
-    # whoever makes cards moves the cursor first: one of us waits for the other
+    # Creating cards updates this row first as well, so one unit waits for the other.
     update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, {"team_id": app.team_id})
     row = find_one(tx.conn, SlackPlaceRow, place=place)
     if row is None:
         raise NotFoundError(
-            f"nothing was ever for {place!r} in Slack; `policy-service slack status` names what fails"
+            f"nothing was ever sent to {place!r} in Slack; `policy-service slack status` lists what fails"
         )
     if row.since is None:
         raise ConflictError(
-            f"{place!r} takes messages; name another channel in the rules, or as default_channel, and what is asked in "
-            "this one is followed there to its end"
+            f"{place!r} accepts messages; name another channel in the policies, or as default_channel. Reviews "
+            "already posted to this one are updated there until they settle"
         )
-    left = _asked_there_alone(tx.conn, place)
+    orphaned = _reviews_only_at(tx.conn, place)
     gone = delete(_outbox).where(_outbox.c.lane == lane_of(place), IS_WAITING | _DEAD)
     messages = tx.conn.execute(gone).rowcount
     cards = tx.conn.execute(delete(_cards).where(_cards.c.place == place)).rowcount
     tx.conn.execute(delete(_places).where(_places.c.place == place))
     body = {"team": app.team_id, "place": place, "messages": messages, "cards": cards, "reason": reason}
     append(tx, "slack_place_dropped", actor=OPERATOR, body=body)
-    for review in left:
+    for review in orphaned:
         append(
             tx, ASKED_NOWHERE, actor=OPERATOR, body={"place": place}, txn=review.txn, effect_id=review.effect_id,
             rev=review.rev, agent=review.agent,
@@ -173,7 +175,7 @@ def drop_place(tx: Tx, app: SlackApp, place: str, reason: str) -> DroppedPlace:
     return DroppedPlace(messages, cards)
 
 
-def _asked_there_alone(conn: Connection, place: str) -> list[ReviewRow]:
+def _reviews_only_at(conn: Connection, place: str) -> list[ReviewRow]:
     review, other = table(ReviewRow), _cards.alias()
     here = (_cards.c.review_id == review.c.review_id, _cards.c.place == place)
     elsewhere = (other.c.review_id == review.c.review_id, other.c.place != place)

@@ -1,1 +1,1 @@
-"""Tasks: what nobody but a person can tell, and the word that settles it."""
+"""Tasks: questions that only a person can answer."""

@@ -1,9 +1,9 @@
-"""Stage what cannot be taken back; fire it once, when it has been released.
+"""Stage irreversible effects, and fire each one once, after it was released.
 
     from countersign import tool, transaction
 
-The names below are loaded when they are first used, so that a program that needs only `countersign.contract`
-(the service, a gateway, a verifier) loads nothing of the runtime.
+The names below are loaded on first use, so that a program that needs only `countersign.contract` (the service, a
+gateway, a verifier) does not load the runtime.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Time as the SDK uses it: wall time for names and leases, steady time for intervals, and pauses between retries.
+"""Time: wall time for names and leases, monotonic time for intervals, and pauses between retries.
 
-Steady time does not jump with the wall clock and, where the system offers it, goes on counting while the machine sleeps
-(CLOCK_BOOTTIME): a laptop that was shut for an hour must not believe that its permission is still fresh.
+Monotonic time does not jump with the wall clock and, where the system offers it (CLOCK_BOOTTIME), counts while the
+machine sleeps: a laptop that was closed for an hour must not treat its permit as fresh.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """What the SDK asks the time from; tests bring their own."""
+    """The source of time; tests provide their own."""
 
     def wall(self) -> float:
         """Seconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Seconds since a fixed moment; never decreases."""
 
 
 class SystemClock:
     """The machine's clocks."""
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since boot, sleep included where the system counts it."""
+        """Seconds since boot, including sleep where the system counts it."""
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
@@ -38,27 +37,26 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class ServerTime:
-    """The service's time, carried on by our steady clock, always on the late side.
+    """The service's time, extrapolated by our monotonic clock, never too early.
 
-    The receipt was signed some time after we asked and its `iat` is cut to whole seconds: counting from the
-    moment we asked, plus that second, can only make us stop early. The wall clock of this machine is not
-    looked at.
+    The receipt was signed some time after we requested it, and its `iat` is truncated to whole seconds. Counting
+    from the request, plus one second, can only make us stop early. This machine's wall clock is not used.
     """
 
     iat: int
-    asked_at: float  # steady
+    asked_at: float  # monotonic
 
     def latest(self, clock: Clock) -> float:
-        """The latest the service's clock can show now."""
+        """The latest time that the service's clock can show now."""
         return self.iat + 1 + (clock.monotonic() - self.asked_at)
 
 
-_MAX_DOUBLINGS: Final = 32  # beyond these every `longest` has been reached
+_MAX_DOUBLINGS: Final = 32  # every `longest` is reached before
 
 
 def backoff(base: float, tried: int, longest: float) -> float:
-    """Seconds: `base` doubled with each of the `tried` tries, `longest` at most, and of that a half or more, by chance,
-    so that many who failed together do not come back together.
+    """Seconds: `base` doubled with each try, at most `longest`, of which a random half or more, so that clients that
+    failed together do not return together.
     """
     doubled: float = base * 2.0 ** min(tried, _MAX_DOUBLINGS)
     return min(doubled, longest) * random.uniform(0.5, 1)  # noqa: S311 - spread, not secrecy

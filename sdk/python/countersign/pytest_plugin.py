@@ -1,7 +1,7 @@
-"""The pytest plugin: an agent's own rules, decided by the real service with a bundle of yours.
+"""The pytest plugin: test an agent's rules against the real service with your bundle.
 
-Nothing is loaded or started until a test asks for a fixture. One service serves all tests of a session that use the
-same bundle; each test has an agent and a journal of its own, so that keys, budgets and meters of one are not another's.
+Nothing is loaded or started until a test uses a fixture. Tests of a session with the same bundle share one service.
+Each test has an agent and a journal of its own, so that keys, budgets and meters are separate.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def countersign_bundle(pytestconfig: pytest.Config) -> Path:
-    """The folder of the policies: the setting `countersign_bundle`, from the folder of the settings file. Override it
-    to choose another.
+    """The folder of the policies: the setting `countersign_bundle`, relative to the settings file. Override it to
+    choose another.
     """
-    beside = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
-    return beside / str(pytestconfig.getini("countersign_bundle"))
+    folder = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
+    return folder / str(pytestconfig.getini("countersign_bundle"))
 
 
 @pytest.fixture
@@ -50,24 +50,22 @@ def countersign_roles(pytestconfig: pytest.Config) -> Sequence[str]:
 
 @pytest.fixture
 def countersign_agent() -> str:
-    """The name of the agent under test: another in each test. Override it where policies name one."""
+    """The name of the agent under test, a new one in each test. Override it if policies name one."""
     return f"agent-{next(_numbers)}"
 
 
 @pytest.fixture
 def countersign_environment() -> Mapping[str, str]:
-    """More settings of the service, as its environment has them. Override it where the bundle's facts need some."""
+    """More settings of the service, as environment variables. Override it if the bundle's facts need some."""
     return {}
 
 
 class _Services:
-    """The services of a session: one for each bundle and environment, started when first asked for."""
+    """The services of a session: one for each bundle and environment, started on demand."""
 
     def __init__(self) -> None:
         self._running: dict[object, tuple[TestedService, Browsers]] = {}
-        self._refused: dict[
-            object, CountersignError
-        ] = {}  # it would be refused to each test in the same words
+        self._refused: dict[object, CountersignError] = {}  # every test gets the same error
         self._open = ExitStack()
 
     def of(self, bundle: Path, environment: Mapping[str, str]) -> tuple[TestedService, Browsers]:
@@ -113,7 +111,7 @@ def _countersign_running(
         return _countersign_services.of(Path(countersign_bundle), countersign_environment)
     except CountersignError as error:
         why = str(error)
-    pytest.fail(why, pytrace=False)  # out of the handler, or it is told twice
+    pytest.fail(why, pytrace=False)  # outside of the handler, or the error is shown twice
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ def countersign_runtime(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Runtime]:
-    """The runtime of the agent under test, in place for `transaction()` in this process, and in the environment for
+    """The runtime of the agent under test, installed for `transaction()` in this process, and in the environment for
     programs that the test starts.
     """
     from countersign.runtime import Runtime, use_runtime
@@ -153,8 +151,8 @@ def countersign_runtime(
 def countersign_people(
     _countersign_running: tuple[TestedService, Browsers], countersign_runtime: Runtime
 ) -> People:
-    """The people who decide: `approve(pending, by="finance")`, `deny(pending, "why", by="finance")`, and
-    `settle(unknown, "fired", by="finance")` what only a person can tell.
+    """The approvers: `approve(pending, by="finance")`, `deny(pending, "why", by="finance")`, and `settle(unknown,
+    "fired", by="finance")` for a task.
     """
     from countersign.testing.people import People
 
@@ -163,8 +161,8 @@ def countersign_people(
 
 @pytest.fixture
 def countersign_decide(countersign_runtime: Runtime) -> Decide:
-    """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded. A tool that
-    the bundle does not hold is a mistake of the test, unless it says `unknown=True`.
+    """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded. A tool
+    missing from the bundle is an error of the test, unless `unknown=True`.
     """
     from countersign.testing.decisions import decide
 

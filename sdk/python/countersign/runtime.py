@@ -1,7 +1,7 @@
 """The composition root of the SDK: settings, key, journal, tools and connections of one agent process.
 
-Most programs never name it: the first transaction makes one from the environment. Tests and hosts with several agents
-make their own and pass it, or put it in place with `use_runtime`. An `Engine` is what a commit works with.
+Most programs never use it: the first transaction makes one from the environment. Tests and hosts with several agents
+make their own and pass it, or install it with `use_runtime`. A commit works with an `Engine`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from countersign.clock import Clock, SystemClock
+from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.errors import WorkerStopping
 from countersign.http_clients import async_http_client, http_client
@@ -25,16 +26,14 @@ from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
 from countersign.service.client import AsyncClient, Client, Service
 from countersign.service.enforcement import Enforcer, KeyCache
-from countersign.service.ephemeral_key import EphemeralKeys
-from countersign.service.transport import Nonces, Transport
+from countersign.service.transport import EphemeralKeys, Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The parts, joined for one transaction or one recovery."""
+    """The parts for one transaction or one recovery."""
 
     settings: Settings
     registry: ToolRegistry
@@ -42,48 +41,42 @@ class Engine:
     manifests: Manifests
     enforcer: Enforcer
     service: Service
-    waits: Executor
+    executor: Executor
     clock: Clock
     ledger: Ledger
     stopping: Callable[[], bool] = lambda: False
 
     def require_not_stopping(self) -> None:
-        """Asked before a redemption and before every effect: a worker that is to end begins nothing more.
+        """Called before a redemption and before every effect: a stopping worker begins nothing more.
 
         Raises:
-            WorkerStopping: somebody asked this process to stop; what is not begun is left to the next.
+            WorkerStopping: this process was asked to stop; the next one continues.
         """
         if self.stopping():
             raise WorkerStopping
 
 
 class Host(Protocol):
-    """What a transaction needs of the runtime it runs in."""
+    """What a transaction needs of its runtime."""
 
     @property
-    def settings(self) -> Settings:
-        """Whose transaction it is, and how long anything may take."""
+    def settings(self) -> Settings: ...
 
     @property
-    def registry(self) -> ToolRegistry:
-        """The tools."""
+    def registry(self) -> ToolRegistry: ...
 
     @property
-    def ledger(self) -> Ledger:
-        """What counts its calls to models."""
+    def ledger(self) -> Ledger: ...
 
-    def engine(self, waits: Executor) -> Engine:
-        """The parts of one commit."""
+    def engine(self, executor: Executor) -> Engine: ...
 
-    def sync_waits(self) -> SyncExecutor:
-        """Waiting on the calling thread."""
+    def sync_executor(self) -> SyncExecutor: ...
 
-    def async_waits(self) -> AsyncExecutor:
-        """Waiting on the running event loop."""
+    def async_executor(self) -> AsyncExecutor: ...
 
 
 def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, EphemeralKeys | None]:
-    """The enrolled key, or a new one with what brings it."""
+    """The enrolled key, or a new one with its registration."""
     if settings.key_path is not None:
         return load_key(settings.key_path), None
     if settings.token_path is None:
@@ -99,7 +92,7 @@ class Runtime:
     process).
 
     Raises:
-        SettingsError: the key file is missing or open to others.
+        SettingsError: the key file is missing or its mode is too open.
     """
 
     def __init__(
@@ -133,39 +126,37 @@ class Runtime:
 
     @classmethod
     def from_env(cls) -> Runtime:
-        """A runtime as `Settings.from_env` describes it."""
+        """A runtime with the settings of `Settings.from_env`."""
         return cls(Settings.from_env())
 
     def client(self) -> Client:
         """The service's API, blocking."""
-        return Client(self._service(self.sync_waits()))
+        return Client(self._service(self.sync_executor()))
 
     def async_client(self) -> AsyncClient:
         """The service's API for async programs: `async with runtime.async_client() as client`."""
-        waits = self.async_waits()
-        return AsyncClient(self._wire(waits), waits, max_jwks_bytes=self.settings.max_jwks_bytes)
+        executor = self.async_executor()
+        return AsyncClient(self._wire(executor), executor, max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def engine(self, waits: Executor, stopping: Callable[[], bool] = lambda: False) -> Engine:
-        """The parts of one commit or recovery. `stopping` tells when it must begin nothing more."""
+    def engine(self, executor: Executor, stopping: Callable[[], bool] = lambda: False) -> Engine:
+        """The parts of one commit or recovery. `stopping` returns whether it must begin nothing more."""
         return Engine(
             settings=self.settings,
             registry=self.registry,
             journal=self.journal,
             manifests=self.manifests,
             enforcer=Enforcer(self.settings, self._key, self.journal, self.clock, self._keys),
-            service=self._service(waits),
-            waits=waits,
+            service=self._service(executor),
+            executor=executor,
             clock=self.clock,
             ledger=self.ledger,
             stopping=stopping,
         )
 
-    def sync_waits(self) -> SyncExecutor:
-        """Waiting on the calling thread."""
+    def sync_executor(self) -> SyncExecutor:
         return SyncExecutor(self._sync_http)
 
-    def async_waits(self) -> AsyncExecutor:
-        """Waiting on the running event loop."""
+    def async_executor(self) -> AsyncExecutor:
         return AsyncExecutor(
             lambda: async_http_client(
                 base_url=self._origin(),
@@ -189,11 +180,11 @@ class Runtime:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _service(self, waits: Executor) -> Service:
-        return Service(self._wire(waits), max_jwks_bytes=self.settings.max_jwks_bytes)
+    def _service(self, executor: Executor) -> Service:
+        return Service(self._wire(executor), max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def _wire(self, waits: Executor) -> Transport:
-        return Transport(self.settings, waits, self._key, self._nonces, self.clock, self._brought)
+    def _wire(self, executor: Executor) -> Transport:
+        return Transport(self.settings, executor, self._key, self._nonces, self.clock, self._brought)
 
     def _sync_http(self) -> httpx2.Client:
         """One connection pool for the process; a forked child makes its own."""
@@ -221,9 +212,9 @@ def default_runtime() -> Runtime:
     """The process's runtime, made from the environment at first use.
 
     Raises:
-        SettingsError: the environment lacks something, or a file is open to others.
+        SettingsError: the environment lacks a setting, or a file's mode is too open.
     """
-    global _default  # noqa: PLW0603 - one per process is the point
+    global _default  # noqa: PLW0603 - one per process is intended
     with _default_lock:
         if _default is None:
             _default = Runtime.from_env()
@@ -232,8 +223,8 @@ def default_runtime() -> Runtime:
 
 @contextmanager
 def use_runtime(runtime: Runtime) -> Iterator[Runtime]:
-    """Make this the process's runtime for the block."""
-    global _default  # noqa: PLW0603 - one per process is the point
+    """Use this runtime as the process's runtime inside the block."""
+    global _default  # noqa: PLW0603 - one per process is intended
     with _default_lock:
         before, _default = _default, runtime
     try:

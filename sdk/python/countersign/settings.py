@@ -1,8 +1,7 @@
-"""The SDK's settings in one frozen object, with the limits of the network and the lease; safe where nothing is set.
+"""The SDK's settings in one frozen object, with the limits of the network and the lease. The defaults are safe.
 
-Read from the environment by `Settings.from_env()`. Refused here: a key file others can read, plain http to
-another machine (whoever sits between could hand us keys and forge releases), an address or thumbprint that is not one,
-a time or a number of tries that is none.
+Read from the environment by `Settings.from_env()`. Refused: a key file others can read, plain http to another machine
+(an attacker on the way could replace keys and forge releases), invalid addresses, thumbprints, times and counts.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BUDGETS_VARIABLE: Final = "COUNTERSIGN_BUDGETS"
 PRICES_VARIABLE: Final = "COUNTERSIGN_PRICES"
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_DEV_ENV: Final = Path(".countersign/env")  # of the folder a program runs in
+_DEV_ENV: Final = Path(".countersign/env")  # in the working directory
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 _MOMENT: Final = 0.001
 _THUMBPRINT_BYTES: Final = 32
@@ -66,37 +65,37 @@ _LEAST: Final[Mapping[str, float]] = MappingProxyType(
         "max_rounds": 1,
     }
 )
-"""The least each number may be: below it nothing would ever be asked, waited for or fired."""
+"""The minimum of each number: below it nothing could be requested, awaited or fired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the service is, who we are, where the journal lies, and how long anything may take."""
+    """The service's address, the agent, its journal, and all limits."""
 
     url: str
     agent: str
-    key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
+    key_path: Path | None  # the enrolled key; None: one created here, certified by the token
     journal_path: JournalLocation
-    journal_key_path: Path | None = None  # seals what is secret; None: beside the journal, made when needed
-    token_path: Path | None = None  # the platform's token; see service/bringing.py
+    journal_key_path: Path | None = None  # seals secrets; None: next to the journal, created when needed
+    token_path: Path | None = None  # the platform's token; see service/transport.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
-    issuer_keys: tuple[str, ...] = ()  # thumbprints (RFC 7638) of the only keys that count; empty: any
+    issuer_keys: tuple[str, ...] = ()  # thumbprints (RFC 7638) of the only accepted keys; empty: any
     https_proxy: str | None = field(default=None, repr=False)  # may hold a password; None: direct
     ca_file: Path | None = None  # the authorities of the service's certificate; None: those of this host
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
-    allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
-    budgets: tuple[Budget, ...] = ()  # what calls to models may take, beside those of the file
+    allow_http: bool = False  # plain http to another machine; only inside a private network
+    budgets: tuple[Budget, ...] = ()  # what calls to models may cost, in addition to those of the file
     budgets_path: Path | None = None  # see llm/budgets.py; read at the first call to a model
-    prices_path: Path | None = None  # see llm/prices.py; read then, too
+    prices_path: Path | None = None  # see llm/prices.py; read at the same time
 
     connect_seconds: float = 5.0
     read_seconds: float = 15.0  # on top of any time the service was asked to wait
     retries: int = 3  # further tries after a connection error or an overloaded service, same idempotency key
-    retry_base_seconds: float = 0.1  # doubled each time, half of it random, so agents do not march in step
+    retry_base_seconds: float = 0.1  # doubled each time, half of it random: agents do not retry in step
     retry_max_seconds: float = 2.0
     poll_seconds: int = 20  # one long poll; proxies drop idle connections at 30 to 60 s
 
-    max_answer_bytes: int = 8 * 1024 * 1024  # 100 effects of 64 KiB with room
+    max_answer_bytes: int = 8 * 1024 * 1024  # 100 effects of 64 KiB and more
     max_answer_nodes: int = 200_000
     max_jwks_bytes: int = 64 * 1024  # three keys take less than 1 KiB
     jwks_seconds: float = 300.0  # half of the time the service publishes a key before it signs with it
@@ -129,18 +128,18 @@ class Settings:
 
     @property
     def look_seconds(self) -> float:
-        """How long one look at a transaction may take at most: every try of it, and the pause after it."""
+        """The longest that one poll of a transaction may take: every try of it, and the pause after it."""
         one = self.connect_seconds + self.read_seconds + self.poll_seconds
         return (self.retries + 1) * (one + self.retry_max_seconds) + self.poll_seconds
 
     @property
     def iss(self) -> str:
-        """The issuer every release and receipt must name."""
+        """The issuer that every release and receipt must name."""
         return self.issuer or self.url.rstrip("/")
 
     @property
     def tasks_url(self) -> str:
-        """The service's page of what people have to settle."""
+        """The service's page of tasks."""
         return f"{self.url.rstrip('/')}/tasks"
 
     @classmethod
@@ -173,7 +172,7 @@ class Settings:
 
 
 def journal_path_from_env(environment: Mapping[str, str] | None = None) -> JournalLocation:
-    """Where this agent's journal lies, for reading it without a service or a key.
+    """The location of this agent's journal, for reading it without a service or a key.
 
     Raises:
         SettingsError: neither the journal nor the agent is named.
@@ -186,12 +185,12 @@ def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Journ
 
 
 def journal_key_path_from_env(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The file of the keys of this agent's journal, where one is named."""
+    """The file of this journal's sealing keys, if one is named."""
     return _path(os.environ if environment is None else environment, JOURNAL_KEY_VARIABLE)
 
 
 def default_journal_path(agent: str, environment: Mapping[str, str]) -> Path:
-    """Where the journal lies if nobody says: the user's state folder, the same from any working directory."""
+    """The default location of the journal: the user's state folder, from any working directory."""
     state = environment.get("XDG_STATE_HOME")
     root = Path(state) if state else Path.home() / ".local" / "state"
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in agent)
@@ -202,7 +201,7 @@ def load_key(path: Path) -> PrivateKey:
     """Read the agent's private key.
 
     Raises:
-        SettingsError: the file is missing, is readable by others, or holds no Ed25519 key.
+        SettingsError: the file is missing, its mode is too open, or it holds no Ed25519 key.
     """
     try:
         with path.open("rb") as file:
@@ -265,13 +264,14 @@ def _require_address(url: str, *, allow_http: bool) -> None:
         )
     if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname):
         raise SettingsError(
-            f"{url!r} is plain http to another machine, where anybody on the way could forge releases; use https, "
-            f"or set {ALLOW_HTTP_VARIABLE}=1 inside a network that nobody else shares"
+            f"{url!r} is plain http to another machine, where an attacker on the network could forge releases; "
+            "use https, "
+            f"or set {ALLOW_HTTP_VARIABLE}=1 inside a private network"
         )
 
 
 def _require_proxy(proxy: str | None) -> None:
-    """The address of a proxy may hold a password, so no message repeats it."""
+    """A proxy address may hold a password, so no message repeats it."""
     if proxy is None:
         return
     try:

@@ -1,14 +1,13 @@
-"""Spans of the SDK, where the agent's program traces anything; otherwise nothing, at no cost.
+"""Spans of the SDK, if the agent's program uses tracing; otherwise nothing, at no cost.
 
-OpenTelemetry is used if it is installed (`countersign-sdk[otel]`) and the program has set a tracer provider, or names
-one for us with `using`. The SDK
-makes no provider and no exporter of its own: where an agent's traces go is its program's business. Without a tracer no
-`traceparent` is sent either: an id that nobody records joins nothing, and the service has traces of its own.
+OpenTelemetry is used if it is installed (`countersign-sdk[otel]`) and the program has set a tracer provider, or passes
+one to `use_provider`. The SDK creates no provider and no exporter: the program decides where traces go. Without a
+tracer no `traceparent` is sent: an unrecorded id connects nothing, and the service has traces of its own.
 
-Everything that becomes of a transaction from where its block is left is one trace; a live effect has its span before
-that, in the program's own trace if it has one around the block. The journal keeps where its commit was traced; what
-another process does later (resume, a worker after an approval) goes on in that trace, linked to whatever it was doing
-itself. A span holds ids, digests and states. Args, results, reasons and the text of exceptions are in none.
+A transaction is one trace from the end of its block on. A live effect has its span before that, in the program's own
+trace if there is one. The journal keeps the trace of the commit; later work of another process (resume, a worker after
+an approval) joins that trace, linked to that process's own span. A span holds ids, digests and states, never args,
+results, reasons or the text of exceptions.
 """
 
 from __future__ import annotations
@@ -35,50 +34,41 @@ _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 
 @contextmanager
 def span(name: str, **facts: object) -> Iterator[SetAttributes]:
-    """One piece of work. What is answered adds facts to it: `tell(state="fired")`."""
-    tracer = _tracer()
-    if tracer is None:
-        yield _ignore_attributes
-        return
-    with _current(tracer.start_span(name, attributes=_named(facts))) as tell:
-        yield tell
+    """One span. The yielded function adds attributes: `tell(state="fired")`."""
+    with _started(name, _named(facts)) as one:
+        yield lambda **more: None if one is None else one.set_attributes(_named(more))
 
 
 @contextmanager
 def resumed_span(name: str, traceparent: str | None, **facts: object) -> Iterator[SetAttributes]:
-    """Work on something that was begun elsewhere: in its trace, linked to what this process is doing."""
-    tracer = _tracer()
-    if tracer is None:
-        yield _ignore_attributes
-        return
-    begun, here = _parse(traceparent), trace.get_current_span().get_span_context()
-    context = None if begun is None else trace.set_span_in_context(trace.NonRecordingSpan(begun))
-    links = [trace.Link(here)] if begun is not None and here.is_valid else []
-    with _current(tracer.start_span(name, context=context, links=links, attributes=_named(facts))) as tell:
-        yield tell
+    """Continue work of another process: a span in its trace, linked to this process's current span."""
+    begun = _parse(traceparent) if enabled() else None
+    options: dict[str, Any] = {}
+    if begun is not None:
+        options["context"] = trace.set_span_in_context(trace.NonRecordingSpan(begun))
+        here = trace.get_current_span().get_span_context()
+        options["links"] = [trace.Link(here)] if here.is_valid else []
+    with _started(name, _named(facts), **options) as one:
+        yield lambda **more: None if one is None else one.set_attributes(_named(more))
 
 
 @contextmanager
 def model_span(name: str, facts: Mapping[str, object]) -> Iterator[Callable[[Mapping[str, object]], None]]:
-    """A call to a language model, named as OpenTelemetry's conventions for generative AI name it: sizes, names and
-    reasons, never what was said. What is answered adds facts to it.
+    """A call to a language model, named by OpenTelemetry's conventions for generative AI: sizes, names and reasons,
+    never prompts or answers. The yielded function adds attributes.
     """
-    tracer = _tracer()
-    if tracer is None:
-        yield _no_span
-        return
-    one = tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=_known(facts))
-    with _current(one):
-        yield lambda more: one.set_attributes(_known(more))
+    options = {"kind": trace.SpanKind.CLIENT} if enabled() else {}
+    with _started(name, _known(facts), **options) as one:
+        yield lambda more: None if one is None else one.set_attributes(_known(more))
 
 
 def enabled() -> bool:
-    """Whether anything is traced."""
+    """Whether tracing is on."""
     return _tracer() is not None
 
 
 def current_traceparent() -> str | None:
-    """Where the current span stands, as a `traceparent`; None where nothing is traced."""
+    """The current span as a `traceparent`; None without tracing."""
     if _tracer() is None:
         return None
     context = trace.get_current_span().get_span_context()
@@ -93,7 +83,7 @@ class _Chosen:
 
 @contextmanager
 def use_provider(provider: TracerProvider) -> Iterator[None]:
-    """Trace with this provider instead of the process's, for the block."""
+    """Trace with this provider instead of the process's, inside the block."""
     before, _Chosen.provider = _Chosen.provider, provider
     try:
         yield
@@ -111,13 +101,16 @@ def _tracer() -> Tracer | None:
 
 
 @contextmanager
-def _current(one: Span) -> Iterator[SetAttributes]:
-    def tell(**facts: object) -> None:
-        one.set_attributes(_named(facts))
-
+def _started(name: str, attributes: dict[str, Any], **options: Any) -> Iterator[Span | None]:
+    """A span as the current one; None without tracing."""
+    tracer = _tracer()
+    if tracer is None:
+        yield None
+        return
+    one = tracer.start_span(name, attributes=attributes, **options)
     with trace.use_span(one, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
-            yield tell
+            yield one
         except BaseException as error:
             one.set_attribute("error.type", type(error).__name__)
             one.set_status(trace.Status(trace.StatusCode.ERROR))
@@ -139,11 +132,3 @@ def _parse(traceparent: str | None) -> SpanContext | None:
     flags = trace.TraceFlags(int(found[3], 16) & 1)
     context = trace.SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags)
     return context if context.is_valid else None
-
-
-def _ignore_attributes(**_: object) -> None:
-    """Nothing is traced."""
-
-
-def _no_span(_: Mapping[str, object]) -> None:
-    """Nothing is traced."""

@@ -77,7 +77,7 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 '''
-# In either order: the one is told by the service's log, the other by the script's end.
+# In either order: one follows from the audit log, the other from the script's exit.
 ASKED = r"(?s)(?=.*ended with exit status 1)(?=.*refund waits for developers; decide here: (\S+)\n)"
 SIGN_IN = r"sign in as \S+: (\S+)"
 LATE = AGENT.replace(
@@ -94,7 +94,7 @@ def sits(folder: Path, script: str, *arguments: str, **more: Any) -> Sitting:
     return Sitting(folder, *arguments, **more)
 
 
-def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -> None:
+def test_from_an_empty_folder_to_an_approved_refund(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)
     stranger = {"COUNTERSIGN_DATABASE_URL": "postgresql://nowhere/x", "COUNTERSIGN_TOKEN_FILE": "/nowhere"}
     with Sitting(tmp_path, "--fast", "case-1", **stranger) as sitting:
@@ -122,10 +122,10 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
     assert "Traceback" not in sitting.said
     asked = "countersign.errors.ReviewPending: not done yet: refund waits for developers"
     assert sitting.said.count(asked) == 1
-    told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
-    assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
+    output = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
+    assert output["COUNTERSIGN_URL"] == url and output["COUNTERSIGN_ALLOW_DEV"] == "1"
     published = read_keys(tmp_path / ".countersign/keys").published
-    assert told["COUNTERSIGN_ISSUER_KEYS"] == ",".join(key.kid for key in published)
+    assert output["COUNTERSIGN_ISSUER_KEYS"] == ",".join(key.kid for key in published)
     assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
     assert (tmp_path / ".countersign/.gitignore").read_text() == "*\n"
     assert (tmp_path / ".countersign").stat().st_mode & 0o077 == 0
@@ -134,7 +134,7 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
 
 
 @pytest.mark.long  # each of these starts a service, a person and a script
-def test_a_sitting_that_begins_again_tells_what_still_waits(tmp_path: Path) -> None:
+def test_a_new_session_lists_open_reviews(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT) as sitting:
         before = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
         sitting.waits_for(r"ended with exit status 1")
@@ -146,7 +146,7 @@ def test_a_sitting_that_begins_again_tells_what_still_waits(tmp_path: Path) -> N
 
 
 @pytest.mark.long  # each of these starts a service, a person and a script
-def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
+def test_the_readme_program_is_approved_here(tmp_path: Path) -> None:
     program = "\n".join(block.text for block in all_blocks("python") if block.document == "README.md")
     with sits(tmp_path, program) as sitting:
         link = sitting.waits_for(SIGN_IN)[1]
@@ -159,7 +159,7 @@ def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
         assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
 
 
-def test_saving_policies_reloads_them_or_says_what_is_wrong_and_keeps_the_last_good_ones(
+def test_saved_policies_are_reloaded_or_refused_with_the_last_valid_ones_kept(
     tmp_path: Path,
 ) -> None:
     with sits(tmp_path, AGENT) as sitting:
@@ -167,10 +167,10 @@ def test_saving_policies_reloads_them_or_says_what_is_wrong_and_keeps_the_last_g
         starter = (tmp_path / "policies/starter.cedar").read_text()
         misspelt = starter + '\n@aproval("developers")\nforbid (principal, action, resource);\n'
         sitting.saves(misspelt, "policies/starter.cedar")
-        sitting.waits_for("policies refused; the last good ones stay in force")
+        sitting.waits_for("policies refused; the last valid ones stay active")
         sitting.waits_for(r"policies/starter\.cedar:\d+: .*@id\(")
         sitting.saves(starter.replace("@approval", "// @approval"), "policies/starter.cedar")
-        # In either order: what a change of policy ends is told by the log, beside the one who made the change.
+        # In either order: the end of the review follows from the audit log.
         reloaded = r"policies reloaded at digest [0-9a-f]{12}: policies/"
         over = r"case-1: ended, nothing fired \(refund denied: [^\n]*Every other one is a write\.\)"
         sitting.waits_for(f"(?s)(?=.*{reloaded})(?=.*{over})")
@@ -207,7 +207,7 @@ def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None
     with sits(tmp_path, MCP_AGENT) as sitting:
         link = sitting.waits_for(SIGN_IN)[1]
         sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'pay': policies/tools/ has no manifest")
-        sitting.waits_for(r"of an MCP server: --mcp FILE")
+        sitting.waits_for(r"for an MCP server: --mcp FILE")
         review = sitting.waits_for(r"pay waits for \S+; decide here: (\S+)\n")[1]
         sitting.waits_for(r"my_agent\.py ended with exit status 1; ")
         sitting.approves(link, review)
@@ -217,13 +217,13 @@ def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None
 
 
 @pytest.mark.long  # six scripts, one after the other
-def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_path: Path) -> None:
+def test_a_broken_script_is_reported_and_the_next_save_awaited(tmp_path: Path) -> None:
     with sits(tmp_path, next(iter(BROKEN.values()))[0]) as sitting:
-        for text, told in BROKEN.values():
+        for text, output in BROKEN.values():
             sitting.saves(text)
             sitting.waits_for(r"my_agent\.py was not run:")
-            sitting.waits_for(told)
-            sitting.waits_for("mend it and save")
+            sitting.waits_for(output)
+            sitting.waits_for("fix it and save")
         sitting.saves(AGENT.replace('    print("arg', '    raise ValueError("oh")\n    print("arg'))
         sitting.waits_for("ValueError: oh")
         sitting.waits_for("ended with exit status 1")
@@ -234,28 +234,28 @@ def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_pa
         sitting.saves("WORD = 'two'\n", "helper.py")
         sitting.waits_for("helper says two")
         (tmp_path / "my_agent.py").unlink()
-        sitting.waits_for(r"my_agent\.py is gone; save it again")
+        sitting.waits_for(r"my_agent\.py was deleted; save it again")
 
 
 @pytest.mark.long
-def test_a_tool_whose_manifest_is_kept_out_by_another_is_told_as_that(tmp_path: Path) -> None:
+def test_an_inactive_manifest_is_reported_with_its_cause(tmp_path: Path) -> None:
     only_looks = AGENT.partition('@tool("refund"')[0] + 'if __name__ == "__main__":\n    print("looked")\n'
     with sits(tmp_path, only_looks) as sitting:
         sitting.waits_for("looked")
         sitting.saves('{"tool": "bad"}', "policies/tools/bad.json")
-        sitting.waits_for("policies refused; the last good ones stay in force")
+        sitting.waits_for("policies refused; the last valid ones stay active")
         sitting.saves(AGENT)
         sitting.waits_for(
-            r"!!!!\ndev \| 'refund' has a manifest that is not in force: policies/ was refused as a whole, so no policy"
-            r" has weighed this call\.\ndev \| Mend that first: policies/tools/bad\.json: .*\n"
-            r"dev \| Then deny this question and run the program again, under another key"
+            r"!!!!\ndev \| 'refund' has a manifest that is not active: policies/ was refused as a whole, so no policy"
+            r" evaluated this call\.\ndev \| Fix that first: policies/tools/bad\.json: .*\n"
+            r"dev \| Then deny this review and run the program again, with another run key"
         )
         sitting.waits_for("refund waits for unseen; decide here: ")
     assert "UNKNOWN TOOL" not in sitting.said
 
 
 @pytest.mark.long
-def test_a_question_that_a_manifest_has_overtaken_is_not_told_as_one_of_an_unknown_tool(
+def test_a_review_older_than_the_manifest_is_not_reported_as_an_unknown_tool(
     tmp_path: Path,
 ) -> None:
     """It wants who answers for unknown tools and who answers for this one: one person alone cannot be both."""
@@ -284,14 +284,14 @@ def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask
         sitting.waits_for("exit status 1")
         assert 'running the block again asks people again: write transaction(key="' in sitting.said
         sitting.approves(link, review)
-        sitting.waits_for(r"has no key, so another run would ask again; write transaction\(key=")
+        sitting.waits_for(r"has no key, so another run would need another approval; write transaction\(key=")
         sitting.waits_for(r"countersign resume --tools my_agent\.py")
         sitting.waits_for("REFUNDING pay_7")
         sitting.waits_for("-> settled")
     assert sitting.said.count("decide here") == 1
 
 
-def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp_path: Path) -> None:
+def test_a_tool_that_raised_is_reported_with_its_task(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")')) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
         link = sitting.waits_for(SIGN_IN)[1]
@@ -308,7 +308,7 @@ def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp
 
 
 @pytest.mark.long
-def test_what_the_empty_queue_shows_may_be_copied_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_of_the_empty_queue_runs(tmp_path: Path) -> None:
     with sits(tmp_path, AGENT.partition('    with transaction(key="case-1"):')[0]) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
         link = sitting.waits_for(SIGN_IN)[1]
@@ -343,19 +343,19 @@ def test_no_child_is_left_behind_however_the_terminal_ends(tmp_path: Path, how: 
 
 
 @pytest.mark.long
-def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_used_port_is_reported_and_a_second_session_refused(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with Sitting(tmp_path, port=port) as sitting:
-            sitting.waits_for(rf"port {port} is in use, so this is another one")
+            sitting.waits_for(rf"port {port} is in use, so another one was chosen")
             sitting.waits_for("seen: paid 1240")
             with Sitting(tmp_path) as second:
                 second.waits_for(
-                    r"policy-service: this folder is in use by pid \d+ \(.*\); end that one first"
-                    r" \(a dev by q and Enter\), or put my_agent\.py into a folder of its own\n"
+                    r"policy-service: this folder is in use by pid \d+ \(.*\); end that process first"
+                    r" \(dev: press q and Enter\), or put my_agent\.py into another folder\n"
                 )
                 assert second.end() == 1
             assert "Traceback" not in second.said
@@ -363,14 +363,16 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
 
 def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "decimal.py").write_text(AGENT)
-    with pytest.raises(StartError, match=r"'decimal\.py' hides the module 'decimal'.*like my_agent\.py"):
+    with pytest.raises(
+        StartError, match=r"'decimal\.py' would shadow the module 'decimal'.*such as my_agent\.py"
+    ):
         prepare_folder(tmp_path / "decimal.py", None)
 
 
 @pytest.mark.parametrize("named", ["no_such.py", "folder", "my_agent"])
-def test_what_is_no_script_is_refused_in_a_sentence_and_nothing_is_made(tmp_path: Path, named: str) -> None:
+def test_a_path_that_is_not_a_script_is_refused_and_nothing_created(tmp_path: Path, named: str) -> None:
     (tmp_path / "folder").mkdir()
     done = warm.run(["-m", "policy_service.cli", "dev", named], cwd=tmp_path, env={"PYTHONPATH": PATHS})
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"'{named}' is no Python file here; write `policy-service dev my_agent.py`" in done.stderr
+    assert f"'{named}' is not a Python file; write `policy-service dev my_agent.py`" in done.stderr
     assert not (tmp_path / ".countersign").exists()

@@ -264,7 +264,7 @@ def reviewed_bundle(folder: Path) -> Path:
 
 
 def serving(folder: Path, environment: dict[str, str] | None = None) -> LocalService:
-    """A service of these tools, in a process with this beside its environment."""
+    """A service of these tools in its own process, with these additional settings."""
     return WarmService(folder / "service", reviewed_bundle(folder), port=free_port(), environment=environment)
 
 
@@ -290,5 +290,5 @@ def office(service: LocalService, enrolled: Settings, tmp_path: Path) -> Iterato
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
-    """A run key nobody else has: the tests share one service and one agent."""
+    """A unique run key: the tests share one service and one agent."""
     return str(request.node.name)

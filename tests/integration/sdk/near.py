@@ -58,7 +58,7 @@ class WorldClock:
 
 
 class Near:
-    """One agent with its tools, the service beside it, and those who answer and write rules."""
+    """One agent with its tools, its service, and the people who review and write policies."""
 
     def __init__(self, folder: Path, rules: Payments, world: World, agent: Agent, ask: Ask) -> None:
         self.folder, self.rules, self.world, self.agent, self.ask = folder, rules, world, agent, ask
@@ -132,14 +132,14 @@ class Near:
         answer = self.ask(voted())
         assert answer.is_success, answer.text
 
-    def change(self, *rules: str, told: bool = True) -> None:
+    def change(self, *rules: str, reported: bool = True) -> None:
         """The usual rules and these are in force; unless ``told``, what is open is asked about when it is redeemed."""
         self.rules.rules(*rules)
-        self.put_in_force(told=told)
+        self.put_in_force(reported=reported)
 
-    def put_in_force(self, *, told: bool = True) -> None:
+    def put_in_force(self, *, reported: bool = True) -> None:
         """The folder as it is now."""
-        if told:
+        if reported:
             assert self.ask(self.world.activate()), self.world.service.active.status().error
         else:
             assert self.ask(self.world.service.active.reload()).changed

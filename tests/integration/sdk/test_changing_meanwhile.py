@@ -70,13 +70,13 @@ def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near)
     assert nothing_stands(near)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["when it is activated", "at the redemption"])
+@pytest.mark.parametrize("reported", [True, False], ids=["when it is activated", "at the redemption"])
 def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_undone(
-    near: Near, told: bool
+    near: Near, reported: bool
 ) -> None:
     pending = asked(near)
     near.vote(pending)
-    near.change(plain_forbid("stop"), told=told)
+    near.change(plain_forbid("stop"), reported=reported)
     for _ in range(2):
         with pytest.raises(Denied) as denied:
             step(near)
@@ -85,13 +85,13 @@ def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_u
     assert near.states(pending.txn) == [EffectState.DENIED]
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["when it is activated", "at the redemption"])
+@pytest.mark.parametrize("reported", [True, False], ids=["when it is activated", "at the redemption"])
 def test_scenario_7_a_gate_that_comes_after_the_approval_asks_again_and_then_it_fires_once(
-    near: Near, told: bool
+    near: Near, reported: bool
 ) -> None:
     pending = asked(near)
     near.vote(pending)
-    near.change(gate("legal-too", "legal"), told=told)
+    near.change(gate("legal-too", "legal"), reported=reported)
     again = asked(near)
     assert nothing_stands(near)
     assert near.states(pending.txn) == [EffectState.REVIEW]
@@ -152,7 +152,7 @@ def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transa
 
 
 @pytest.mark.parametrize("too_late", [False, True], ids=["a timer has looked", "somebody answers too late"])
-def test_scenario_14_a_question_nobody_answered_ends_the_transaction_with_that_reason(
+def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reason(
     near: Near, too_late: bool
 ) -> None:
     pending = asked(near)
@@ -175,10 +175,10 @@ def test_scenario_14_a_question_nobody_answered_ends_the_transaction_with_that_r
 def test_scenario_35_a_rule_that_cannot_be_worked_out_denies_and_live_work_is_undone(
     near: Near, later: bool
 ) -> None:
-    """Also at the commit, W12: nothing is left standing, open or locked, and the next run is told the same."""
+    """Also at the commit, W12: nothing is kept, open or locked, and the next run gets the same error."""
     if later:
         near.vote(asked(near))
-    near.change(plain_forbid("sum", ERRS), told=not later)
+    near.change(plain_forbid("sum", ERRS), reported=not later)
     big = (lambda: near.pay("a-1", ASKS),) if later else (lambda: near.pay("a-1", 2**53 - 1),)
     for _ in range(2):
         with pytest.raises(Denied) as denied:
@@ -203,7 +203,7 @@ def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_ta
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
     near.put_in_force()
     near.before_fire["pay"] = lambda: near.change(plain_forbid("stop"))
-    with pytest.raises(ReleaseLapsed, match="Nothing of this transaction stands"):
+    with pytest.raises(ReleaseLapsed, match="Nothing of this transaction remains in effect"):
         step(near, lambda: near.pay("a-1", 5), lambda: near.pay("a-2", 6))
     assert near.done == [("pay", "a-1", 5), ("unpay", "p-a-1", 5)]
     assert (notes_in(near.notes), is_locked(near.notes)) == ([], False)

@@ -68,9 +68,9 @@ def test_proposed_accepted_approved_by_another_and_fired_once(office: Office, ke
     assert (view.rev, view.state.value, view.effects[0].args) == (2, "settled", LESS)
     assert office.tools.keys == [view.effects[0].call_key] == [fired.effects[0].call_key]
     (record,) = office.runtime.journal.transactions.find(key)
-    told = describe_transaction(office.runtime.journal, record)
-    assert "Maya Lindqvist" in told["edits"] and "agent:support accepted" in told["edits"]
-    (effect,) = told["effects"]
+    reported = describe_transaction(office.runtime.journal, record)
+    assert "Maya Lindqvist" in reported["edits"] and "agent:support accepted" in reported["edits"]
+    (effect,) = reported["effects"]
     assert (json.loads(effect["args"]), json.loads(effect["staged"])["amount_cents"]) == (LESS, 90_000)
 
 
@@ -124,12 +124,12 @@ def test_what_its_owner_accepted_fires_only_where_the_program_takes_it(
 def test_a_worker_fires_what_was_accepted_after_the_agent_had_gone(office: Office, key: str) -> None:
     txn = office.asked(key, accept_edits=True).txn
     propose(office, txn)
-    told: list[RecoveryResult] = []
-    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
-    assert (told[-1].waiting, office.runtime.client().view(txn).rev) == (True, 2)
+    reported: list[RecoveryResult] = []
+    asyncio.run(run_worker(office.runtime, reported.append, every_seconds=None))
+    assert (reported[-1].waiting, office.runtime.client().view(txn).rev) == (True, 2)
     approve(office, txn)
-    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
-    assert (told[-1].after, office.tools.done) == ("settled", DONE)
+    asyncio.run(run_worker(office.runtime, reported.append, every_seconds=None))
+    assert (reported[-1].after, office.tools.done) == ("settled", DONE)
 
 
 def test_a_person_answers_for_the_agent_from_a_terminal(

@@ -86,8 +86,8 @@ FIRST = {
     ),
     "annotation": Mistake(
         TOOLS.replace("payment_id: str, amount_cents: int", "payment_id, amount_cents"),
-        r"'refund' does not say what 'payment_id', 'amount_cents' may hold"
-        r".*write a type .* `payment_id: str` \(money .* `amount_cents: int`\)",
+        r"'refund' does not declare what 'payment_id', 'amount_cents' may hold"
+        r".*annotate a type.* `payment_id: str` \(money .* `amount_cents: int`\)",
         "def refund(payment_id, amount_cents):", "def refund(payment_id: str, amount_cents: int) -> str:", EXPORT,
     ),
     "main guard": Mistake(

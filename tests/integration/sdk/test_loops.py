@@ -12,7 +12,7 @@ LARGE = ("refund", {"order_id": "o-2", "amount_cents": 20_000})
 
 
 @pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic-async", marks=pytest.mark.long)])
-def test_a_denial_by_people_is_told_to_the_call_it_is_about(kind: str, office: Office, key: str) -> None:
+def test_a_denial_by_people_names_its_call(kind: str, office: Office, key: str) -> None:
     talk, how = Talk(kind), {"key": key, "runtime": office.runtime}
     end = talk.run([talk.calls(SMALL, LARGE)], [office.tools.refund], **how)
     assert end.pending is not None

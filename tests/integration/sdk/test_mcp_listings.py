@@ -39,8 +39,8 @@ def test_every_tool_of_a_real_server_is_drafted_and_passes_the_check(
     file, out = folder / f"{server}.json", tmp_path / "out"
     require(f"the listing of the MCP server {server}", file if file.is_file() else None, WAY)
     done = CliRunner().invoke(app, ["tools", "export", "--mcp", str(file), "--out", str(out), "--json"])
-    told: list[dict[str, Any]] = json.loads(done.stdout)["tools"]
-    assert [(one["tool"], one["problems"]) for one in told if one["problems"]] == []
-    assert done.exit_code == 0 and len(told) == len(list(out.iterdir())) == count
+    reported: list[dict[str, Any]] = json.loads(done.stdout)["tools"]
+    assert [(one["tool"], one["problems"]) for one in reported if one["problems"]] == []
+    assert done.exit_code == 0 and len(reported) == len(list(out.iterdir())) == count
     files = {f"tools/{path.name}": path.read_bytes() for path in out.iterdir()}
     assert len(check_files({**files, "any.cedar": PERMIT}).tools) == count

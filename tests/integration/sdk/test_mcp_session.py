@@ -140,9 +140,7 @@ def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, 
     assert [one[0] for one in near_bank.done] == ["transfer"]
 
 
-def test_an_error_of_the_server_means_that_nobody_knows_unless_it_never_acts_first(
-    near_bank: Bank, key: str
-) -> None:
+def test_a_server_error_is_unknown_unless_it_never_acts_first(near_bank: Bank, key: str) -> None:
     with pytest.raises(OutcomeUnknown, match="flaky"):
         near_bank.call("flaky", MINE, key)
     assert len(near_bank.done) == 1  # it had acted
@@ -169,7 +167,7 @@ def test_arguments_that_do_not_fit_the_schema_are_refused(
     assert "99" not in str(refused.value) and near_bank.done == []
 
 
-def test_a_hostile_pattern_of_the_server_stops_nobody(near_bank: Bank) -> None:
+def test_a_hostile_pattern_of_the_server_blocks_no_call(near_bank: Bank) -> None:
     with pytest.raises(NotStageable, match="does not fit pattern"):
         near_bank.call("tag", {"name": "a" * 5_000 + "!"}, only=["tag"])
 
@@ -222,7 +220,7 @@ def test_what_is_no_session_is_refused_with_what_to_pass(near_bank: Bank, other:
         asyncio.run(gate_mcp(given, runtime=near_bank.runtime))
 
 
-def test_a_tool_nobody_reviewed_is_denied(near_bank: Bank) -> None:
+def test_an_unreviewed_tool_is_denied(near_bank: Bank) -> None:
     """Also one with an argument of a keyword's name."""
     for name, args in (("lend", MINE), ("statement", {"from": "2026-01-01"})):
         with pytest.raises(Denied, match="unknown_tool"):
@@ -267,8 +265,11 @@ def test_a_model_calls_them_as_any_tool(near_bank: Bank, key: str) -> None:
 
     assert near_bank.run(step).text == "Done."
     assert talk.vendor.answers() == ['{"cents":700}', '{"result":"t-a-2"}']
-    told = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
-    assert told["transfer"]["additionalProperties"] is False and "ctx" not in told["transfer"]["properties"]
+    reported = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
+    assert (
+        reported["transfer"]["additionalProperties"] is False
+        and "ctx" not in reported["transfer"]["properties"]
+    )
     assert [one[0] for one in near_bank.done] == ["balance", "transfer"]
 
 
@@ -320,7 +321,7 @@ def agent_program(office: Office, folder: Path, *words: str, **environment: str)
 def test_scenario_65_a_wrong_setting_ends_the_program_with_an_error_and_the_server_hears_nothing(
     office: Office, tmp_path: Path, key: str, environment: dict[str, str], only: tuple[str, ...], says: str
 ) -> None:
-    """A client that calls itself by another's name, to the server or to the service, is nobody there."""
-    code, told = agent_program(office, tmp_path, key, *only, **environment)
-    assert (code != 0) is bool(says) and says in told, told
+    """A client that uses another's name, to the server or to the service, is refused."""
+    code, reported = agent_program(office, tmp_path, key, *only, **environment)
+    assert (code != 0) is bool(says) and says in reported, reported
     assert (tmp_path / "written").exists() is not bool(says)

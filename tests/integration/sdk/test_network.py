@@ -109,9 +109,7 @@ def test_without_the_keys_of_the_service_nothing_is_believed(post: Post, how: st
 
 
 @pytest.mark.parametrize("how", FAULTS)
-def test_a_report_that_does_not_get_through_is_told_later_and_nothing_fires_again(
-    post: Post, how: str, key: str
-) -> None:
+def test_a_lost_report_is_sent_later_and_nothing_fires_again(post: Post, how: str, key: str) -> None:
     post.proxy.breaks(OUTCOMES, how, forwards=True)
     txn = step(post, key)
     assert post.tools.done == DONE

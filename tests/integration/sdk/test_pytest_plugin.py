@@ -180,7 +180,7 @@ def bundle_beside(folder: Path) -> None:
     (folder / "policies").symlink_to(ROOT / "policies")
 
 
-def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
+def test_the_page_and_all_its_claims_run(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
     done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE, "test_model.py": MODEL})
@@ -221,7 +221,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_bundle_that_cannot_be_used_is_tried_once_and_told_to_each_test_in_its_words(
+def test_an_unusable_bundle_is_tried_once_and_reported_to_each_test(
     files: dict[str, str], says: str, tmp_path: Path
 ) -> None:
     """Each start takes seconds, and ends the same way."""

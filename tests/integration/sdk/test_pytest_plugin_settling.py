@@ -1,4 +1,4 @@
-"""People of the pytest plugin decide on what did not end well: what waits, what is unknown, what is left standing."""
+"""The pytest plugin's people settle reviews, unknown outcomes and remaining effects."""
 
 from pathlib import Path
 

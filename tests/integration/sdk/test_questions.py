@@ -46,7 +46,7 @@ def test_it_is_asked_while_it_waits_answers_and_goes_on_when_approved(office: Of
     assert (question.text, question.tool, question.asked_by) == ("which invoice?", "refund", "Maya Lindqvist")
 
 
-def test_whoever_waits_for_nothing_reads_what_is_asked_and_may_answer_otherwise(
+def test_a_program_that_does_not_wait_reads_questions_and_may_answer_elsewhere(
     office: Office, key: str
 ) -> None:
     pending = office.asked(key, 9_000)
@@ -88,7 +88,7 @@ async def test_an_async_step_may_answer_with_a_coroutine(office: Office, key: st
     assert office.tools.done == REFUNDED
 
 
-def test_a_program_that_answers_no_text_is_told_so(office: Office, key: str) -> None:
+def test_an_answer_that_is_no_text_is_refused(office: Office, key: str) -> None:
     office.person("maya").ask(the_url(office.asked(key, 9_000)), "which invoice?")
     with pytest.raises(MisuseError, match="on_question"):
         office.refund(key, 9_000, on_question=lambda _: 7)
@@ -104,7 +104,7 @@ def test_from_a_terminal(office: Office, key: str, monkeypatch: pytest.MonkeyPat
 
     assert say()[0] == 1
     url, maya = the_url(office.asked(key, 9_000)), office.person("maya")
-    assert say() == (0, "nobody asks anything\n")
+    assert say() == (0, "no question is open\n")
     maya.ask(url, "which \u202einvoice?")
     code, output = say()
     assert code == 0 and "Maya Lindqvist asks about refund: which \\u202einvoice?" in output

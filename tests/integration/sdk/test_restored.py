@@ -1,4 +1,4 @@
-"""An agent whose service was restored tells what it redeemed before, and only then goes on."""
+"""An agent reports its earlier redemptions to a restored service before it continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICY = '@id("may") permit (principal, action, resource);\n'
 
 
 class Dead(BaseException):
-    """Nobody writes anything down any more."""
+    """Nothing is written to disk any more."""
 
 
 class Desk:
@@ -136,19 +136,19 @@ def test_it_reports_what_it_redeemed_before_and_submits_then(desk: Desk) -> None
     assert "redemption_recalled" in [kind for kind, _ in rows]
 
 
-def test_resume_tells_it_where_nothing_is_left_to_finish_and_no_other_host_fires_it_again(desk: Desk) -> None:
+def test_resume_reports_without_unfinished_work_and_no_other_host_fires_again(desk: Desk) -> None:
     desk.refunded_and_lost()
     with desk.runtime() as runtime:
         assert resume(runtime) == []
         assert desk.view("o-1").state is TxnState.SETTLED
-        assert runtime.journal.epochs.told(runtime.settings.iss) == 2
+        assert runtime.journal.epochs.reported(runtime.settings.iss) == 2
         assert resume(runtime) == []
     with pytest.raises(AlreadyRedeemed):
         refunded(desk, "o-1", "another-host.db")
     assert desk.done == ["refund o-1"]
 
 
-def test_what_was_firing_while_the_service_was_restored_is_told_when_it_ends(desk: Desk) -> None:
+def test_a_call_firing_during_a_restore_is_reported_when_it_ends(desk: Desk) -> None:
     refunded(desk, "o-0")
     copy = desk.save()
     desk.during = lambda: desk.lose_since(copy)
@@ -195,7 +195,7 @@ def test_what_was_taken_back_before_is_known_to_have_been(desk: Desk) -> None:
     assert seen.state is TxnState.SETTLED
 
 
-def test_a_receipt_nobody_publishes_the_key_of_is_left_to_people_and_holds_up_nothing(desk: Desk) -> None:
+def test_a_receipt_with_an_unpublished_key_is_left_to_people_and_blocks_nothing(desk: Desk) -> None:
     copy = desk.save()
     refunded(desk, "o-1")
     assert desk.vault.verb("rotate-keys", "--compromised")[0] == 0

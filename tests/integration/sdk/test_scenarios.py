@@ -36,7 +36,7 @@ def is_locked(database: Path) -> bool:
         return False
 
 
-def test_scenarios_1_and_16_while_people_decide_nothing_has_fired_nothing_stands_and_nothing_is_locked(
+def test_scenarios_1_and_16_while_people_decide_nothing_fires_is_kept_or_locked(
     office: Office, key: str
 ) -> None:
     with pytest.raises(ReviewPending), transaction(key, runtime=office.runtime) as txn:

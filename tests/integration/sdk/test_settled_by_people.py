@@ -1,4 +1,4 @@
-"""What people settle in the web form comes back to the journal: the agent, its worker, and whoever waits.
+"""Settlements in the web form reach the journal: of the agent, its worker, and a waiting program.
 
 So does what a probe finds out later: it reaches the service as a late report, which ends the task.
 """
@@ -67,7 +67,7 @@ def step(office: Office, key: str, second: str = "notify") -> Transaction:
 
 
 def torn(office: Office, key: str) -> None:
-    """A charge that fired, and a notice of which nobody knows."""
+    """A charge that fired, and a notice with an unknown outcome."""
     office.tools.error = TimeoutError("no answer")
     with pytest.raises(OutcomeUnknown):
         step(office, key)
@@ -96,9 +96,9 @@ def test_settled_as_not_fired_the_worker_takes_back_what_fired_and_ends(office: 
         (LocalTxn.UNSETTLED, [FIRED, UNKNOWN], []),
     )
     settle(office, "not_fired", reason="the mailbox\u202e is empty")
-    told: list[RecoveryResult] = []
-    asyncio.run(run_worker(office.runtime, told.append, every_seconds=None))
-    assert ([one.after for one in told], office.tools.done[-1]) == (["settled"], VOIDED)
+    reported: list[RecoveryResult] = []
+    asyncio.run(run_worker(office.runtime, reported.append, every_seconds=None))
+    assert ([one.after for one in reported], office.tools.done[-1]) == (["settled"], VOIDED)
     assert local(office, key) == (LocalTxn.SETTLED, [LocalState.COMPENSATED, FAILED], [FIRED])
     before = list(office.tools.done)
     assert (resumed(office), office.tools.done) == ([], before)
@@ -112,7 +112,7 @@ def test_settled_as_not_fired_the_worker_takes_back_what_fired_and_ends(office: 
     assert notify["settled"].endswith(": the mailbox\u202e is empty")
 
 
-def test_settled_as_fired_everything_stands_and_the_agent_goes_on(office: Office, key: str) -> None:
+def test_settled_as_fired_everything_is_kept_and_the_agent_continues(office: Office, key: str) -> None:
     torn(office, key)
     settle(office, "fired")
     assert resumed(office) == ["settled"]
@@ -121,9 +121,7 @@ def test_settled_as_fired_everything_stands_and_the_agent_goes_on(office: Office
     assert len(office.tools.done) == 2
 
 
-def test_an_unknown_that_fired_is_itself_taken_back_with_the_result_a_person_told(
-    office: Office, key: str
-) -> None:
+def test_an_effect_settled_as_fired_is_compensated_with_the_entered_result(office: Office, key: str) -> None:
     with acting(office, "charge", lost), pytest.raises(OutcomeUnknown):
         step(office, key)
     settle(office, "fired", result=json.dumps({"charge_id": "c-told"}))
@@ -132,7 +130,7 @@ def test_an_unknown_that_fired_is_itself_taken_back_with_the_result_a_person_tol
     assert resumed(office) == []
 
 
-def test_a_compensation_nobody_knows_of_is_settled_too(office: Office, key: str) -> None:
+def test_a_compensation_with_unknown_outcome_is_settled_too(office: Office, key: str) -> None:
     void = office.tools.registry.require("void", "a test").fn
 
     def void_lost(**args: Any) -> None:
@@ -152,7 +150,7 @@ def test_a_compensation_nobody_knows_of_is_settled_too(office: Office, key: str)
     assert (resumed(office), office.tools.done) == ([], [CHARGED, VOIDED])
 
 
-def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_and_holds_up_nobody(
+def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_and_blocks_no_other(
     office: Office, key: str
 ) -> None:
     def closed(**_: Any) -> None:
@@ -164,7 +162,7 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_a
     with acting(office, "void", closed):
         found = {one.run_key: one for one in resume(office.runtime)}
     assert (found[key].after, found[f"{key}-2"].after) == ("unsettled", "settled")
-    assert "Still standing and not undone: charge#1" in found[key].note
+    assert "Still in effect and not undone: charge#1" in found[key].note
     for _ in range(2):  # it is not called again
         assert resumed(office) == ["unsettled"]
     settle(office, "compensated")
@@ -172,7 +170,7 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_waits_for_a_person_a
     assert office.tools.done == [CHARGED, ("notify", "o-1"), ("refund", "o-1", 90_000)]
 
 
-def test_what_a_person_leaves_standing_ends_and_is_not_taken_back(office: Office, key: str) -> None:
+def test_an_effect_that_a_person_leaves_ends_without_compensation(office: Office, key: str) -> None:
     office.tools.error = NotDone("the mailbox is full")
     with pytest.raises(EffectFailed):
         step(office, key, "refund")
@@ -181,13 +179,13 @@ def test_what_a_person_leaves_standing_ends_and_is_not_taken_back(office: Office
     assert (resumed(office), local(office, key)[1]) == (["settled"], [FIRED, FAILED])
     (record,) = office.runtime.journal.transactions.find(key)
     (refund, _) = office.runtime.journal.transactions.effects(record)
-    assert refund.left_standing and refund.said[0]["answer"] == TaskAnswer.LEFT_STANDING.value
+    assert refund.kept_by_person and refund.parsed_settlements[0]["answer"] == TaskAnswer.LEFT_STANDING.value
     assert resumed(office) == []
     with pytest.raises(AlreadyRedeemed):
         step(office, key, "refund")
 
 
-def test_whoever_waits_hears_of_it_and_goes_on(office: Office, key: str) -> None:
+def test_a_waiting_program_is_notified_and_continues(office: Office, key: str) -> None:
     office.tools.error = TimeoutError("no answer")
     others = set(office.person("maya").open_tasks())
 
@@ -212,7 +210,7 @@ def test_whoever_waits_hears_of_it_and_goes_on(office: Office, key: str) -> None
 
 
 def test_known_later_not_to_have_happened_what_fired_is_taken_back(office: Office, key: str) -> None:
-    """A charge that fired, and a payment of which nobody knows, though it has a probe."""
+    """A charge that fired, and a payment with an unknown outcome, though it has a probe."""
     before = office.person("maya").open_tasks()
     with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:
         office.tools.charge("o-1", 100)

@@ -1,4 +1,4 @@
-"""One trace from the agent's step to the fire, whichever process decides, approves, resumes and fires."""
+"""One trace from the agent's step to the fire, across the processes that decide, approve, resume and fire."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.reviews.vote import VoteInput, vote
 from policy_service.workflow.slack.account_links import Account, invite, link
-from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
+from policy_service.workflow.slack.interactions import LinkedVoter, require_still_linked, voter_for_account
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
@@ -138,10 +138,10 @@ class Workspace:
 
         ctx = self.world.service.ctx
 
-        def still(tx: Tx) -> None:
+        def recheck(tx: Tx) -> None:
             require_still_linked(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
 
-        return await vote(ctx, linked.voter, ballot, still=still)
+        return await vote(ctx, linked.voter, ballot, recheck=recheck)
 
     async def _shown(self, review_id: str) -> str:
         """What a message of that review shows now."""

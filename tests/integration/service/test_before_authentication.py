@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from policy_service.channels.http.duplicate_headers import SINGLE_VALUE_HEADERS
+from policy_service.channels.http.middleware import SINGLE_VALUE_HEADERS
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import served

@@ -13,7 +13,7 @@ from policy_service.queries import context_panel as past
 from policy_service.queries.context_panel import ContextPanel
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -39,7 +39,7 @@ async def seen(bank: World, visitor: Visitor, view: dict[str, Any]) -> ReviewPag
 
 
 async def beside(bank: World, visitor: Visitor, view: dict[str, Any]) -> ContextPanel:
-    found = (await seen(bank, visitor, view)).beside
+    found = (await seen(bank, visitor, view)).panel
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ async def test_what_was_opened_was_approved_by_nobody(bank: World, robot: Agent,
     assert last is not None
     assert (last.approved_by, last.opened_by) == ((), ("Ingrid",))
     page = await page_of(ingrid, view)
-    holds(page, "opened in an emergency by Ingrid", without=["by the policy alone"])
+    holds(page, "released by break-glass, signed by Ingrid", without=["by the policy alone"])
 
 
 async def test_what_was_not_approved_is_not_compared(bank: World, robot: Agent, maya: Visitor) -> None:
@@ -121,7 +121,7 @@ async def test_what_was_not_approved_is_not_compared(bank: World, robot: Agent, 
     await fire(robot, await asked(robot, await mail(bank)))
     new = await asked(robot, await pay(bank, 500))
     assert (await beside(bank, maya, new)).last is None
-    assert "First of its kind by this agent" in await page_of(maya, new)
+    assert "First effect of this tool by this agent" in await page_of(maya, new)
 
 
 # ------------------------------------------------------------------------------------------------ the like of it
@@ -256,7 +256,7 @@ async def test_meters_are_told_as_at_the_effects_own_reservation(tmp_path: Path)
 async def test_an_open_line_names_who_could_sign_it(bank: World, robot: Agent, maya: Visitor) -> None:
     view = await asked(robot, await pay(bank, 500))
     assert "You or Tomas" in await page_of(maya, view)
-    assert "Hand it on: Maya or Tomas could sign." in await page_of(await bank.person("stranger"), view)
+    assert "Maya or Tomas could sign." in await page_of(await bank.person("stranger"), view)
     await voted(maya, view)
     assert {gate.could_sign for gate in (await seen(bank, maya, view)).gates} == {()}
     view = await asked(await bank.agent("owned", owner=person("tomas")), await pay(bank, 500))
@@ -273,8 +273,8 @@ async def test_a_large_group_is_counted(bank: World, robot: Agent, folder: Payme
     gates = (await seen(bank, maya, view)).gates
     assert [(gate.own_quorum, gate.quorum) for gate in gates] == [(1, 2), (2, 2)]
     page = await page_of(maya, view)
-    assert "<b>large</b> holds this until 1 person in finance agrees." in page
-    assert "<b>huge</b> holds this until 2 people in finance agree." in page
+    assert "<b>large</b> requires 1 person of finance to approve." in page
+    assert "<b>huge</b> requires 2 people of finance to approve." in page
     await voted(maya, view)
     ingrid = await bank.person("ingrid")
     gates = (await seen(bank, ingrid, view)).gates
@@ -303,7 +303,7 @@ async def test_whose_vote_can_move_is_named(
     finance, cfo = (await seen(bank, stranger, view)).gates
     assert (finance.have, finance.could_sign) == (1, ())
     assert (cfo.have, cfo.could_sign, cfo.also) == (0, ("Maya",), ("finance",))
-    assert "Hand it on: Maya could sign." in await page_of(stranger, view)
+    assert "Maya could sign." in await page_of(stranger, view)
     assert (await voted(maya, view))["state"] == "met"
 
 
@@ -327,7 +327,7 @@ async def test_the_story_says_how_and_under_which_rules(bank: World, robot: Agen
     view = await asked(robot, await pay(bank, 500))
     await voted(maya, view)
     found = await seen(bank, maya, view)
-    assert found.beside is not None and found.beside.proof is None
+    assert found.panel is not None and found.panel.proof is None
     told = {line.kind: (line.channel, line.commit) for line in found.timeline}
     assert told["effect_submitted"] == told["vote_recorded"] == ("api", "")
     assert told["decision_made"] == ("", bank.service.active.current.commit)

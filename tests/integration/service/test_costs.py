@@ -16,9 +16,9 @@ from sqlalchemy import event
 from policy_service import metrics
 from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.audit_writer import append, run_unit
 from policy_service.storage.database import Tx
-from policy_service.workflow.releases import redeem, submit_and_redeem
+from policy_service.storage.unit_of_work import append, run_unit
+from policy_service.workflow.releases import redeem, submit
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
@@ -82,7 +82,7 @@ class Statements:
 
 
 async def test_what_a_redemption_costs(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    statements = Statements(bank, monkeypatch, submit.__name__)
     view = (await robot.submit(await pay(bank), run_key="new")).json()
     assert statements.sent == A_NEW_REVISION
     statements.sent.clear()
@@ -130,14 +130,14 @@ async def test_a_counted_submission_costs_a_query_a_meter_and_a_row_a_field_more
 ) -> None:
     folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
     await bank.activate()
-    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    statements = Statements(bank, monkeypatch, submit.__name__)
     view = (await robot.submit(await pay(bank))).json()
     assert statements.sent == Counter(A_NEW_REVISION) + Counter(COUNTED)
     tokens = (await robot.release(view)).json()["releases"]
     statements = Statements(bank, monkeypatch, redeem.__name__)
     assert (await robot.redeem(tokens)).json()["redeemed"] is True
     assert statements.sent == Counter(REDEEMED_LATER) + Counter(COUNTED_AGAIN)
-    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    statements = Statements(bank, monkeypatch, submit.__name__)
     assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
     assert statements.sent == A_NEW_REVISION  # no meter counts a mail
 

@@ -139,7 +139,7 @@ async def test_a_directory_that_is_away_counts_for_a_while_and_then_for_nobody(
     view, _ = await approved(bank, robot)
     directory.how = "500"
     await bank.service.active.read_directory()
-    assert await findings(bank) == ["the directory could not be read when it was last asked"]
+    assert await findings(bank) == ["the directory could not be read at the last attempt"]
     bank.clock.pass_(seconds=901)
     view = await not_redeemed(robot, await released(robot, view), "review")
     assert await vote(bank, "tomas", view) == "not_eligible"
@@ -192,7 +192,7 @@ async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agen
     (effect,) = (await not_redeemed(robot, tokens, "denied"))["effects"]
     assert effect["decision"]["reasons"][0]["code"] == "facts_unavailable"
     assert failures() == before + 1
-    assert await findings(bank, "facts") == ["the source bank could not be read when it was last asked"]
+    assert await findings(bank, "facts") == ["the source bank could not be read at the last attempt"]
     facts.how = None
     await robot.submit(await pay(bank), run_key="again")
     assert (await bank.http.get("/readyz")).json()["findings"] == []

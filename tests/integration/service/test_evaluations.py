@@ -150,7 +150,7 @@ async def test_what_is_not_live_is_not_noted(
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("policy_service.workflow.effects.evaluation_requests.log_about", full)
+    monkeypatch.setattr("policy_service.workflow.effects.evaluation_requests.audit_effect", full)
     assert (await ask(robot, await note(bank, 11), live=True)).status_code >= 500, "what cannot be logged"
 
 

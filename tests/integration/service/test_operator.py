@@ -147,8 +147,8 @@ async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_pa
     ends = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
     assert ends[keys[0].kid].startswith("REVOKED at 20")
     assert ends[keys[1].kid] == "live"
-    assert ends[keys[2].kid] == f"live until {time_text(now + timedelta(hours=1))}  brought by k8s"
-    assert ends[keys[3].kid] == f"over since {time_text(now - timedelta(hours=1))}  brought by k8s"
+    assert ends[keys[2].kid] == f"live until {time_text(now + timedelta(hours=1))}  enrolled through k8s"
+    assert ends[keys[3].kid] == f"expired at {time_text(now - timedelta(hours=1))}  enrolled through k8s"
 
 
 def test_api_keys_are_ended_also_where_they_are_switched_off(down: dict[str, str]) -> None:
@@ -162,7 +162,7 @@ def test_api_keys_are_ended_also_where_they_are_switched_off(down: dict[str, str
 
 REFUSED = {
     "agent enroll x --owner maya": "is not a person",
-    "agent key add nobody --jwk {}": "no Ed25519 public key",
+    "agent key add nobody --jwk {}": "not an Ed25519 public key",
     "agent key revoke none --reason x": "there is no key",
     "agent api-key taken": "switched off",
     "agent api-key nobody --revoke": "not enrolled",
@@ -179,9 +179,9 @@ def test_a_verb_that_is_refused_ends_in_a_sentence(up: Operated) -> None:
 
 def test_a_service_that_hangs_is_named(up: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policy_service.channels.admin.socket._TIMEOUT_S", 0.5)
-    not_known = "whether it was done is not known: repeat it"
+    not_known = "so the result is unknown: repeat the command"
     with up.hanging() as pid:
-        said(up.env, "freeze tool slow --reason x", f"pid {pid}", "does not answer", not_known, code=1)
+        said(up.env, "freeze tool slow --reason x", f"pid {pid}", "does not respond", not_known, code=1)
     monkeypatch.undo()
     said(up.env, "freeze tool slow --reason x")
     said(up.env, "unfreeze tool slow")
@@ -212,7 +212,7 @@ def test_an_answer_that_is_none_is_a_sentence(down: dict[str, str], tmp_path: Pa
             server.start()
             text = verb(down, "freeze", "everything", "--reason", "x")
             server.join(30)
-            assert text[0] == 1 and "not known" in text[1], answer
+            assert text[0] == 1 and "unknown" in text[1], answer
 
 
 ENDED = {
@@ -291,7 +291,7 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
         _print_welcome(settings)
     told = capsys.readouterr()
     holds(told.out, "listening on", without=["sign in as"])
-    holds(told.err, "no link for maya (the database beside", "policy-service signin maya")
+    holds(told.err, "no link for maya (the database of", "policy-service signin maya")
 
 
 ELSEWHERE = [

@@ -11,10 +11,10 @@ from sqlalchemy import event, select, update
 from sqlmodel import col
 
 from policy_service import metrics
-from policy_service.queries import effect_text as describing
+from policy_service.queries import effects as effect_text
 from policy_service.queries import repository
 from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
-from policy_service.queries.voter import voter_from_person
+from policy_service.queries.vote_eligibility import voter_from_person
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
 from tests.fakes.pages import holds, words
@@ -206,14 +206,14 @@ async def test_a_row_that_cannot_be_read_holds_up_no_job(
 
 async def test_a_sentence_may_raise(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = await poisoned(bank, robot)
-    usual = describing._value_piece
+    usual = effect_text._value_piece
 
     def raising(manifest: Any, args: Any, *rest: Any, **more: Any) -> Any:
         if args["account"] == "acme":
             raise RuntimeError("a template of that day")
         return usual(manifest, args, *rest, **more)
 
-    monkeypatch.setattr(describing, "_value_piece", raising)
+    monkeypatch.setattr(effect_text, "_value_piece", raising)
     maya = await bank.person("maya")
     queue = await maya.get("/")
     assert queue.status_code == 200
@@ -229,6 +229,6 @@ async def test_a_tool_that_is_gone_breaks_no_page(bank: World, robot: Agent, fol
     holds(queue.text, review_of(good), review_of(bad))
     page = await maya.get(f"/reviews/{review_of(bad)}")
     assert page.status_code == 200
-    holds(page.text, "no longer holds this version")
+    holds(page.text, "does not contain this version")
     await nothing_of_it_goes_on(bank, maya, bad)
     assert (await maya.vote(good)).json()["state"] == "met"

@@ -116,7 +116,7 @@ async def test_the_word_for_one_thing_is_none_for_another(bank: World) -> None:
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
     answer = told(await maya.send("/passkeys/answers", **said))
     wrong = "begun for something else"
-    holds(answer, wrong, "Your passkeys are as they were", without=["vote was not counted"])
+    holds(answer, wrong, "Your passkeys were not changed", without=["vote was not counted"])
     asked = await asked_by(maya)
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
     answer = told(await maya.send(f"/reviews/{review}/votes", **await maya.form(review), **said))
@@ -233,5 +233,5 @@ async def test_what_does_not_hold_or_comes_too_late_is_not_enrolled(bank: World)
 async def test_a_bare_address_takes_none_and_says_so(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path) as world:
         maya = Holder(await world.person("maya"))
-        holds(await maya.page("/passkeys"), "Passkeys are bound to a name")
-        holds(told(await maya.enrol()), "bound to a name")
+        holds(await maya.page("/passkeys"), "Passkeys are bound to a domain name")
+        holds(told(await maya.enrol()), "bound to a domain name")

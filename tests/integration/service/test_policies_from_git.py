@@ -28,7 +28,7 @@ from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
-from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.active_commit import refresh_bundle
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments
 from tests.fakes.repository import Key, Repository
@@ -286,7 +286,7 @@ def test_the_command_says_what_it_did_and_where(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "policies_repository is not set" in refused.output
     env["COUNTERSIGN_POLICIES_REPOSITORY"] = "https://maya:s3cret@127.0.0.1/x"
     done = CliRunner().invoke(app, words, env=env)
-    assert done.exit_code == 0 and "at the next look" in done.output
+    assert done.exit_code == 0 and "at the next refresh" in done.output
     shown = CliRunner().invoke(app, ["settings"], env=env).output
     assert "https://127.0.0.1/x" in shown and "s3cret" not in shown
 

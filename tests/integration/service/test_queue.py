@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from policy_service.queries.queue import QueueFilter, Tab
 from policy_service.storage.core import table
-from policy_service.storage.review_groups import ReviewGroupRow
+from policy_service.storage.review_tables import ReviewGroupRow
 from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
@@ -150,8 +150,8 @@ async def test_a_filter_stops_after_its_window_and_goes_on_from_there(
     assert first.next_cursor is not None
     assert ids((await seen(bank, maya, wanted=wanted, cursor=first.next_cursor)).rows) == [review_of(late)]
     answer = await maya.get("/?agent=other")
-    assert "Look further" in answer.text
-    assert "Nothing like that among these 2 reviews" in answer.text
+    assert "Search further" in answer.text
+    assert "No match among these 2 reviews" in answer.text
 
 
 async def test_a_review_that_cannot_be_read_keeps_nobody_from_the_others(bank: World, robot: Agent) -> None:

@@ -77,7 +77,7 @@ async def lost(vault: Vault, *tools: Any, **known: str) -> Lost:
 
 async def test_a_receipt_of_before_settles_it_however_much_of_it_is_known(vault: Vault) -> None:
     known = {"never": "never", "released": "released", "withdrawn": "withdrawn"}
-    story = await lost(vault, **known, without_health="never")
+    story = await lost(vault, **known, untold="never")
     async with serving(vault) as bank:
         robot = at(bank, story.robot)
         for key in known:

@@ -73,7 +73,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> No
     """What the operator's socket answers to an author's verb, by its arguments."""
     for module in (replay, explain):
         monkeypatch.setattr(module, "load_settings", lambda: None)
-        monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, args: answer(args))
+        monkeypatch.setattr(module, "run_admin_command", lambda _settings, _verb, args: answer(args))
 
 
 async def printed(*args: str) -> str:
@@ -149,4 +149,4 @@ async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> N
     same = await run("replay", str(file), str(folder.path), "--json")
     against = await run("diff", str(folder.path), str(other.path), "--calls", str(file))
     assert [call["outcome"] for call in json.loads(same.stdout)["calls"]] == ["release", "deny"]
-    assert "1 recorded calls are answered otherwise" in against.stdout and against.exit_code == 1
+    assert "1 recorded calls are decided differently" in against.stdout and against.exit_code == 1

@@ -122,7 +122,7 @@ async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: 
         robot = await bank.agent("robot")
         view = (await robot.submit(await pay(bank))).json()
     code, said = vault.verb(*REASON)
-    assert code == 1 and "forgotten nothing that the mark knows of" in said and "1 open transactions" in said
+    assert code == 1 and "nothing that the mark recorded is lost" in said and "1 open transactions" in said
     old = (vault.data / "keys/epoch.json").read_bytes()
     async with serving(vault) as bank:
         assert (await at(bank, robot).see(view["txn"]))["state"] == "ready"
@@ -223,7 +223,7 @@ async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_do
         assert await bank.service.db.read(faults_of_log) == []
         lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
         assert [line.kind for line in lines].count("database_restored") == 1
-    assert "forgotten nothing" in vault.verb(*REASON)[1]
+    assert "nothing that the mark recorded is lost" in vault.verb(*REASON)[1]
 
 
 # -- several replicas ------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ async def test_what_is_brought_along_need_not_be_believed(
     proven, believed = "\n".join(report.proven), "\n".join(report.trusted)
     assert "pay with exactly these arguments" in proven
     assert proven.count("a passkey signed the vote of") == 2
-    assert "every gate is met by people of its own, and nobody denied: 2 of 2 for finance" in proven
+    assert "every gate is met by people of its own, and no one denied: 2 of 2 for finance" in proven
     assert f"is {person('maya')}'s (give --pin)" in believed
     assert "give --jwks" in believed
     assert file["content"]["redemption"]["jti"]
@@ -272,10 +272,10 @@ async def test_a_denial_is_told_and_cannot_be_left_out(bank: World, robot: Agent
     file = await exported(maya, review_of(view))
     report = weighed(file)
     assert report.faults == []
-    assert "somebody who may has denied it" in report.proven
+    assert "an eligible person denied it" in report.proven
     assert any("no passkey signed it" in line for line in report.trusted)
     hidden = at(file, ("content", "votes"), lambda votes: votes[:1])
-    assert any("nobody denied it" in fault for fault in faults(hidden))
+    assert any("no one denied it" in fault for fault in faults(hidden))
 
 
 async def test_who_was_asked_later_counts_there_too(bank: World, folder: Payments, robot: Agent) -> None:
@@ -320,10 +320,10 @@ async def test_the_command_says_what_is_proven_and_fails_on_any_fault(
     given = ["--pin", f"{person('maya')}={key}", "--origin", LOCALHOST, "--jwks", str(jwks)]
     good = said(file, *given)
     assert good.exit_code == 0, good.output
-    assert good.output.rstrip().endswith("this review holds")
+    assert good.output.rstrip().endswith("this review is valid")
     assert f"{person('maya')} used a key that is pinned" in good.output
     unanchored = said(resealed(file)).output.rstrip()
-    assert unanchored.endswith("this review holds in itself; anybody could have sealed it")
+    assert unanchored.endswith("this review is consistent, but anyone could have created it; add --jwks")
     assert said(resealed(file), *given).exit_code == 1
     bad = said(at(file, ("content", "votes", 0, "reason"), changed), "--json")
     assert (bad.exit_code, json.loads(bad.stdout)["holds"]) == (1, False)
@@ -338,7 +338,7 @@ async def test_what_was_opened_in_an_emergency_holds_and_is_named(
     await bank.activate()
     people = {name: await holder(bank, name) for name in ("ingrid", "jonas")}
     openings = {
-        ("ingrid", "jonas"): "2 people opened it in an emergency, without the people its gates ask",
+        ("ingrid", "jonas"): "2 people opened it in an emergency, without the approvals its gates require",
         ("jonas",): "one person alone opened it",
     }
     for who, said in openings.items():

@@ -46,12 +46,12 @@ def test_where_nobody_linked_one_and_without_an_app_or_before_it_is_met_it_says_
 ) -> None:
     assert slack_said(shell, "links") == "no Slack account is linked yet"
     assert json.loads(slack_said(shell, "links", "--json")) == []
-    assert slack_said(shell, "status") == "the settings have no [slack]: people are asked on the web"
+    assert slack_said(shell, "status") == "the settings have no [slack]: people decide on the web"
     assert "deploy/slack/README.md" in slack_said(shell, "retry", code=1)
     an_app(monkeypatch, tmp_path / "slack", app_token_file=tmp_path / "slack" / "app")
     assert lines(shell) == [
-        "the service has not met this app yet; start it with these settings",
-        f"deliveries arrive over HTTP at {HTTP} and over Socket Mode",
+        "the service has not used this app yet; start it with these settings",
+        f"payloads arrive over HTTP at {HTTP} and over Socket Mode",
         NOT_RUNNING,
     ]
     told = json.loads(slack_said(shell, "status", "--json"))
@@ -76,7 +76,7 @@ def test_the_list_says_whose_each_is_and_hides_no_letters_and_unlinking_happens_
     slack_said(shell, "unlink", TEAM, "U0MAYA", code=2)
     assert "U0MAYA" in slack_said(shell, "links")
     done = slack_said(shell, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone")
-    assert done == f"unlinked U0MAYA of {TEAM}, which was {person('maya')}'s"
+    assert done == f"unlinked U0MAYA of {TEAM} from {person('maya')}"
     assert slack_said(shell, "links") == "no Slack account is linked yet"
     assert "slack links" in slack_said(shell, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone", code=1)
 
@@ -98,18 +98,18 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
 
     write(away)
     assert lines(shell) == [
-        f"{TEAM}  waiting 1  set aside 1",
+        f"{TEAM}  waiting 1  failed 1",
         "4 calls failed in a row since 2026-11-17T12:00:00.000000Z, the last: no_answer",
-        "#approvals  rests since 2026-11-17T12:00:00.000000Z: is_archived",
-        f"deliveries arrive over HTTP at {HTTP}",
+        "#approvals  paused since 2026-11-17T12:00:00.000000Z: is_archived",
+        f"payloads arrive over HTTP at {HTTP}",
         NOT_RUNNING,
     ]
     assert json.loads(slack_said(shell, "status", "--json"))["resting"][0]["place"] == "#approvals"
     with monkeypatch.context() as patch:
         patch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
-        assert lines(shell)[-1] == "what a running service knows of it, its /readyz tells"
-    assert "1 messages among it" in slack_said(shell, "retry")
-    assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  set aside 0 deliveries arrive")
+        assert lines(shell)[-1] == "see /readyz of the running service for more"
+    assert "including 1 failed ones" in slack_said(shell, "retry")
+    assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  failed 0 payloads arrive")
 
 
 def write(work: Callable[[Tx], None]) -> None:
@@ -148,7 +148,7 @@ def hooked(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
         "COUNTERSIGN_WEBHOOKS", json.dumps([hook | {"addresses": ["127.0.0.0/8"], "timeout_s": 1}])
     )
     runner = CliRunner()
-    assert said(runner, "secret", secret) == f"give the receiver what is in {tmp_path}/hook.secret"
+    assert said(runner, "secret", secret) == f"give the receiver the content of {tmp_path}/hook.secret"
     assert runner.invoke(app, ["init"]).exit_code == 0
     return runner
 
@@ -163,7 +163,7 @@ def said(hooked: CliRunner, *words: str, code: int = 0) -> str:
 def test_a_test_is_signed_and_says_whether_it_was_taken(
     hooked: CliRunner, receiver: Receiver, tmp_path: Path
 ) -> None:
-    assert said(hooked, "test", HOOK) == "billing took it: 204"
+    assert said(hooked, "test", HOOK) == "billing accepted it: 204"
     (got,) = receiver.got
     assert got.event["type"] == "webhook_test"
     verify((tmp_path / "hook.secret").read_text().strip(), got.headers, got.raw)
@@ -173,14 +173,14 @@ def test_a_test_is_signed_and_says_whether_it_was_taken(
         ("silent", "no answer within 1 s"),
     ):
         receiver.plan, before = [step], len(receiver.got)
-        assert f"billing did not take it: {why}" in said(hooked, "test", HOOK, code=1)
+        assert f"billing did not accept it: {why}" in said(hooked, "test", HOOK, code=1)
         assert len(receiver.got) == before + 1
 
 
 def test_the_list_names_the_host_and_no_path_and_a_wrong_name_is_refused(
     hooked: CliRunner, receiver: Receiver
 ) -> None:
-    assert said(hooked, "list") == f"billing  127.0.0.1:{receiver.port}  not met yet"
+    assert said(hooked, "list") == f"billing  127.0.0.1:{receiver.port}  not used yet"
     (told,) = json.loads(said(hooked, "list", "--json"))
     assert (told["name"], told["standing"]) == (HOOK, None)
     for verb in ("test", "retry"):

@@ -52,7 +52,7 @@ async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
         page = (await opened(maya, at(secret))).text
         for word in ("@maya", "U0MAYA", TEAM, "maya@acme.example", person("maya"), "decide in your name"):
             assert word in page
-        assert "Link it only if you asked Slack for this link yourself, just now." in page
+        assert "Link it only if you requested this link in Slack yourself." in page
     assert (await here.rows(), await here.log()) == ([], []), "opening it links nothing"
     assert re.search(rf'name="invitation" value="{re.escape(secret)}"', page)
     answer = await maya.send("/slack/link", invitation=secret)
@@ -147,7 +147,7 @@ async def test_a_person_unlinks_their_own_and_nobody_elses(here: Workspace, maya
     for path, more in (("/slack/unlink", {}), ("/slack/direct", {"wanted": "yes"})):
         answer = await tomas.send(path, team_id=TEAM, user_id="U0MAYA", **more)
         assert answer.status_code == 404
-        assert "Your Slack accounts are as they were" in answer.text
+        assert "Your Slack accounts were not changed" in answer.text
     (row,) = await here.rows()
     assert not row.direct
     assert (await maya.send("/slack/unlink", team_id=OTHER_TEAM, user_id="U0MAYA")).status_code == 404

@@ -46,7 +46,7 @@ async def test_an_account_that_was_unlinked_decides_nothing(here: Workspace) -> 
     await here.linked(
         MAYA, await here.by_link("tomas")
     )  # nor does it decide for the first when it is another's
-    await refused(here.vote("U0MAYA", view, before), ForbiddenError, "not_eligible", "linked anew")
+    await refused(here.vote("U0MAYA", view, before), ForbiddenError, "not_eligible", "linked again")
     assert (await robot.see(view["txn"]))["state"] == "review"
 
 
@@ -85,7 +85,7 @@ async def test_what_a_sign_in_vouched_for_ends_with_it(here: Workspace) -> None:
     await here.linked(account("U0PROVIDED"), await here.by_provider("maya"))
     assert (await here.voter("U0PROVIDED")).voter.assurance == "oidc"
     gone = other(here, providers=())
-    await refused(gone.voter("U0PROVIDED"), ForbiddenError, "not_eligible", "no longer vouches")
+    await refused(gone.voter("U0PROVIDED"), ForbiddenError, "not_eligible", "no longer trusted")
 
 
 async def test_whoever_has_not_signed_in_for_long_is_asked_to(here: Workspace) -> None:

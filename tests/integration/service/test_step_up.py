@@ -105,7 +105,7 @@ async def test_without_a_passkey_the_page_leads_to_enrolment_and_a_vote_is_refus
     view = await staged(bank, robot)
     tomas = Holder(await bank.person("tomas"))
     page = await tomas.page(f"/reviews/{review_of(view)}")
-    assert "Your approval needs a passkey here" in page
+    assert "Your approval needs a passkey" in page
     assert 'href="/passkeys"' in page
     answer = await tomas.visitor.vote(view)
     assert (answer.status_code, answer.json()["code"]) == (403, "step_up_required")
@@ -210,7 +210,7 @@ async def test_a_counter_that_went_back_is_refused_and_told(bank: World, robot: 
     view = await staged(bank, robot, 500, 600)
     assert (await maya.approve(review_of(view))).status_code == 303
     maya.passkeys[0].count -= 1
-    assert "the operator was told" in told(await maya.approve(review_of(view, 1)))
+    assert "the operator was alerted" in told(await maya.approve(review_of(view, 1)))
     (alarm,) = await lines(bank, "passkey_counter_regressed")
     assert (alarm["was"], alarm["said"]) == (1, 1)
     assert len(await votes(bank)) == 1

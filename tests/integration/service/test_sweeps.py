@@ -44,7 +44,7 @@ async def test_what_is_not_due_is_left_alone(bank: World, robot: Agent) -> None:
 
 
 async def test_what_was_torn_is_told_once(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_AT_ONCE", 2)  # more than one page of them
+    monkeypatch.setattr(sweep, "_PAGE", 2)  # more than one page of them
     for n in range(HOW_MANY):
         await story(bank, robot, "torn", f"torn-{n}")
         await story(bank, robot, "waiting", f"waiting-{n}")

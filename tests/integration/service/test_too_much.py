@@ -15,8 +15,8 @@ import pytest
 
 from countersign.contract import EffectState
 from policy_service import metrics
+from policy_service.channels.http.api import RateLimits
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
-from policy_service.channels.http.rate_limits import RateLimits
 from policy_service.errors import QuotaError
 from policy_service.settings import load_settings
 from tests.fakes.payments import ANYBODY, Payments, gate

@@ -236,7 +236,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         await stands(world, lambda one: one.dead == 1)
         given_up = {"webhook": "billing", "messages": 1}
         assert given_up in await lines(world, "webhook_given_up")
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         assert trouble(world) == ["1 events for billing were given up"]
         assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.render_metrics()
         receiver.plan, seen = [204], len(receiver.got)
@@ -244,7 +244,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         await until(lambda: len(receiver.got) > seen)
         assert len({got.id for got in receiver.got}) == 1
         await failing(world, 0)
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         assert trouble(world) == []
 
 
@@ -260,7 +260,7 @@ async def test_one_that_is_gone_is_told_nothing_until_an_operator_says_so(
         await asked(world, "two")
         await asyncio.sleep(1.3)
         assert len(receiver.got) == 1
-        await world.service.telling.look(world.service.ctx)
+        await world.service.webhooks.look(world.service.ctx)
         (wrong,) = trouble(world)
         assert "gone" in wrong
         receiver.plan = [204]
@@ -280,7 +280,7 @@ async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_
             await asyncio.sleep(3600)  # the process never comes to it
             return 0
 
-        patch.setattr("policy_service.jobs.delivery.note", dies)
+        patch.setattr("policy_service.jobs.delivery.record_result", dies)
         async with post.open(hook) as world:
             await asked(world)
             await told(receiver, "review_opened")
@@ -297,7 +297,7 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.delivery.follow", None)  # whatever calls it fails
+            patch.setattr("policy_service.jobs.delivery.enqueue_events", None)  # whatever calls it fails
             await until(lambda: trouble(world))
         await asked(world)
         await told(receiver, "review_opened")

@@ -1,7 +1,6 @@
-"""What Slack would never have sent: presses, forms and commands with any member changed, rightly signed.
+"""Forged payloads with a valid signature: presses, forms and commands with any member changed.
 
-Whoever holds these has the signing secret, or Slack itself is wrong; so whatever is refused here is refused by what the
-service knows, and not by what it is told.
+Their sender has the signing secret, so the service must refuse them by its own state and not by their content.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ GONE: Final = object()
 
 def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
     """The payload with members changed, named by their path: ``team__id``, ``actions.0.value``."""
-    told: Json = json.loads(json.dumps(payload))
+    result: Json = json.loads(json.dumps(payload))
     for path, value in changes.items():
         *way, last = [int(step) if step.isdigit() else step for step in path.replace("__", ".").split(".")]
-        at: Any = told
+        at: Any = result
         for step in way:
             at = at[step]
         if value is GONE:
             del at[last]
         else:
             at[last] = value
-    return told
+    return result
 
 
 class Attacks:
-    """What an office can have delivered by whoever signs it, and what came of it."""
+    """Payloads signed by an attacker or by Slack, and their results."""
 
     world: World
     faults: SlackFaults
@@ -150,7 +149,7 @@ class Attacks:
         return found - self.before.get(model, 0)
 
     async def nothing_said(self) -> bool:
-        """That nobody's vote and nobody's word is on record."""
+        """Require that no vote and no comment was recorded."""
         return (await self.count(VoteRow), await self.count(CommentRow)) == (0, 0)
 
     async def votes(self) -> list[tuple[str, str, bool]]:
@@ -161,14 +160,14 @@ class Attacks:
         return [tuple(one) for one in found[self.before.get(VoteRow, 0) :]]
 
     async def answers(self) -> list[Json]:
-        """What people were to be told alone, sent or not."""
+        """The ephemeral messages, sent or not."""
         row = table(OutboxRow).c
         query = select(row.payload).where(row.kind == "slack_ephemeral").order_by(row.created_at)
         found = await self.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
         return [dict(one) for one in found]
 
     async def answer(self) -> Json:
-        """The only thing that somebody was to be told alone."""
+        """The only ephemeral message."""
         (one,) = await self.answers()
         return one
 

@@ -38,7 +38,7 @@ _names = (f"robot-{n}" for n in itertools.count(2))
 
 @pytest.fixture(scope="module", autouse=True)
 def _looks_often() -> Iterator[None]:
-    """A test moves the clock; nobody needs to wait for the next look, nor between two messages (`at_its_pace`)."""
+    """Tests move the clock, so they wait neither for the next poll nor between two messages (`at_its_pace`)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_POLL_S", 0.06)
         patch.setattr(send_queue, "SEND_INTERVAL", timedelta())
@@ -102,14 +102,14 @@ async def office_of_all(
 
 @pytest.fixture
 async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office]:
-    """The office as on its first morning: nobody is linked, nothing stands in a channel, and the agent is new."""
+    """A new office: no linked account, empty channels, and a new agent."""
     started, rules = office_of_all
     await started.begin()
     started.robot = await started.world.agent(next(_names))
     yield started
     started.world.clock.go_on()
     await started.clear()
-    for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
+    for txn in started.robot.txns:  # a later change of policies must not affect this test's reviews
         await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
     if rules.touched:
         rules.restore()

@@ -96,7 +96,7 @@ class Office(Attacks):
         return known
 
     async def pay(self, amount: int = 500, run_key: str = "a", account: str = "acct-1", **more: Any) -> Json:
-        """Ask for one payment. ``quiet``: and wait until Slack was told all that it is owed."""
+        """Submit one payment. ``quiet``: wait until every message was sent."""
         quiet = more.pop("quiet", False)
         effect = await pay(self.world, amount, account, **more)
         answer = await self.robot.submit(effect, run_key=run_key)
@@ -107,7 +107,7 @@ class Office(Attacks):
         return view
 
     async def backlog(self, payments: int) -> list[Json]:
-        """So many are asked about while Slack is away, and are told when it comes back."""
+        """Submit so many payments during an outage of Slack; their messages are sent afterwards."""
         self.faults.on.always("*", CutBefore())
         views = [await self.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(payments)]
         await self.tried("conversations.list")
@@ -136,7 +136,7 @@ class Office(Attacks):
 
     @contextmanager
     def known_as(self, user: str, said: Json) -> Iterator[None]:
-        """Slack says this of an account for as long as it lasts, and whatever it said before is known no more."""
+        """Slack returns this account for the duration of the block; the account cache is expired."""
         people = self.faults.truth.people
         people[user] = said
         self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)
@@ -154,7 +154,7 @@ class Office(Attacks):
         return (await until(lambda: self.find(SlackCardRow, review_id=review)))[0]
 
     async def pointer(self, view: Json) -> str:
-        """What a button of its card says as it stands now, or would say where it has none."""
+        """The value of a button of its current card, even if the card has no buttons."""
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
         case = await ctx.db.read(lambda conn: read_review_context(conn, row.review_id))
@@ -176,21 +176,21 @@ class Office(Attacks):
         return await self.world.service.db.read(lambda conn: slack_link(conn, team, user) is not None)
 
     async def state(self, view: Json) -> str:
-        """How the only effect of a transaction stands."""
+        """The state of the only effect of a transaction."""
         now = await self.robot.see(view["txn"])
         state: str = now["effects"][0]["state"]
         return state
 
     async def becomes(self, view: Json, state: str) -> None:
-        """Wait until the only effect of a transaction stands so."""
+        """Wait until the only effect of a transaction has this state."""
 
         async def so() -> bool:
             return await self.state(view) == state
 
         await until(so)
 
-    async def standing(self) -> SlackHealth:
-        """How it stands with Slack."""
+    async def slack_status(self) -> SlackHealth:
+        """Slack's delivery status."""
         found = await self.world.service.db.read(
             lambda conn: slack_health(conn, self.app, self.world.clock())
         )
@@ -201,7 +201,7 @@ class Office(Attacks):
         """Wait until a place takes nothing."""
 
         async def resting() -> bool:
-            return bool((await self.standing()).resting)
+            return bool((await self.slack_status()).resting)
 
         await until(resting)
 
@@ -213,27 +213,27 @@ class Office(Attacks):
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""
         service = self.world.service
         assert service.slack is not None
-        await service.slack.look()
-        told = (await self.world.http.get("/readyz")).json()
+        await service.slack.check_health()
+        output = (await self.world.http.get("/readyz")).json()
         return next(
-            (f"{one['wrong']} {one['since']}" for one in told["findings"] if one["check"] == "slack"), ""
+            (f"{one['wrong']} {one['since']}" for one in output["findings"] if one["check"] == "slack"), ""
         )
 
     async def followed(self) -> bool:
         """Whether every line of the log was looked at."""
 
         def looked(conn: Connection) -> bool:
-            standing = find_one(conn, SlackStatusRow, team_id=self.app.team_id)
+            status = find_one(conn, SlackStatusRow, team_id=self.app.team_id)
             unnumbered = conn.execute(select(_line.audit_id).where(_line.idx.is_(None)).limit(1)).first()
-            return unnumbered is None and standing is not None and standing.upto == highest_index(conn)
+            return unnumbered is None and status is not None and status.upto == highest_index(conn)
 
         return await self.world.service.db.read(looked)
 
     async def quiet(self, *, step_s: float = 2.0, patience_s: float = PATIENCE_S) -> None:
-        """Let time pass in steps until Slack was told all that it is owed."""
+        """Advance the clock in steps until every message was sent."""
 
         async def nothing_waits() -> bool:
-            if await self.followed() and (await self.standing()).waiting == 0:
+            if await self.followed() and (await self.slack_status()).waiting == 0:
                 return True
             self.world.clock.pass_(seconds=step_s)
             return False
@@ -243,7 +243,7 @@ class Office(Attacks):
     # -- what Slack was asked, and shows -----------------------------------------------------------------------------
 
     def calls(self, method: str) -> list[Any]:
-        """The calls of a method, whatever came of them."""
+        """The calls of a method, with any result."""
         return [call for call in self.faults.calls if call.method == method]
 
     async def called(self, method: str) -> None:
@@ -291,8 +291,8 @@ class Office(Attacks):
 
         return await until(there)
 
-    async def told(self, user: str, text: str, channel: str = APPROVALS) -> Json:
-        """What only this person was told, once it says this."""
+    async def private_message(self, user: str, text: str, channel: str = APPROVALS) -> Json:
+        """The ephemeral message to this person, once it contains this."""
 
         async def there() -> Json | None:
             found = await self.slack.ephemerals(channel, user)
@@ -328,7 +328,7 @@ class Office(Attacks):
             update_rows(tx.conn, SlackStatusRow, {"team_id": self.app.team_id}, well)
 
         await self.world.service.db.write(clear)
-        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)  # nobody's account is known any more
+        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)  # expires the account cache
         self.before = {one: len(await self.find(one)) for one in _STAYING}
 
 

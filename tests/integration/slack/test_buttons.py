@@ -25,7 +25,7 @@ async def dana(office: Office) -> str:
     return await office.link("maya")
 
 
-async def test_a_value_that_is_no_pointer_of_this_message_decides_nothing(office: Office, dana: str) -> None:
+async def test_an_invalid_pointer_decides_nothing(office: Office, dana: str) -> None:
     """The forms of a pointer are in `tests/unit/channels/slack/test_slack_message.py`."""
     _, card = await office.asked()
     good = value_of(card)
@@ -77,7 +77,7 @@ async def test_an_old_view_may_only_deny(office: Office, dana: str, bundle: Paym
     assert await office.world.activate()
     await reevaluate_open_effects(office.world.service.ctx)
     await office.forged(dana, card, value=before)
-    assert "has changed since this message was drawn" in (await office.answer())["sentence"]
+    assert "has changed since this message was posted" in (await office.answer())["sentence"]
     assert "has changed" in await office.sent(dana, "approve", before)
     assert await office.nothing_said()
     assert await office.sent(dana, "deny", before) == ""
@@ -105,7 +105,7 @@ NOWHERE: Final[dict[str, Any]] = {"ts": None, "channel": None}
 
 
 async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Office, dana: str) -> None:
-    # one that was just posted counts wherever it stands in its channel
+    # a card that was just posted counts anywhere in its channel
     view, card = await office.asked(quiet=True)
     for n, place in enumerate(ELSEWHERE):
         await office.pressed(dana, card, *(EVERY if n == 0 else EVERY[:1]), **place)
@@ -114,8 +114,8 @@ async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Offic
     assert await office.slack.modals() == []
 
 
-async def test_a_card_not_posted_yet_is_pressed_only_where_it_will_stand(office: Office, dana: str) -> None:
-    """Slack may deliver a press before we hear that the message stands; from nowhere else, though."""
+async def test_a_card_not_yet_posted_accepts_presses_only_in_its_place(office: Office, dana: str) -> None:
+    """Slack may deliver a press before it acknowledges the message, but only from its place."""
     view, card = await office.asked(quiet=True)
     await office.change(SlackCardRow, {"place": "#approvals"}, NOWHERE)
     await office.pressed(dana, card, container__channel_id=PAYMENTS)
@@ -139,8 +139,8 @@ async def test_a_review_that_a_digest_holds_has_no_buttons_to_press(office: Offi
 async def test_a_card_without_buttons_takes_no_approval(office: Office, dana: str) -> None:
     """Why a card has none is in `tests/unit/channels/slack/test_slack_card.py`."""
     withheld: list[dict[str, Any]] = [{"items": ["x" * 4_000, "y" * 4_000]}, {"account": "acct\u202e1-tcca"}]
-    for told, args in enumerate(withheld, 1):
-        view, card = await office.asked(500, f"run-{told}", **args)
+    for output, args in enumerate(withheld, 1):
+        view, card = await office.asked(500, f"run-{output}", **args)
         row, pointer = await office.card_of(view), await office.pointer(view)
         assert "'approve'" not in str(card["blocks"])
         await office.forged(dana, card, value=pointer)
@@ -148,7 +148,7 @@ async def test_a_card_without_buttons_takes_no_approval(office: Office, dana: st
         assert await office.nothing_said()
         assert await office.state(view) == "review"
         answers = await office.answers()
-        assert len(answers) == told
+        assert len(answers) == output
         assert answers[-1]["url"].endswith(f"/reviews/{row.review_id}")
 
 

@@ -1,4 +1,4 @@
-"""Whatever fails on the way to Slack: one card, one reply for each line, in order, and the last state shown."""
+"""After any failing call to Slack: one card, one reply for each row, in order, and the last state shown."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ async def tell_a_story(office: Office, *faults: Fault, of: tuple[str, ...]) -> N
         for method in {*methods} & {*of}:
             office.faults.on.next(method, *faults)
 
-    async def told() -> None:
+    async def all_sent() -> None:
         await office.quiet(step_s=60)
         assert office.faults.on.left() == 0, "a fault that did not happen shows nothing"
 
     await fail(LIST, POST)
     view = await office.pay()
-    await told()
+    await all_sent()
     await fail(POST)
     await office.comment(view, "who asked for this?")
-    await told()
+    await all_sent()
     await fail(POST, UPDATE)
     await office.vote(view, "approve", reason="I did")
-    await told()
-    await require_told_once(office)
+    await all_sent()
+    await require_posted_once(office)
 
 
-async def require_told_once(office: Office) -> None:
+async def require_posted_once(office: Office) -> None:
     """What the story leaves in the channel."""
     (card,) = await office.cards()
     assert "Approved and released" in card
@@ -70,11 +70,11 @@ async def require_told_once(office: Office) -> None:
     said = [re.split("[:·]", line)[0].strip() for line in lines]
     assert said == ["Commented over the API", "Voted to approve", "Released"]
     assert (lines[0].endswith("who asked for this?"), lines[1].endswith("I did")) == (True, True)
-    standing = await office.standing()
-    assert (standing.waiting, standing.dead, standing.failures) == (0, 0, 0)
+    status = await office.slack_status()
+    assert (status.waiting, status.dead, status.failures) == (0, 0, 0)
 
 
-async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> None:
+async def test_without_a_fault_each_call_is_made_once(office: Office) -> None:
     await tell_a_story(office, of=())
     methods = [call.method for call in office.faults.calls]
     asked = methods.index(LIST)
@@ -83,7 +83,9 @@ async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> 
 
 
 @pytest.mark.parametrize("faults", CASES.values(), ids=CASES)
-async def test_each_call_fails_and_everything_is_told_once(office: Office, faults: tuple[Fault, ...]) -> None:
+async def test_after_failing_calls_each_message_is_posted_once(
+    office: Office, faults: tuple[Fault, ...]
+) -> None:
     await tell_a_story(office, *faults, of=(LIST, POST, UPDATE))
 
 
@@ -100,7 +102,7 @@ async def test_what_may_have_been_posted_waits_until_it_can_be_looked_up(office:
     await office.vote(view, "approve", reason="I did")
     await office.quiet()
     assert office.faults.on.left() == 0
-    await require_told_once(office)
+    await require_posted_once(office)
     assert len(office.faults.accepted(POST)) == 4
 
 
@@ -135,11 +137,11 @@ ANSWERS: list[tuple[Fault, bool]] = [
 
 
 async def pressed_by_a_stranger(office: Office, card: Json) -> None:
-    """Somebody who is to be told why this decides nothing."""
+    """A person who gets an ephemeral refusal."""
     await office.slack.click(APPROVALS, card["ts"], "U0SAM", "approve")
 
 
-async def test_an_answer_is_said_again_only_where_it_was_certainly_not_said(office: Office) -> None:
+async def test_an_ephemeral_answer_is_repeated_only_if_certainly_unsent(office: Office) -> None:
     _, card = await office.asked()
     said = 0
     for fault, is_said in ANSWERS:
@@ -149,15 +151,15 @@ async def test_an_answer_is_said_again_only_where_it_was_certainly_not_said(offi
         assert office.faults.on.left() == 0
         said += is_said
         assert len(await office.slack.ephemerals(APPROVALS, "U0SAM")) == said, fault
-        assert (await office.standing()).failures == 0, "an answer that was lost is no outage"
+        assert (await office.slack_status()).failures == 0, "an answer that was lost is no outage"
 
 
-async def test_an_answer_that_was_not_said_in_time_is_forgotten_and_no_trouble(office: Office) -> None:
+async def test_a_late_ephemeral_answer_is_dropped_without_a_finding(office: Office) -> None:
     _, card = await office.asked()
     office.faults.on.always(PRIVATE, Status(429, retry_after=900))
     await pressed_by_a_stranger(office, card)
     await office.quiet(step_s=100)
     office.faults.on.lift()
-    standing = await office.standing()
+    status = await office.slack_status()
     assert await office.slack.ephemerals(APPROVALS, "U0SAM") == []
-    assert (standing.waiting, standing.dead) == (0, 0)
+    assert (status.waiting, status.dead) == (0, 0)

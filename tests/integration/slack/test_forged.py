@@ -35,8 +35,8 @@ async def post(office: Office, body: bytes, headers: Any) -> int:
     """What the service says to this."""
     answer = await office.world.http.post(URL, content=body, headers=headers)
     if answer.status_code == 401:
-        told = answer.json()
-        assert (told["code"], told["detail"]) == ("unauthenticated", "this is not signed by Slack")
+        output = answer.json()
+        assert (output["code"], output["detail"]) == ("unauthenticated", "this is not signed by Slack")
     return answer.status_code
 
 
@@ -74,7 +74,7 @@ async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(office: Of
     assert await office.votes() == [("maya", "approve", False)]
 
 
-async def test_words_no_database_holds_are_refused_or_kept_and_no_error(office: Office) -> None:
+async def test_text_that_databases_cannot_store_is_refused_without_an_error(office: Office) -> None:
     dana = await office.link("maya")
     _, card = await office.asked(5_000)
     for words in ("\0", "a\0b", "\ud800", "x\udfff", "\x1b[2J", "\u202e"):
@@ -124,20 +124,20 @@ async def test_what_is_of_another_workspace_or_app_is_refused(office: Office, ca
     assert await office.answers() == []
 
 
-async def test_only_our_own_app_can_be_said_to_be_gone(office: Office) -> None:
+async def test_only_the_own_app_can_be_reported_as_removed(office: Office) -> None:
     ours: list[Any] = [{"oauth": ["U0DANA"], "bot": []}, {"bot": "U0COUNTERSIGN"}, {"bot": [None, "", 5]}]
     for tokens in (*ours, {}, None, "bot"):
         event = office.event("tokens_revoked", event__tokens=tokens)
         assert (await office.deliver(event, EVENTS)).status == 200
-        assert (await office.standing()).failures == 0, tokens
+        assert (await office.slack_status()).failures == 0, tokens
     for kind in ("tokens_revoked", "app_uninstalled"):
         for changes in ({"api_app_id": "A0RIVAL"}, {"team_id": "T0PARTNER"}):
             assert (await office.deliver(office.event(kind, **changes), EVENTS)).status == 401
         assert (await office.deliver(office.event(kind), EVENTS, secret="9" * 32)).status == 401
-        before = (await office.standing()).failures
+        before = (await office.slack_status()).failures
         assert (before == 0) is (kind == "tokens_revoked")
         assert (await office.deliver(office.event(kind), EVENTS)).status == 200
-        assert (await office.standing()).failures > before
+        assert (await office.slack_status()).failures > before
 
 
 DEEP: Final = 50_000
@@ -155,7 +155,7 @@ NO_DELIVERIES: Final[dict[str, tuple[bytes, str]]] = {
 }  # fmt: skip
 
 
-async def test_what_is_signed_and_no_delivery_is_no_error_of_ours(office: Office) -> None:
+async def test_a_signed_invalid_payload_is_a_client_error(office: Office) -> None:
     """Any payload is read or refused in `tests/unit/channels/slack/test_slack_payloads.py`."""
     now = office.world.clock().timestamp()
     for why, (body, form) in NO_DELIVERIES.items():
@@ -169,7 +169,7 @@ async def test_what_is_signed_and_no_delivery_is_no_error_of_ours(office: Office
         assert answer.status_code in (404, 405), method
 
 
-async def test_a_question_of_another_is_not_answered(office: Office) -> None:
+async def test_a_url_verification_without_a_signature_is_refused(office: Office) -> None:
     asks: Json = {"type": "url_verification", "challenge": "c0ffee"}
     assert (await office.deliver(asks, EVENTS, secret="9" * 32)).status == 401
     answer = await office.deliver(asks, EVENTS)

@@ -75,7 +75,7 @@ def said_by(office: Office) -> list[Json]:
     return said
 
 
-async def test_nothing_that_somebody_else_wrote_is_parsed_in_any_message(office: Office) -> None:
+async def test_untrusted_text_is_never_parsed_in_a_message(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
     view, card = await office.asked(5_000, "hostile", EVERYTHING, items=list(HOSTILE.values()))
     plain, second = await office.asked(500, "plain")
@@ -94,7 +94,7 @@ async def test_nothing_that_somebody_else_wrote_is_parsed_in_any_message(office:
     assert any("channel" in json.dumps(one) for one in said), "none of it was said"
 
 
-async def test_a_value_stands_in_the_card_as_it_is_and_is_nothing_else(office: Office) -> None:
+async def test_a_value_is_shown_verbatim_and_is_only_text(office: Office) -> None:
     for name, text in HOSTILE.items():
         _, message = await office.asked(500, name, text)
         assert faults_of(message) == [], name
@@ -145,15 +145,15 @@ async def test_a_hostile_command_is_answered_in_text_to_its_writer_alone(office:
     assert await office.cards() == []
 
 
-async def test_nobody_who_is_not_linked_learns_more_than_the_help(office: Office) -> None:
+async def test_an_unlinked_account_gets_only_the_help(office: Office) -> None:
     await office.pay()
     call = 'simulate robot pay {"account": "acct-1", "amount": 500}'
     answer = await office.say("U0SAM", call)
-    assert "nobody's yet" in words(answer.json["blocks"])
-    assert "People would be asked" not in answer.body.decode()
+    assert "is not linked yet" in words(answer.json["blocks"])
+    assert "It would require a review" not in answer.body.decode()
     for user in ("U0SAM", "U0GRACE", "U0XIMENA"):
         answer = await office.say(user, "help")
-        assert "What /countersign understands" in answer.json["text"]
+        assert "Commands of /countersign" in answer.json["text"]
         assert "acct-1" not in answer.body.decode()
     await office.link("maya")
-    assert "People would be asked" in (await office.say("U0DANA", call)).body.decode()
+    assert "It would require a review" in (await office.say("U0DANA", call)).body.decode()

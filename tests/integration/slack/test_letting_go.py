@@ -14,13 +14,13 @@ from policy_service.channels.slack.delivery import MessageSender
 from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
 from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
+from policy_service.storage.unit_of_work import append
 from policy_service.workflow.expiry.sweep import delete_expired_rows
 from policy_service.workflow.slack.account_links import set_direct
 from policy_service.workflow.slack.admin import DroppedPlace, drop_place
@@ -77,7 +77,7 @@ async def one_into_the_other(
 
 
 async def refused(office: Office, method: str = POST, error: str = "is_archived") -> Json:
-    """A payment about which nobody can be told: its view."""
+    """A payment whose card cannot be posted: its view."""
     office.faults.on.always(method, NotOk(error))
     view = await office.pay()
     await office.tried(method)
@@ -113,7 +113,7 @@ async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle:
     assert await office.finding() == ""
 
 
-async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
+async def test_dropping_the_default_channel_leaves_open_reviews_to_the_web(office: Office) -> None:
     view = await refused(office)
     assert (await given_up(office, "#approvals")).cards == 1
     await office.quiet()
@@ -134,23 +134,23 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
     assert len(await office.cards()) == 1
 
 
-async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(office: Office) -> None:
-    """What stands in a channel that takes messages would ask for ever."""
+async def test_only_an_unusable_channel_is_dropped_with_its_buttons(office: Office) -> None:
+    """A card in a working channel would stay open for ever."""
     dana = await office.link("maya")
-    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
+    with pytest.raises(NotFoundError, match="nothing was ever sent to '#typo'"):
         await given_up(office, "#typo")
     view, card = await office.asked(quiet=True)
-    with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
+    with pytest.raises(ConflictError, match="'#approvals' accepts messages; name another channel"):
         await given_up(office, "#approvals")
     assert await places(office) == ["#approvals"]
     await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-    assert "no message of ours" in words(await office.told(dana, "Nothing was decided"))
+    assert "not a message of this service" in words(await office.private_message(dana, "Nothing was decided"))
     assert await office.state(view) == "review"
 
 
-async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
+async def test_an_unusable_direct_message_can_be_dropped(office: Office) -> None:
     dana = await office.link("maya")
     await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
     await refused(office, "conversations.open", "user_disabled")
@@ -182,10 +182,10 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
 
 
 @pytest.mark.parametrize("first", ["followed", "given up"])
-async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
+async def test_projection_during_a_drop_leaves_no_messages(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Whoever follows has looked already; then whichever of the two units begins first, the other one waits."""
+    """The projection has read already. Of the two units of work, the second one waits."""
     await stuck_in(office, bundle, "#payments")
     service = office.world.service
 
@@ -262,7 +262,7 @@ async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice
 
 @pytest.mark.parametrize("first", ["wanted", "forgotten"])
 async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Office, first: str) -> None:
-    """Whichever of the two units looks first: the other one looks before that one has committed."""
+    """Each of the two units of work reads before the other one has committed."""
     place = "#long-ago"
 
     def want(tx: Tx) -> None:

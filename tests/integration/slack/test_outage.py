@@ -28,9 +28,9 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     await office.tried(LIST, 4)
     await office.vote(views[0], "approve", reason="fine")
     await office.vote(views[1], "deny", reason="not this one")
-    told = await office.finding()
-    assert "Slack takes no message" in told
-    assert began <= datetime.fromisoformat(told.rpartition(" ")[2]) <= office.world.clock()
+    output = await office.finding()
+    assert "Slack accepts no messages" in output
+    assert began <= datetime.fromisoformat(output.rpartition(" ")[2]) <= office.world.clock()
     assert [await office.state(view) for view in views] == ["released", "denied", "review"]
 
     office.world.clock.pass_(hours=25)
@@ -38,19 +38,19 @@ async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault)
     assert await office.state(views[2]) == "expired"
     assert await office.cards() == []
 
-    # what is written while a card is drawn is told in its thread as well: whatever was begun before this ends first
+    # a row written while a card is rendered is also posted in its thread, so let pending work finish first
     office.world.clock.pass_(minutes=1)
     await asyncio.sleep(0.5)
     office.faults.on.lift()
     await office.quiet(step_s=20)
     cards = await office.cards()
-    assert len(cards) == len(office.faults.accepted(POST)) == 3, "no thread tells what a card shows at once"
+    assert len(cards) == len(office.faults.accepted(POST)) == 3, "no thread repeats what a new card shows"
     for n, (card, ended) in enumerate(zip(cards, ("Approved", "Denied", "Expired"), strict=True)):
         assert (f"acct-{n}" in card, ended in card) == (True, True)
     assert await office.finding() == ""
 
 
-async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Office) -> None:
+async def test_events_after_the_backlog_are_posted_in_the_thread(office: Office) -> None:
     office.faults.on.always("*", CutBefore())
     view = await office.pay()
     await office.comment(view, "before")
@@ -89,11 +89,11 @@ async def test_more_than_ten_share_a_digest(own_office: Office, own_bundle: Paym
         await office.vote(view, "deny")
     await office.quiet()
     messages = await office.cards()
-    assert "Nobody is asked about these any more" in messages[-1]
+    assert "None of these is open any more" in messages[-1]
     assert len(messages) == 11
 
 
-async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwise(office: Office) -> None:
+async def test_a_removed_app_is_reported_at_once_until_auth_test_succeeds(office: Office) -> None:
     await office.pay(quiet=True)
     for gone in ("app_uninstalled", "tokens_revoked"):
         office.faults.on.always("auth.test", NotOk("token_revoked"))
@@ -105,7 +105,7 @@ async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwis
 
 
 @pytest.mark.parametrize("error", SHUT)
-async def test_a_channel_that_is_shut_rests_alone(office: Office, bundle: Payments, error: str) -> None:
+async def test_an_archived_channel_is_paused_alone(office: Office, bundle: Payments, error: str) -> None:
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     await office.world.activate()
     await office.pay(quiet=True)

@@ -50,7 +50,7 @@ async def test_a_payment_is_asked_about_and_approved_by_a_press_which_comes_agai
 
 
 async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Office) -> None:
-    """The trigger serves once: a second call would fail, and whoever has the form before them would be told so."""
+    """The trigger is valid once: a second call would fail, and its error would reach the user with the open form."""
     dana = await office.link("maya")
     _, card = await office.asked()
     for does in ("deny", "ask"):
@@ -62,17 +62,17 @@ async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Off
     assert await office.slack.ephemerals(APPROVALS, dana) == []
 
 
-async def test_an_approval_that_is_repeated_is_told_as_recorded_already(office: Office) -> None:
+async def test_a_repeated_approval_is_reported_as_already_recorded(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
     _, card = await office.asked(5_000)
     await office.pressed(dana, card)
     assert await office.answers() == []
     await office.pressed(dana, card)
-    await office.told(dana, "Your approval is recorded already, and it waits for others.")
+    await office.private_message(dana, "Your approval is recorded already, and it waits for others.")
     assert "recorded already" in await office.sent(dana, "approve", value_of(card))
     await office.pressed(felix, card)
     await office.pressed(dana, card)
-    await office.told(dana, "Your approval is recorded already, and it was approved.")
+    await office.private_message(dana, "Your approval is recorded already, and it was approved.")
     assert [vote for vote in await office.votes() if not vote[2]] == [MAYA, ("tomas", "approve", False)]
 
 
@@ -138,7 +138,7 @@ async def test_a_denial_that_is_sent_again_denies_nothing_that_was_asked_anew(of
 
 
 async def test_a_command_that_is_sent_again_hands_out_no_invitation(office: Office) -> None:
-    """Whoever copies the command on its way is as fast as Slack: a second invitation would be theirs."""
+    """An attacker who copies the payload in transit must not get a second invitation."""
     delivery = captured(office, office.command("U0DANA", "link"), "slash_commands")
     first = invitation_in(await office.faults.deliveries.send(delivery))
     assert first

@@ -28,7 +28,7 @@ class DiedError(Exception):
 
 @pytest.fixture(scope="module")
 def how_it_opens() -> dict[str, Any]:
-    """It has met nobody: its own loop rests."""
+    """A sender whose own worker does not run."""
     return {"met": False}
 
 
@@ -95,9 +95,9 @@ def posts(office: Office) -> int:
     return len(office.faults.accepted(POST))
 
 
-async def told_once(office: Office) -> None:
+async def posted_once(office: Office) -> None:
     """There is one card, it was posted once, and nothing waits."""
-    assert [posts(office), len(await office.cards()), (await office.standing()).waiting] == [1, 1, 0]
+    assert [posts(office), len(await office.cards()), (await office.slack_status()).waiting] == [1, 1, 0]
 
 
 async def test_while_one_sends_the_other_does_not_until_it_stops_in_order(office: Office, two: Two) -> None:
@@ -130,8 +130,8 @@ async def test_an_old_token_is_no_outage(office: Office, two: Two, monkeypatch: 
     monkeypatch.setattr(second.channel._slack, "test_auth", revoked)
     await second.work(6)
     assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
-    standing = await office.standing()
-    assert (standing.failures, standing.not_before) == (0, None)
+    status = await office.slack_status()
+    assert (status.failures, status.not_before) == (0, None)
     await office.pay(501, "b", "acct-2")
     await first.work()
     assert posts(office) == 2
@@ -154,27 +154,27 @@ async def test_stopping_lets_a_call_arrive(office: Office, two: Two, monkeypatch
     await first.channel._end("first")
     assert posts(office) == 1
     await second.work()
-    await told_once(office)
+    await posted_once(office)
 
 
-@pytest.mark.parametrize("step", ["carry", "note"])
+@pytest.mark.parametrize("step", ["send_message", "record_result"])
 async def test_who_dies_has_posted_once(
     office: Office, two: Two, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Before posting, or after posting and before writing it down; the lease of the one who died still holds."""
     first, second = two
     await office.pay()
-    await first.dies(monkeypatch, workers if step == "note" else first.channel._courier, step)
+    await first.dies(monkeypatch, workers if step == "record_result" else first.channel._sender, step)
     before = posts(office)
-    assert before == (1 if step == "note" else 0)
+    assert before == (1 if step == "record_result" else 0)
     await second.work()
     assert posts(office) == before
     office.world.clock.pass_(seconds=CLAIM_S)
     await second.work()
-    await told_once(office)
+    await posted_once(office)
 
 
-async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_other_place(
+async def test_an_unrecorded_post_is_found_again_and_delays_no_other_place(
     office: Office, bundle: Payments, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database refuses one note; the same process goes on."""
@@ -198,10 +198,10 @@ async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_oth
     await first.work()
     assert len(await office.cards()) == 1
     assert posts(office) == 2
-    assert (await office.standing()).waiting == 0
+    assert (await office.slack_status()).waiting == 0
 
 
-async def test_both_follow_the_log_and_each_thing_is_owed_once(office: Office, two: Two) -> None:
+async def test_two_replicas_project_the_log_without_duplicates(office: Office, two: Two) -> None:
     first, second = two
     for n in range(3):
         await office.pay(500 + n, f"run-{n}", f"acct-{n}")
@@ -209,18 +209,18 @@ async def test_both_follow_the_log_and_each_thing_is_owed_once(office: Office, t
         await asyncio.gather(first.channel.round("first"), second.channel.round("second"))
         office.world.clock.pass_(seconds=2)
 
-    async def told() -> bool:
+    async def all_sent() -> bool:
         await first.work(1)
         await second.work(1)
-        return await office.followed() and (await office.standing()).waiting == 0
+        return await office.followed() and (await office.slack_status()).waiting == 0
 
-    await until(told)
+    await until(all_sent)
     cards = await office.cards()
     assert [f"acct-{n}" in card for n, card in enumerate(cards)] == [True] * 3
     assert posts(office) == 3
 
 
-async def test_who_does_not_send_asks_for_the_lease_once_a_round(
+async def test_a_standby_checks_the_lease_once_a_round(
     office: Office, bundle: Payments, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many places wait."""
@@ -242,7 +242,7 @@ async def test_who_does_not_send_asks_for_the_lease_once_a_round(
     assert posts(office) == 1
 
 
-async def test_who_was_away_for_longer_than_the_claim_says_nothing_of_what_another_one_does(
+async def test_a_process_with_an_expired_claim_records_nothing(
     office: Office, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one posts and is frozen; the second one has the message when it comes back, and says it failed."""
@@ -260,8 +260,8 @@ async def test_who_was_away_for_longer_than_the_claim_says_nothing_of_what_anoth
         office.world.clock.pass_(seconds=CLAIM_S)
         await second.work(1)
     (ctx, app, place, message, outcome), (*_, again, seen) = frozen
-    await kept(ctx, app, place, message, replace(outcome, came=SendStatus.PLACE, error="is_archived"))
-    assert (await office.standing()).resting == ()
+    await kept(ctx, app, place, message, replace(outcome, status=SendStatus.PLACE, error="is_archived"))
+    assert (await office.slack_status()).resting == ()
     await kept(ctx, app, place, again, seen)
     await second.work()
-    await told_once(office)
+    await posted_once(office)

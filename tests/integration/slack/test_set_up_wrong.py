@@ -40,28 +40,28 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
         (b"x" * 600_000, {}),
     ]
     before = refused()
-    with capture_logs() as told:
+    with capture_logs() as output:
         answers = [
             await office.world.http.post("/slack/events", content=body, headers=headers)
             for body, headers in bodies
         ]
     assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 400, 413]
     assert refused() - before == 6
-    lines = [one for one in told if one["event"] == "slack_delivery_refused"]
+    lines = [one for one in output if one["event"] == "slack_delivery_refused"]
     assert [(one["check"], one["code"]) for one in lines] == [
         ("signature", "unauthenticated"), ("time", "unauthenticated"), ("team_or_app", "unauthenticated"),
         ("content", "invalid_request"),
     ]  # fmt: skip
     assert all((one["log_level"], one["way"]) == ("warning", "http") for one in lines)
     assert (lines[2]["team_id"], lines[2]["app_id"]) == ("T0RIVAL", office.app.app_id)
-    assert "canary" not in str(told)
+    assert "canary" not in str(output)
 
 
-async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(own_office: Office) -> None:
+async def test_only_valid_ids_of_another_app_are_logged(own_office: Office) -> None:
     odd = own_office.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
-    with capture_logs() as told:
+    with capture_logs() as output:
         assert (await own_office.deliver(odd, "slash_commands")).status == 401
-    (line,) = [one for one in told if one["event"] == "slack_delivery_refused"]
+    (line,) = [one for one in output if one["event"] == "slack_delivery_refused"]
     assert line["app_id"] == "A0RIVAL"
     assert "team_id" not in line
 
@@ -92,7 +92,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
         elsewhere.world.clock.pass_(seconds=5)
         return await elsewhere.finding()
 
-    assert "the bot token is of T0NORTHWIND, the settings name T0RIVAL" in await until(said)
+    assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in await until(said)
     await asked_again(elsewhere, 5)
     assert await elsewhere.cards() == []
     status = await elsewhere.world.operator("slack-status", {})
@@ -106,22 +106,22 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
     await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
 
-async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
+async def test_nothing_is_sent_before_the_token_owner_is_confirmed(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults
     faults.on.always("auth.test", NotOk("internal_error"))
-    with capture_logs() as told:
+    with capture_logs() as output:
         async with open_office(met=False) as office:
             await office.pay()
             await asked_again(office, 2)
             faults.on.lift()
             await office.quiet()
             await office.card()
-            await office.world.service.slack._ask()  # type: ignore[union-attr]
-    kinds = [one["event"] for one in told if one["event"] in ("slack_met", "slack_not_met")]
+            await office.world.service.slack._check_auth()  # type: ignore[union-attr]
+    kinds = [one["event"] for one in output if one["event"] in ("slack_met", "slack_not_met")]
     assert (kinds[0], kinds.count("slack_met")) == ("slack_not_met", 1)
-    (met,) = [one for one in told if one["event"] == "slack_met"]
+    (met,) = [one for one in output if one["event"] == "slack_met"]
     assert (met["team_id"], met["bot_user"], met["log_level"]) == (slack.team_id, slack.app.bot_user, "info")
 
 
@@ -145,24 +145,24 @@ async def connected(office: Office) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
+async def test_a_failing_connection_is_reported_until_it_succeeds(
     open_office: OpenOffice, slack_and_faults: SlackAndFaults, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
+    """A service with Socket Mode only, whose connection fails from the start."""
     slack_and_faults[1].on.always(OPEN, AWAY[code])
     monkeypatch.setattr(transports, "CONNECT_S", 0.3)
     monkeypatch.setattr(transports, "_MAX_PAUSE_S", 0.1)
-    with capture_logs() as told:
+    with capture_logs() as output:
         async with open_office(ways=("app",)) as office:
 
             async def asked_again() -> bool:
                 return len(office.calls(OPEN)) > 2
 
-            assert f"Socket Mode cannot be connected ({code})" in await until(office.finding)
+            assert f"Socket Mode is not connected ({code})" in await until(office.finding)
             await until(asked_again)
             office.faults.on.lift()
             await connected(office)
-    kinds = [(one["event"], one.get("error")) for one in told if one["event"].startswith("slack_socket")]
+    kinds = [(one["event"], one.get("error")) for one in output if one["event"].startswith("slack_socket")]
     assert kinds == [("slack_socket_failed", code), ("slack_socket_connected", None)]
 
 

@@ -1,4 +1,4 @@
-"""What the home, a card and its thread tell besides the effect, and whoever is asked nothing: why."""
+"""The app's home, cards and threads, and the reasons shown to people who may not decide."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def at_home(office: Office, user: str, text: str) -> str:
 
     async def drawn() -> str | None:
         view = await office.slack.home(user)
-        told = "" if view is None else words(view["blocks"])
-        return told if text in told else None
+        output = "" if view is None else words(view["blocks"])
+        return output if text in output else None
 
     return await until(drawn)
 
@@ -30,21 +30,21 @@ async def pressed_at_home(office: Office, user: str, action: str, value: str = "
     assert (await office.deliver(office.press_at_home(user, action, value))).status == 200
 
 
-async def test_a_home_says_who_one_is_or_why_one_decides_nothing(office: Office) -> None:
+async def test_the_home_names_the_person_or_the_reason(office: Office) -> None:
     dana = await office.link("maya")
     await office.slack.open_home(dana)
     await at_home(office, dana, "Maya")
     await office.slack.open_home("U0GRACE")
-    assert "/countersign link" not in await at_home(office, "U0GRACE", "guests decide nothing through Slack")
+    assert "/countersign link" not in await at_home(office, "U0GRACE", "guests cannot decide through Slack")
     await pressed_at_home(office, "U0SAM", "direct")
-    await at_home(office, "U0SAM", "This Slack account is nobody's yet")
+    await at_home(office, "U0SAM", "This Slack account is not linked yet")
     with office.known_as(dana, GUEST):
         await pressed_at_home(office, dana, "direct")
-        await at_home(office, dana, "guests decide nothing through Slack")
+        await at_home(office, dana, "guests cannot decide through Slack")
 
 
 @pytest.mark.parametrize("way", ["the command", "the home"])
-async def test_whoever_has_not_signed_in_for_long_may_unlink_all_the_same(office: Office, way: str) -> None:
+async def test_a_person_with_an_old_sign_in_may_unlink(office: Office, way: str) -> None:
     dana = await office.link("maya")
     office.world.clock.pass_(days=office.app.signed_in_within_days)
     await office.slack.open_home(dana)
@@ -59,7 +59,7 @@ async def test_whoever_has_not_signed_in_for_long_may_unlink_all_the_same(office
     assert await office.linked(dana) is False
 
 
-async def test_whoever_asks_how_direct_messages_stand_is_told_and_nothing_changes(office: Office) -> None:
+async def test_direct_without_argument_shows_the_setting_and_changes_nothing(office: Office) -> None:
     dana = await office.link("maya")
 
     async def said(text: str, user: str = dana) -> str:
@@ -71,7 +71,7 @@ async def test_whoever_asks_how_direct_messages_stand_is_told_and_nothing_change
     for _ in range(2):
         assert "in direct messages too; /countersign direct off changes that" in await said("direct")
     assert "write /countersign direct on" in (await said("direct perhaps")).lower()
-    assert (await said("unlink", "U0SAM")).startswith("This Slack account is nobody's yet")
+    assert (await said("unlink", "U0SAM")).startswith("This Slack account is not linked yet")
 
 
 async def test_other_arguments_that_somebody_proposed_take_the_buttons_away(office: Office) -> None:
@@ -81,12 +81,12 @@ async def test_other_arguments_that_somebody_proposed_take_the_buttons_away(offi
     card = await office.shows("Other arguments are proposed for it.")
     assert "Deny…" not in words(card["blocks"])
     await office.forged(dana, card, value=value_of(before))
-    await office.told(dana, "Other arguments are proposed for it.")
+    await office.private_message(dana, "Other arguments are proposed for it.")
     assert await office.votes() == []
     assert await office.state(view) == "review"
 
 
-async def test_a_card_tells_what_people_denied_before(office: Office) -> None:
+async def test_a_card_shows_recent_denials(office: Office) -> None:
     first, _ = await office.asked()
     await office.vote(first, "deny", reason="the account is closed")
     await office.pay(501, "b", quiet=True)
@@ -94,7 +94,7 @@ async def test_a_card_tells_what_people_denied_before(office: Office) -> None:
     assert ("the account is closed" in card, "Maya" in card) == (True, True)
 
 
-async def test_whoever_wants_no_direct_messages_any_more_is_told_nothing_more_in_one(office: Office) -> None:
+async def test_disabling_direct_messages_stops_them(office: Office) -> None:
     dana = await office.link("maya")
     ctx, team = office.world.service.ctx, office.app.team_id
     await set_direct(ctx, team, dana, wanted=True)
@@ -107,14 +107,14 @@ async def test_whoever_wants_no_direct_messages_any_more_is_told_nothing_more_in
     assert words(await office.slack.direct(dana)) == before
 
 
-async def test_a_press_on_what_is_no_longer_so_has_the_card_drawn_anew(office: Office) -> None:
+async def test_a_press_on_an_outdated_card_updates_it(office: Office) -> None:
     dana = await office.link("maya")
     _, card = await office.asked(quiet=True)
     updates = len(office.faults.accepted(UPDATE))
     stale = value_of(card)[:-1] + ("0" if value_of(card)[-1] != "0" else "1")
     await office.change(SlackCardRow, {"place": "#approvals"}, {"drawn": None})
     await office.forged(dana, card, value=stale)
-    await office.told(dana, "it is drawn anew in a moment")
+    await office.private_message(dana, "it is updated in a moment")
     await office.quiet()
     assert len(office.faults.accepted(UPDATE)) == updates + 1
     assert await office.votes() == []

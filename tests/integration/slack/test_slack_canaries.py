@@ -41,7 +41,9 @@ def ears(slack_and_faults: SlackAndFaults, capsys: pytest.CaptureFixture[str]) -
     return ears
 
 
-async def test_no_secret_of_slack_is_heard(open_office: OpenOffice, own_bundle: Payments, ears: Ears) -> None:
+async def test_no_slack_secret_is_logged_or_returned(
+    open_office: OpenOffice, own_bundle: Payments, ears: Ears
+) -> None:
     own_bundle.write("tools/transfer.json", TRANSFER)
     own_bundle.rules(gate("look", "finance", action="transfer"))
     with ears.open():
@@ -61,9 +63,9 @@ async def test_no_secret_of_slack_is_heard(open_office: OpenOffice, own_bundle: 
 
 def _rows(conn: Any) -> str:
     """What is queued for Slack, and the whole log."""
-    told = conn.execute(select(table(OutboxRow).c.payload)).scalars().all()
+    output = conn.execute(select(table(OutboxRow).c.payload)).scalars().all()
     log = conn.execute(select(table(AuditRow).c.body)).scalars().all()
-    return json.dumps([list(told), [str(line) for line in log]])
+    return json.dumps([list(output), [str(line) for line in log]])
 
 
 async def _all_goes_well(office: Office, ears: Ears) -> None:
@@ -77,7 +79,7 @@ async def _all_goes_well(office: Office, ears: Ears) -> None:
     form = office.form(dana, "ask", value_of(card), f"{REASON}?")
     await office.faults.deliveries.by_socket("interactive", form)
     await office.pressed("U0SAM", card)
-    await office.told("U0SAM", "nobody's yet")
+    await office.private_message("U0SAM", "is not linked yet")
     await office.slack.open_home(dana)
     assert await office.sent(dana, "deny", value_of(card), REASON) == ""
     await office.shows("Denied")

@@ -19,7 +19,7 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.effects import dry_run, evaluation
+from policy_service.workflow.effects import evaluation, evaluation_requests
 from policy_service.workflow.reviews import vote as reviews_vote
 from policy_service.workflow.slack import account_links, enqueue, interactions
 from policy_service.workflow.slack.enqueue import MAX_PENDING_EPHEMERALS
@@ -60,7 +60,7 @@ async def test_no_200_leaves_before_it_is_durable(office: Office, monkeypatch: p
 
 
 async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the question who somebody is stands before the answer, and that one is answered here."""
+    """Only the account lookup runs before the response, and it succeeds here."""
     dana = await office.link("maya")
     view, card = await office.asked(5_000)
     await office.pressed("U0SAM", card)  # who they are is known from now on
@@ -93,7 +93,7 @@ def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
         await lifted.wait()
         return await known(*given)
 
-    for module in (reviews_vote, dry_run):
+    for module in (reviews_vote, evaluation_requests):
         monkeypatch.setattr(module, "gather_facts", later)
     return lifted
 
@@ -102,10 +102,10 @@ async def test_facts_slower_than_slack_decide_nothing(office: Office, slow_facts
     dana = await office.link("maya")
     view, card = await office.asked()
     tried, _ = await asyncio.gather(office.say(dana, TRIAL), office.pressed(dana, card))
-    assert b"longer than Slack waits; try it on the web" in tried.body
-    told = await office.answer()
-    assert "longer than Slack waits; decide on the page" in told["sentence"]
-    assert told["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
+    assert b"longer than Slack waits; evaluate it on the web" in tried.body
+    output = await office.answer()
+    assert "longer than Slack waits; decide on the page" in output["sentence"]
+    assert output["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
     assert await office.votes() == []
 
     other, second = await office.asked(501, "b")
@@ -132,7 +132,7 @@ async def test_an_unlinked_account_asks_nothing(office: Office, monkeypatch: pyt
         await known(ctx, *given, **more)
 
     monkeypatch.setattr(interactions, "comment", unlinked_first)
-    assert "nobody's yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
+    assert "is not linked yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
     assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
 
@@ -233,7 +233,7 @@ async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
     async with locked(office, view):
         assert (await in_time(office, press)).body == b""
         assert await office.votes() == []
-        await office.told(dana, "being recorded")
+        await office.private_message(dana, "being recorded")
         # as Slack delivers again what it did not hear answered
         again = asyncio.create_task(office.deliver(press))
     assert (await again).status == 200
@@ -259,13 +259,13 @@ async def test_everything_is_answered_while_the_database_is_locked(office: Offic
         assert "longer than Slack waits" in command.json["text"]
         assert await office.votes() == []
     assert "It is recorded" in await shown(office)
-    await office.told("U0SAM", "Nothing was decided")
+    await office.private_message("U0SAM", "Nothing was decided")
     assert "direct messages" in words(await until(lambda: office.slack.home(dana)))
     assert await office.votes() == [("maya", "deny", False)]
 
 
 @pytest.mark.usefixtures("soon")
-async def test_what_fails_late_is_told(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_failure_is_reported(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database gives up after Slack was answered."""
 
     async def late(*given: Any, **more: Any) -> Any:
@@ -276,7 +276,7 @@ async def test_what_fails_late_is_told(office: Office, monkeypatch: pytest.Monke
     dana = await office.link("maya")
     _, card = await office.asked()
     await in_time(office, office.press(dana, card))
-    await office.told(dana, "may not be recorded: the database is locked; press again")
+    await office.private_message(dana, "may not be recorded: the database is locked; press again")
     await in_time(office, office.form(dana, "deny", value_of(card), "not ours"))
     assert "may not be recorded" in await shown(office)
     assert await office.votes() == []

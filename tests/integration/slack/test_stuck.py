@@ -1,4 +1,4 @@
-"""Nothing stands at the head of a place for ever: what is gone, locked, refused, or what nobody knows."""
+"""No message blocks its place for ever: deleted, locked, refused, or with an unexplained error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def rests(office: Office) -> bool:
     return any(row.failures for row in await office.find(SlackPlaceRow, **PLACE))
 
 
-async def test_a_channel_made_again_under_its_name_is_found_when_the_operator_says_so(office: Office) -> None:
+async def test_a_recreated_channel_is_found_after_a_retry_command(office: Office) -> None:
     view = await office.pay(quiet=True)
     for model in (SlackPlaceRow, SlackCardRow):
         await office.change(model, PLACE, GONE)
@@ -76,17 +76,17 @@ async def test_a_thread_that_takes_nothing_stops_no_channel(office: Office) -> N
         await office.pay(501, error, f"acct-{error}", quiet=True)
         assert not await rests(office)
         assert f"acct-{error}" in words(await office.card())
-        assert (await office.standing()).dead == dead, "it is told that one was set aside"
+        assert (await office.slack_status()).dead == dead, "the abandoned message is counted"
 
 
-async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_else(office: Office) -> None:
+async def test_an_unexplained_error_is_abandoned_after_a_while_and_blocks_no_other(office: Office) -> None:
     """The first card is refused with a code that no page of Slack's has."""
     office.faults.on.next(POST, *[NotOk("something_new")] * MAX_UNEXPLAINED_ATTEMPTS)
     await office.pay()
     await office.quiet(step_s=150)
     assert office.faults.on.left() == 0
-    standing = await office.standing()
-    assert (standing.failures, standing.dead) == (0, 1)
+    status = await office.slack_status()
+    assert (status.failures, status.dead) == (0, 1)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
     assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, (
@@ -94,7 +94,7 @@ async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_els
     )
 
 
-async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> None:
+async def test_errors_of_slack_itself_abandon_no_message(office: Office) -> None:
     office.faults.on.next(POST, *[NotOk("internal_error")] * (MAX_UNEXPLAINED_ATTEMPTS + 2))
     await office.pay()
     await office.quiet(step_s=60)
@@ -102,7 +102,7 @@ async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> N
     assert len(await office.cards()) == 1
 
 
-async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unrenderable_message_is_abandoned(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, poison = delivery.read_content, []
 
     def broken(conn: Any, ctx: Any, message: Any, now: Any) -> Any:
@@ -116,12 +116,11 @@ async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: 
     await office.quiet(step_s=150)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
-    assert (await office.standing()).dead == 1
+    assert (await office.slack_status()).dead == 1
 
 
-async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
-    """An update that Slack did and nobody heard of shows one thing; what stands afterwards is what was drawn before
-    it, and has to be said again."""
+async def test_an_unacknowledged_update_is_overwritten(office: Office) -> None:
+    """An unacknowledged update may show other content, so the same content as before it must be sent again."""
     _, first = await office.asked(quiet=True)
     (row,) = await office.find(SlackCardRow)
     web = AsyncWebClient(office.slack.bot_token, base_url=office.slack.api_url)
@@ -152,21 +151,21 @@ async def test_an_update_in_doubt_is_not_trusted_by_the_next_one(office: Office)
     assert len(office.faults.accepted(UPDATE)) == 2
 
 
-async def test_a_retry_in_vain_still_tells_since_when_it_fails(office: Office) -> None:
+async def test_a_failing_retry_keeps_the_start_of_the_failure(office: Office) -> None:
     office.faults.on.always(POST, NotOk("is_archived"))
     await office.pay()
     await office.tried(POST)
     await office.rests()
-    (before,) = (await office.standing()).resting
+    (before,) = (await office.slack_status()).resting
     office.world.clock.pass_(hours=1)
     await office.retried()
     await office.tried(POST, 3)
     await office.rests()
-    (after,) = (await office.standing()).resting
+    (after,) = (await office.slack_status()).resting
     assert after.since == before.since is not None
     office.faults.on.lift()
     await office.quiet(step_s=20)
-    assert (await office.standing()).resting == ()
+    assert (await office.slack_status()).resting == ()
 
 
 async def test_a_retry_revives_no_answer_to_a_press_and_wakes_only_who_is_owed(office: Office) -> None:
@@ -183,7 +182,7 @@ async def test_a_retry_revives_no_answer_to_a_press_and_wakes_only_who_is_owed(o
 
 
 async def test_too_much_to_look_through_rests_alone(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may have been posted is not posted again, and what stands behind it waits for hours, not for weeks."""
+    """A message that may have been posted is not posted again, and later messages wait hours, not weeks."""
     with monkeypatch.context() as patch:
         patch.setattr(delivery, "_PAGES", 0)
         office.faults.on.next(POST, CutAfter())
@@ -196,12 +195,12 @@ async def test_too_much_to_look_through_rests_alone(office: Office, monkeypatch:
 
         await until(rests_later)
         assert "too_much_to_look_through" in await office.finding()
-        assert (await office.standing()).failures <= 1
+        assert (await office.slack_status()).failures <= 1
     await office.quiet(step_s=600)
     assert len(await office.cards()) == 1
 
 
-async def test_a_message_is_looked_for_since_it_was_owed_and_changed_as_it_is_written(office: Office) -> None:
+async def test_a_message_is_searched_since_its_creation_and_updated_without_markup(office: Office) -> None:
     view = await office.pay(quiet=True)
     office.world.clock.pass_(minutes=20)
     asked = office.world.clock().timestamp()
@@ -233,7 +232,7 @@ async def test_a_message_somebody_deleted_is_posted_anew_once(office: Office) ->
 
 async def test_a_message_that_is_gone_again_and_again_is_not_posted_for_ever(office: Office) -> None:
     cards = await denied_after(office, *[TAKEN_AWAY] * 20)
-    assert (await office.standing()).waiting == 0
+    assert (await office.slack_status()).waiting == 0
     assert len(cards) <= 3
     office.faults.on.lift()
 
@@ -259,18 +258,18 @@ async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
     assert office.faults.on.left() == 0, "what is drawn anew is tried in full, and is bare again"
     assert "'approve'" not in str(card["blocks"])
     assert view["effects"][0]["review"]["review_id"] in str(card["blocks"])
-    assert (await office.standing()).dead == 0
+    assert (await office.slack_status()).dead == 0
 
 
-async def test_what_is_refused_altogether_is_said_for_a_day_and_looked_for_first(office: Office) -> None:
+async def test_a_refused_message_is_reported_for_a_day_and_searched_before_a_retry(office: Office) -> None:
     """One of its attempts may have arrived, for all that anybody knows weeks later."""
     office.faults.on.next(POST, *[REFUSED] * 4)
     await office.pay(quiet=True)
     await office.pay(501, "b", "acct-2", quiet=True)
     (card,) = await office.cards()
     assert "acct-2" in card
-    assert "set aside" in await office.finding()
-    assert (await office.standing()).failures < UNHEALTHY_FAILURES
+    assert "failed permanently" in await office.finding()
+    assert (await office.slack_status()).failures < UNHEALTHY_FAILURES
     office.world.clock.pass_(hours=23)
     assert await office.finding() != ""
     office.world.clock.pass_(hours=2)
@@ -283,7 +282,7 @@ async def test_what_is_refused_altogether_is_said_for_a_day_and_looked_for_first
 
 
 async def test_a_card_found_again_and_then_refused_is_not_posted_again(office: Office) -> None:
-    """It was posted, nobody heard so, and Slack refuses what is to be shown now: it stands there all the same."""
+    """The message was posted without acknowledgement, and Slack refuses its update: it must not be posted again."""
     office.faults.on.next(POST, CutAfter())
     office.faults.on.next(UPDATE, REFUSED, REFUSED)
     view = await office.pay(quiet=True)

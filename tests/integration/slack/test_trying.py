@@ -43,8 +43,8 @@ class Shell:
 
     def test(self, *args: str, **more: Any) -> tuple[int, str, int]:
         """The same of `slack test`, and how many messages stand in #approvals then."""
-        code, told = self.run("test", *args, **more)
-        return code, told, len(asyncio.run(self.slack.messages(APPROVALS)))
+        code, result = self.run("test", *args, **more)
+        return code, result, len(asyncio.run(self.slack.messages(APPROVALS)))
 
 
 @pytest.fixture
@@ -52,18 +52,18 @@ def shell(tmp_path: Path, slack_and_faults: SlackAndFaults, monkeypatch: pytest.
     return Shell(tmp_path, slack_and_faults, monkeypatch)
 
 
-def test_what_goes_well_is_said_and_stands_in_the_channel(shell: Shell) -> None:
-    code, told, messages = shell.test()
+def test_slack_test_reports_success_and_posts_a_message(shell: Shell) -> None:
+    code, result, messages = shell.test()
     assert (code, messages) == (0, 1)
-    assert told.splitlines() == [
-        f"the bot token is of {shell.slack.team_id}, as {shell.slack.app.bot_user}",
-        "#approvals has a message now",
-        "Slack takes the app-level token for Socket Mode",
+    assert result.splitlines() == [
+        f"the bot token is valid for {shell.slack.team_id}, as {shell.slack.app.bot_user}",
+        "posted a message in #approvals",
+        "the app-level token is valid for Socket Mode",
     ]
     (message,) = asyncio.run(shell.slack.messages(APPROVALS))
-    assert "Countersign can write here" in message["text"]
-    code, told = shell.run("test", PAYMENTS, "--json")
-    assert (code, json.loads(told)["posted"]) == (0, True)
+    assert "Countersign can post here" in message["text"]
+    code, result = shell.run("test", PAYMENTS, "--json")
+    assert (code, json.loads(result)["posted"]) == (0, True)
     assert len(asyncio.run(shell.slack.messages(PAYMENTS))) == 1
 
 
@@ -81,47 +81,47 @@ WRONG: Final[list[tuple[str, Fault, tuple[str, ...]]]] = [
 ]
 
 
-def test_what_slack_refuses_is_said_with_what_to_do(shell: Shell) -> None:
+def test_slack_test_reports_errors_with_a_remedy(shell: Shell) -> None:
     before = 0
     for method, fault, says in WRONG:
         shell.faults.on.always(method, fault)
-        code, told, messages = shell.test()
+        code, result, messages = shell.test()
         shell.faults.on.lift()
-        assert (code, [word for word in says if word not in told]) == (1, [])
+        assert (code, [word for word in says if word not in result]) == (1, [])
         opening = method == OPEN
-        assert ("#approvals has a message now" in told, messages - before) == (opening, int(opening))
+        assert ("posted a message in #approvals" in result, messages - before) == (opening, int(opening))
         before = messages
 
 
-def test_what_is_wrong_in_the_settings_is_said_and_nothing_is_written(shell: Shell, tmp_path: Path) -> None:
-    code, told, messages = shell.test(team_id="T0RIVAL")
+def test_slack_test_reports_wrong_settings_and_posts_nothing(shell: Shell, tmp_path: Path) -> None:
+    code, result, messages = shell.test(team_id="T0RIVAL")
     assert (code, messages) == (1, 0)
-    assert "the bot token is of T0NORTHWIND, the settings name T0RIVAL" in told
-    code, told, _ = shell.test("#nowhere")
-    assert (code, "channel_not_found" in told) == (1, True)
+    assert "the bot token belongs to T0NORTHWIND, the settings name T0RIVAL" in result
+    code, result, _ = shell.test("#nowhere")
+    assert (code, "channel_not_found" in result) == (1, True)
     shell.faults.calls.clear()
-    code, told, _ = shell.test("@dana")
-    assert (code, "is no Slack channel" in told, shell.faults.calls) == (1, True, [])
-    code, told, _ = shell.test(bot_token_file=tmp_path / "nowhere")
+    code, result, _ = shell.test("@dana")
+    assert (code, "is not a Slack channel" in result, shell.faults.calls) == (1, True, [])
+    code, result, _ = shell.test(bot_token_file=tmp_path / "nowhere")
     assert (code, shell.faults.calls) == (1, [])
-    assert f"[slack]: bot_token_file: the file {tmp_path / 'nowhere'} is missing" in told
+    assert f"[slack]: bot_token_file: the file {tmp_path / 'nowhere'} is missing" in result
 
 
-def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it_alone_knows(
+def test_slack_commands_work_while_the_service_runs(
     shell: Shell, tmp_path: Path, own_bundle: Payments
 ) -> None:
     slack, faults, port = shell.slack, shell.faults, free_port()
     shutil.copytree(fresh_data(), tmp_path / "data")
-    code, told = shell.run("status")
-    assert (code, "the service is not running: nothing is sent and nothing arrives" in told) == (0, True)
+    code, result = shell.run("status")
+    assert (code, "the service is not running: nothing is sent and nothing arrives" in result) == (0, True)
     env = environment(tmp_path / "data", own_bundle.path, port)
     with Operated(env | {"COUNTERSIGN_SLACK": os.environ["COUNTERSIGN_SLACK"]}):
         asyncio.run(until(slack.is_connected))
-        code, told = shell.run("status")
+        code, result = shell.run("status")
         assert code == 0
-        assert told.splitlines() == [
-            f"{slack.team_id}  waiting 0  set aside 0",
-            f"deliveries arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
+        assert result.splitlines() == [
+            f"{slack.team_id}  waiting 0  failed 0",
+            f"payloads arrive over HTTP at http://127.0.0.1:{port}/slack/events and over Socket Mode (connected)",
         ]
         assert shell.test()[0] == 0
         faults.on.always("*", NotOk("token_revoked"))
@@ -133,7 +133,7 @@ def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it
         assert asyncio.run(faults.deliveries.forge("events_api", event)).status == 200
 
         async def said() -> str | None:
-            told = shell.run("status")[1]
-            return told if "wrong: " in told else None
+            result = shell.run("status")[1]
+            return result if "wrong: " in result else None
 
-        assert "wrong: Slack takes no message (token" in asyncio.run(until(said))
+        assert "wrong: Slack accepts no messages (token" in asyncio.run(until(said))

@@ -36,13 +36,13 @@ async def card(office: Office) -> Json:
 async def refused(
     office: Office, user: str, card: Json, *because: str, actions: tuple[str, ...] = EVERY, **changes: Any
 ) -> None:
-    """That no button and no form of the card does anything for this account, and that it is told why."""
+    """Require that no button or form of the card works for this account, and that it sees why."""
     await office.quiet()  # an answer that waits for long is dropped
     before = len(await office.answers())
     await office.pressed(user, card, *actions, **changes)
-    told = (await office.answers())[before:]
-    assert len(told) == len(actions)
-    for one in told:
+    output = (await office.answers())[before:]
+    assert len(output) == len(actions)
+    for one in output:
         assert (one["user"], one["channel"]) == (user, APPROVALS)
         assert all(words in one["sentence"] for words in because), one["sentence"]
     user_of = {path: value for path, value in changes.items() if path.startswith("user__")}
@@ -57,9 +57,9 @@ async def counts(office: Office, user: str, card: Json) -> None:
     assert await office.votes() == [MAYA]
 
 
-async def test_a_member_who_may_not_decide_it_is_told_why_alone(office: Office, card: Json) -> None:
-    await refused(office, "U0SAM", card, "nobody's yet", "/countersign link")
-    assert (await office.told("U0SAM", "nobody's yet"))["ephemeral_to"] == "U0SAM"
+async def test_only_the_member_sees_why_they_may_not_decide(office: Office, card: Json) -> None:
+    await refused(office, "U0SAM", card, "is not linked yet", "/countersign link")
+    assert (await office.private_message("U0SAM", "is not linked yet"))["ephemeral_to"] == "U0SAM"
     assert len(await office.cards()) == 1
     assert await office.thread() == []
     ingrid = await office.link("ingrid")
@@ -99,13 +99,13 @@ async def test_who_is_no_full_member_is_handed_no_invitation(office: Office, car
         await refused(office, office.slack.users[who], card, "this Slack account is", actions=("deny",))
 
 
-async def test_what_a_delivery_says_of_its_user_makes_nobody_a_member(office: Office, card: Json) -> None:
+async def test_a_payload_cannot_claim_membership(office: Office, card: Json) -> None:
     dana = await office.link("maya")
     await refused(office, dana, card, "another workspace", user__team_id=FOREIGN_TEAM)
     await refused(office, "U0XIMENA", card, "another workspace", user__team_id=office.app.team_id)
 
 
-async def test_whoever_slack_does_not_vouch_for_decides_nothing(
+async def test_an_unconfirmed_account_decides_nothing(
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doubt is a refusal, and a moment later there is none."""
@@ -115,7 +115,7 @@ async def test_whoever_slack_does_not_vouch_for_decides_nothing(
         NotOk("user_not_found"), NotOk("token_revoked"), Status(429, 30), Status(500), Hang(1), CutAfter(), Garbled(),
     ):  # fmt: skip
         office.faults.on.always("users.info", fault)
-        await refused(office, dana, card, "Slack does not say who you are", actions=("approve",))
+        await refused(office, dana, card, "Slack could not confirm your account", actions=("approve",))
         office.faults.on.lift()
     await counts(office, dana, card)
 
@@ -126,7 +126,7 @@ LIES: Final[list[dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-async def test_an_answer_about_somebody_else_or_about_nobody_is_none(office: Office, card: Json) -> None:
+async def test_a_response_about_another_or_no_account_is_rejected(office: Office, card: Json) -> None:
     dana = await office.link("maya")
     await office.link("tomas")
     for said in LIES:
@@ -170,7 +170,7 @@ async def test_one_person_counts_once_with_two_accounts_and_on_the_web(office: O
 
 
 async def test_who_left_the_group_before_the_press_decides_nothing(office: Office, bundle: Payments) -> None:
-    """And whose token, which names the group, is of the day before yesterday, is told the way on."""
+    """A person whose token with the group is too old is asked to sign in again."""
     dana = await office.link("maya")
     await office.pay()
     bundle.people({"finance": ("tomas",)})

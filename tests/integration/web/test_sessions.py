@@ -1,4 +1,4 @@
-"""Signing in and out, the theme; static files by digest; and errors as a page for people, a problem for programs."""
+"""Sign-in and sign-out, the theme, static files, and errors for people and for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
-from policy_service.channels.web.assets import load_assets, web_folder
+from policy_service.channels.web.rendering import load_assets, web_folder
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments
 from tests.fakes.world import World, running
@@ -32,7 +32,7 @@ async def link(world: World) -> str:
     return str(made["url"].partition("token=")[2])
 
 
-async def test_opening_the_link_uses_nothing_up_and_signing_in_replaces_what_was_there(bank: Bank) -> None:
+async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_session(bank: Bank) -> None:
     token, http = await link(bank), bank.http
     for _ in range(2):
         answer = await http.get("/sign-in/dev", params={"token": token})
@@ -80,7 +80,7 @@ async def test_https_sites_have_host_cookies_and_without_development_links_there
         assert (await world.http.get("/sign-in/dev", params={"token": "x"})).status_code == 403
         answer = await world.http.post("/sign-in/dev", data={"token": "x"}, headers=OWN_PAGE)
         assert answer.status_code == 403
-        holds((await world.http.get("/sign-in")).text, "No way in is set up")
+        holds((await world.http.get("/sign-in")).text, "No sign-in is configured")
 
 
 ELSEWHERE = ["//evil.example", "/\\evil.example", "https://evil.example/", "javascript:alert(1)", "/a\nX: y"]
@@ -89,7 +89,7 @@ ELSEWHERE = ["//evil.example", "/\\evil.example", "https://evil.example/", "java
 async def test_only_a_path_of_ours_is_named_to_come_back_to(bank: Bank) -> None:
     for target in ("/reviews/rev_1", *ELSEWHERE):
         text = (await bank.http.get("/sign-in", params={"next": target})).text
-        assert ("You came for" in text) == (target not in ELSEWHERE), target
+        assert ("You requested" in text) == (target not in ELSEWHERE), target
 
 
 async def test_signing_out_ends_the_session_everywhere(bank: Bank) -> None:
@@ -137,7 +137,7 @@ async def test_a_page_names_files_that_are_there_and_may_be_kept(bank: Bank) -> 
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-async def test_what_no_page_names_is_not_there(bank: Bank) -> None:
+async def test_unknown_files_are_not_found(bank: Bank) -> None:
     for path in (
         "/static/0000000000000000/keys.js",
         "/static/0/../../pyproject.toml",
@@ -167,13 +167,13 @@ def test_third_party_files_are_what_was_recorded() -> None:
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-async def test_somebody_lost_gets_a_page_and_a_program_its_problem(bank: Bank) -> None:
+async def test_errors_are_pages_for_people_and_problems_for_programs(bank: Bank) -> None:
     for path in ("/nowhere", "/reviews", "/reviews/a/b/c", "/%3Cscript%3E1%E2%80%AE"):
         answer = await bank.http.get(path, headers=BROWSER)
-        assert (answer.status_code, "There is nothing here" in answer.text) == (404, True)
+        assert (answer.status_code, "Not found" in answer.text) == (404, True)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "<script>1" not in answer.text and "\u202e" not in answer.text
     assert (await bank.http.get("/nowhere")).json()["code"] == "not_found"
     assert (await bank.http.get("/v1/nowhere", headers=BROWSER)).json()["code"] == "not_found"
     answer = await bank.http.put("/", headers=BROWSER)
-    assert (answer.status_code, "PUT does nothing here" in answer.text) == (405, True)
+    assert (answer.status_code, "PUT is not supported by this page" in answer.text) == (405, True)

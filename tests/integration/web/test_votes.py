@@ -1,4 +1,4 @@
-"""Votes and words sent by the forms of a page: what is let through, and everything that is not."""
+"""Votes and comments by forms: what is accepted and what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def send(
 
 
 async def counted(bank: Bank, view: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Verdicts and reasons, as the wire tells them."""
+    """Verdicts and reasons, as the API returns them."""
     votes = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()["votes"]
     return [(vote["verdict"], vote["reason"]) for vote in votes]
 
@@ -60,7 +60,7 @@ async def test_a_vote_carries_the_reason_and_the_pick(bank: Bank) -> None:
         holds((await bank.maya.get(path)).text, shown, "Maya")
 
 
-async def test_a_vote_that_cannot_count_is_refused_and_told_why(bank: Bank) -> None:
+async def test_a_vote_that_cannot_count_is_refused_with_a_reason(bank: Bank) -> None:
     mine = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("maya")))
     view = await bank.asks()
     form, silent = await form_of(bank, view), await form_of(bank, view, "deny")
@@ -83,7 +83,7 @@ async def test_a_vote_that_cannot_count_is_refused_and_told_why(bank: Bank) -> N
     assert await counted(bank, view) == []
 
 
-async def test_a_vote_on_a_stale_page_is_told_what_changed(bank: Bank) -> None:
+async def test_a_vote_on_a_stale_page_shows_the_changes_and_no_link_back_to_it(bank: Bank) -> None:
     view = await bank.asks(run_key="stale")
     form = await form_of(bank, view)
     assert (await bank.asks(600, run_key="stale"))["rev"] == 2
@@ -91,12 +91,12 @@ async def test_a_vote_on_a_stale_page_is_told_what_changed(bank: Bank) -> None:
     assert answer.status_code == 409
     holds(
         answer.text, "Your vote was not counted", "You were reading revision 1", '<del class="val">500</del>',
-        '<ins class="val">(absent)</ins>', "Read revision 2",
+        '<ins class="val">(absent)</ins>', "Revision 2 has no review of this effect.", without=["Read revision 2"],
     )  # fmt: skip
     changed = stale_changes([{"name": "memo", "read": "a\u202eb", "now": "<b>"}])
     more = {"undone": "x", "read_rev": 1, "rev": 2, "review_id": "r", "moved": ()}
     text = await drawn(bank, "stale.html", changed=changed, **more)
-    holds(text, "&lt;b&gt;", "U+202E", without=["\u202e"])
+    holds(text, "Read revision 2", "&lt;b&gt;", "U+202E", without=["\u202e"])
 
 
 FOREIGN: list[dict[str, str]] = [
@@ -166,14 +166,14 @@ BAD_WORDS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-async def test_what_is_written_is_kept_and_what_is_no_form_of_ours_is_not(bank: Bank) -> None:
+async def test_comments_are_saved_and_invalid_forms_refused(bank: Bank) -> None:
     view = await bank.asks()
     path = f"/reviews/{review_of(view)}"
     form = {"csrf_token": bank.maya.csrf, "kind": "question", "text": " one\r\ntwo "}
     for given, status in BAD_WORDS:
         assert (await send(bank, f"{path}/comments", form | given)).status_code == status, given
     answer = await bank.http.post(f"{path}/comments", data=form, headers=OWN_PAGE)
-    assert (answer.status_code, "Your words were not kept" in answer.text) == (401, True)
+    assert (answer.status_code, "Your comment was not saved" in answer.text) == (401, True)
     answer = await send(bank, f"{path}/comments", form)
     assert (answer.status_code, answer.headers["location"]) == (303, f"{path}#talk")
     (said,) = (await bank.maya.get(f"/v1{path}")).json()["comments"]
@@ -184,4 +184,4 @@ async def test_what_is_written_is_kept_and_what_is_no_form_of_ours_is_not(bank: 
             await bank.maya.vote(view, "deny", reason="no")
         refused = await who.send(f"{path}/comments", **fields)
         assert refused.status_code == status
-        holds(refused.text, "Your words were not kept", without=["vote was not counted"])
+        holds(refused.text, "Your comment was not saved", without=["vote was not counted"])

@@ -8,8 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from policy_service.channels.requests import media_type, read_body, read_unidentified_body
-from policy_service.channels.shared_limit import UNIDENTIFIED
+from policy_service.channels.requests import UNIDENTIFIED, media_type, read_body, read_unidentified_body
 from policy_service.errors import InvalidRequestError
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +50,7 @@ async def test_a_length_beyond_the_limit_is_refused_before_a_byte_arrives(read: 
     assert caught.value.status == 413
 
 
-async def test_the_oldest_of_unfinished_bodies_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_unfinished_body_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UNIDENTIFIED, "max_bytes", 100)
     senders = [Sender(CHUNKED) for _ in range(4)]
     reading = [asyncio.create_task(read_unidentified_body(one.request, 80)) for one in senders]

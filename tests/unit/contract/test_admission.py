@@ -94,7 +94,7 @@ def test_values_from_python_obey_the_same_rules() -> None:
     assert code_of(lambda: admit(cycle)) == "too_deep"
 
 
-def test_admission_gives_a_copy_nobody_else_holds() -> None:
+def test_admission_returns_a_copy() -> None:
     inner = [1.0]
     given_value = {"a": inner}
     admitted = admit(given_value)
@@ -103,8 +103,8 @@ def test_admission_gives_a_copy_nobody_else_holds() -> None:
     assert repr(admitted) == "{'a': [1]}"
 
 
-def require_limit(attempt: Callable[[], object], fits: bool, told: str) -> None:
-    with nullcontext() if fits else pytest.raises(AdmissionError, match=told):
+def require_limit(attempt: Callable[[], object], fits: bool, message: str) -> None:
+    with nullcontext() if fits else pytest.raises(AdmissionError, match=message):
         attempt()
 
 
@@ -159,7 +159,7 @@ def test_limits_without_floats_refuse_every_float() -> None:
     assert code_of(lambda: admit(0.5, Limits(floats=False))) == "float_refused"
 
 
-def test_a_refusal_says_what_and_what_to_do() -> None:
+def test_a_refusal_states_the_problem_and_the_fix() -> None:
     with pytest.raises(AdmissionError, match=r"key 'amount' appears twice in one object; keep one"):
         load(b'{"a":1,"b":2,"amount":1,"amount":2,"z":3}')
     with pytest.raises(AdmissionError, match=r"key '__extn' is reserved by the policy engine; rename it"):
@@ -250,13 +250,13 @@ TIGHT = [
 
 
 @pytest.mark.parametrize("limits", TIGHT, ids=repr)
-def test_the_quick_way_answers_as_the_long_way(limits: Limits) -> None:
+def test_the_fast_path_agrees_with_the_slow_path(limits: Limits) -> None:
     for text in NEARLY_CANONICAL:
         quick, long = _both(text, limits)
         assert quick == long, text
 
 
-def test_the_quick_way_answers_the_vectors_as_the_long_way() -> None:
+def test_the_fast_path_agrees_on_the_vectors() -> None:
     for case in read("admission/refused.json")["cases"] + read("admission/admitted.json")["cases"]:
         if not raw(case).startswith(b"\xef\xbb\xbf"):  # after a space a mark is another fault
             quick, long = _both(raw(case), Limits())
@@ -264,7 +264,7 @@ def test_the_quick_way_answers_the_vectors_as_the_long_way() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.sampled_from(TIGHT), st.data())
-def test_the_quick_way_answers_what_was_canonical_and_was_changed_as_the_long_way(
+def test_the_fast_path_agrees_on_mutated_canonical_bytes(
     value: Any, limits: Limits, data: st.DataObject
 ) -> None:
     canonical = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -276,7 +276,7 @@ def test_the_quick_way_answers_what_was_canonical_and_was_changed_as_the_long_wa
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
-def test_canonical_bytes_are_told_from_others(value: Any) -> None:
+def test_load_canonical_refuses_other_bytes(value: Any) -> None:
     canonical = canonicalize(value)
     try:
         loaded = load(canonical)

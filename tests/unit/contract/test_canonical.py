@@ -51,7 +51,7 @@ fast_values = st.recursive(
 
 
 @given(fast_values)
-def test_the_fast_way_gives_the_same_bytes(value: Any) -> None:
+def test_the_fast_path_gives_the_same_bytes(value: Any) -> None:
     assert canonicalize(value) == rfc8785.dumps(value)
 
 
@@ -79,7 +79,7 @@ SLOW: list[Any] = [
 
 
 @pytest.mark.parametrize("value", SLOW, ids=repr)
-def test_where_the_fast_way_would_differ_it_is_not_taken(value: Any) -> None:
+def test_the_fast_path_is_not_used_where_it_would_differ(value: Any) -> None:
     assert orjson.dumps(value, option=orjson.OPT_SORT_KEYS) != rfc8785.dumps(value)
     assert canonicalize(value) == rfc8785.dumps(value)
 

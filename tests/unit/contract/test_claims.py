@@ -64,7 +64,7 @@ def test_two_proofs_never_share_an_id() -> None:
     assert len({proof() for _ in range(10)}) == 10
 
 
-def test_a_proof_nobody_would_read_is_not_made() -> None:
+def test_an_oversized_proof_is_not_signed() -> None:
     with pytest.raises(ContractError) as refused:
         proof(query="x" * 8000)
     assert refused.value.code == "token_too_large"

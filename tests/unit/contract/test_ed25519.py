@@ -69,7 +69,7 @@ def signed(nonce: int, *, r_part: int = 0, key: bytes = KEY) -> bytes:
 
 
 @BOTH
-def test_an_honest_signature_is_taken_and_no_bit_of_it_can_change(primitive: Maker) -> None:
+def test_a_valid_signature_verifies_and_no_bit_can_change(primitive: Maker) -> None:
     verify = primitive()(KEY)
     good = signed(12345)
     assert verify(good, TEXT)
@@ -107,14 +107,14 @@ def test_an_s_that_is_not_reduced_is_refused(primitive: Maker) -> None:
 
 @settings(max_examples=40)
 @given(st.integers(1, 2**64), st.integers(0, 7), st.integers(0, 7))
-def test_both_judge_alike_whatever_the_holder_of_a_key_does(nonce: int, a_part: int, r_part: int) -> None:
+def test_both_libraries_agree_on_adversarial_signatures(nonce: int, a_part: int, r_part: int) -> None:
     key = encoded(add(times(SECRET, BASE), times(a_part, OF_ORDER_8)))
     signature = signed(nonce, r_part=r_part, key=key)
     assert openssl(key)(signature, TEXT) == fast()(key)(signature, TEXT)
 
 
 @given(st.binary(min_size=64, max_size=64), st.binary(max_size=40))
-def test_both_refuse_what_nobody_signed(signature: bytes, data: bytes) -> None:
+def test_both_libraries_refuse_forged_signatures(signature: bytes, data: bytes) -> None:
     assert not openssl(KEY)(signature, data)
     assert not fast()(KEY)(signature, data)
 
@@ -136,7 +136,7 @@ def test_a_library_that_judges_otherwise_is_not_used(other: Primitive) -> None:
     assert not agrees_with_openssl(other)
 
 
-def test_a_key_verifies_with_the_fastest_there_is_and_tells_no_difference() -> None:
+def test_a_key_verifies_with_the_fastest_primitive_without_a_visible_difference() -> None:
     fast_key, plain_key = PublicKey.from_raw(KEY), PublicKey(None, KEY, primitive=openssl)
     assert fast_key == plain_key
     assert ed25519.FASTEST is openssl or libsodium() is not None

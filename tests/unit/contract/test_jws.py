@@ -77,7 +77,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("value", "code"), UNREADABLE)
-def test_claims_no_gate_would_let_through_are_not_signed(value: object, code: str) -> None:
+def test_claims_that_no_verifier_accepts_are_not_signed(value: object, code: str) -> None:
     with pytest.raises(AdmissionError) as refused:
         sign({"a": value}, typ=TYP_RELEASE, key=KEY)
     assert refused.value.code == code

@@ -90,7 +90,7 @@ def test_a_seed_has_32_bytes(length: int) -> None:
 def test_a_kid_twice_refuses_the_set() -> None:
     with pytest.raises(BadKeyError, match="same kid"):
         KeySet.from_jwks({"keys": [jwk(), jwk()]})
-    assert KeySet.from_jwks({"keys": []}).get(THUMBPRINT) is None, "an empty one trusts nobody"
+    assert KeySet.from_jwks({"keys": []}).get(THUMBPRINT) is None, "an empty set trusts no key"
 
 
 def test_a_very_long_set_is_refused() -> None:

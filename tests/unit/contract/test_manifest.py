@@ -136,12 +136,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "told"), BROKEN)
-def test_a_manifest_that_breaks_a_rule_is_refused_and_told_where(changed: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("changed", "message"), BROKEN)
+def test_a_manifest_that_breaks_a_rule_is_refused_with_the_location(
+    changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ManifestError, match="not a tool manifest") as refused:
         manifest(**changed)
     assert refused.value.code == "invalid_manifest"
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("member", ["tool", "title", "args", "resource", "sentence"])
@@ -186,14 +188,14 @@ OPEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("account", "place"), OPEN)
-def test_no_object_takes_what_nobody_declared(account: dict[str, Any], place: str) -> None:
+def test_every_object_refuses_undeclared_members(account: dict[str, Any], place: str) -> None:
     odd = {"a": {"contentSchema": {"type": "object"}}} if "contentSchema" in place else {}
     with pytest.raises(ManifestError) as refused:
         manifest(args={**OBJECT, "properties": {**odd, "account": account}}, sentence="Refund")
     assert place in str(refused.value)
 
 
-def test_arguments_may_be_called_as_what_is_refused_and_the_dialect_stands_at_the_top() -> None:
+def test_arguments_may_have_names_of_refused_keywords() -> None:
     names = ("$ref", "$schema", "unevaluatedItems", "unevaluatedProperties", "account")
     declared = {name: {"type": "string"} for name in names}
     assert manifest(args={**OBJECT, "properties": declared}, sentence="x")
@@ -208,7 +210,7 @@ def test_args_are_one_closed_object(args: dict[str, Any]) -> None:
         manifest(args=args)
 
 
-def test_an_object_with_free_keys_says_what_their_values_are() -> None:
+def test_an_object_with_free_keys_needs_a_value_schema() -> None:
     labels = {"type": "object", "additionalProperties": {"type": "string"}}
     declared = {"account": {"$ref": "#/$defs/name"}, "labels": labels}
     args = {**OBJECT, "properties": declared, "$defs": {"name": {"type": "string"}}}
@@ -286,7 +288,7 @@ def test_a_lone_brace_is_refused(template: str) -> None:
         split_sentence(template)
 
 
-def test_a_live_tool_may_be_asked_about_before_it_runs() -> None:
+def test_a_live_tool_may_be_evaluated_before_it_runs() -> None:
     plain, asked = manifest(lane="live"), manifest(lane="live", ask="live")
     assert (plain.evaluates_live, asked.evaluates_live) == (False, True)
     assert "ask" not in plain.to_json()

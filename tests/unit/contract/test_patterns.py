@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from countersign.contract import ContractError
-from countersign.contract.patterns import pattern_keywords, pattern_searcher, require_patterns
+from countersign.contract.json_schema import pattern_keywords, pattern_searcher, require_patterns
 from countersign.contract.schema_rules import require_closed_schema
 
 LONG = "a" * 50_000 + "!"
@@ -48,13 +48,13 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("pattern", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_run_in_bounded_time_is_refused_and_told_why(pattern: str, why: str) -> None:
+def test_unbounded_patterns_are_refused_with_the_reason(pattern: str, why: str) -> None:
     with pytest.raises(ContractError, match=f"cannot be run in bounded time.*{why}") as refused:
         pattern_searcher(pattern)
     assert refused.value.code == "bad_pattern"
 
 
-def test_a_long_pattern_is_not_told_whole() -> None:
+def test_a_long_pattern_is_shortened_in_errors() -> None:
     with pytest.raises(ContractError) as refused:
         pattern_searcher("x" * 9_000 + "(?=a)")
     assert len(str(refused.value)) < 500
@@ -114,7 +114,7 @@ SHAPES: tuple[Any, ...] = (BAD, [BAD], {"x": BAD})
 
 @pytest.mark.parametrize("keyword", sorted(set(jsonschema.Draft202012Validator.VALIDATORS) - INERT))
 def test_every_keyword_that_holds_a_schema_is_walked_or_refused(keyword: str) -> None:
-    """Whatever jsonschema learns to descend into must be read here first."""
+    """Every keyword that jsonschema descends into must be handled here."""
 
     def stopped(holds: Any) -> bool:
         try:

@@ -20,7 +20,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("pointer", "value"), NAMED)
-def test_a_pointer_names_what_the_standard_says(pointer: str, value: object) -> None:
+def test_pointers_resolve_as_rfc6901_specifies(pointer: str, value: object) -> None:
     assert resolve_pointer(DOCUMENT, pointer) == value
 
 

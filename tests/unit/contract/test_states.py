@@ -30,7 +30,7 @@ ENDS = "denied expired withdrawn revoked unused failed compensated"
 
 @pytest.mark.parametrize("frm", EffectState)
 @pytest.mark.parametrize("to", EffectState)
-def test_an_effect_moves_as_the_design_says_and_no_other_way(frm: EffectState, to: EffectState) -> None:
+def test_effect_transitions_are_those_of_the_design(frm: EffectState, to: EffectState) -> None:
     assert can_transition(frm, to) == (to.value in EFFECTS.get(frm.value, "").split())
 
 

@@ -20,8 +20,7 @@ import countersign.contract
 import policy_service
 import reference_verifier
 from countersign.contract import PROOF_STEPS, RECEIPT_STEPS, STEPS
-from countersign.contract.jws import JWS_STEPS
-from countersign.contract.steps import Step
+from countersign.contract.jws import JWS_STEPS, Step
 from tests.unit.contract.reading import vectors
 from tests.unit.contract.test_reference_verifier import LATER
 

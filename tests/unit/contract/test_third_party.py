@@ -1,6 +1,6 @@
-"""Vectors nobody on this project wrote: RFC 8785, JSONTestSuite, Wycheproof; `tests/vectors/third_party` holds them.
+"""Third-party vectors: RFC 8785, JSONTestSuite, Wycheproof; `tests/vectors/third_party` holds them.
 
-A vector that we answer otherwise than its authors is named here with the reason, and in the README beside them.
+A vector that we answer otherwise than its authors is named here with the reason, and in the README next to them.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def test_the_reference_files_of_rfc8785_are_canonicalised_to_the_byte(name: str)
 
 
 def _numbers(recipe: str) -> Iterator[int]:
-    """The numbers of RFC 8785's own set: its fixed ones, 2,000 neighbours, then the hash of the hash without end."""
+    """The numbers of RFC 8785: fixed ones, 2,000 adjacent values, then a hash chain."""
     fixed = recipe.partition("staticU64s = ")[2].partition("])")[0]
     yield from (int(number, 16) for number in re.findall(r"0x([0-9a-f]{16})n", fixed))
     yield from range(0x0010_0000_0000_0000, 0x0010_0000_0000_0000 + 2_000)
@@ -131,7 +131,7 @@ def test_ed25519_signatures_are_judged_as_wycheproof_judges_them(fast: bool) -> 
     assert judged == {"valid": 88, "invalid": 63}
 
 
-def test_no_jws_of_wycheproof_passes_the_gate_nor_gets_as_far_as_a_key() -> None:
+def test_no_jws_of_wycheproof_reaches_a_key() -> None:
     """None is signed with Ed25519. The 46 valid ones are the documented exception: a signature of another
     length is another form to us, and where the length agrees (ES256) the payload `foo` is no JSON.
     """
@@ -151,7 +151,7 @@ def test_no_jws_of_wycheproof_passes_the_gate_nor_gets_as_far_as_a_key() -> None
     }
 
 
-def test_no_key_set_of_wycheproof_is_taken() -> None:
+def test_no_key_set_of_wycheproof_is_accepted() -> None:
     """RSA, EC, symmetric, mixed, duplicate kid, wrong use: none is a set of Ed25519 signing keys."""
     groups = _wycheproof("json_web_key_test.json")
     sets = [group[member] for group in groups for member in ("public", "private") if group.get(member)]

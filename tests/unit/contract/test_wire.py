@@ -269,12 +269,12 @@ _IDS: TypeAdapter[str] = TypeAdapter(AttemptId)
 
 
 @given(st.binary(min_size=_ATTEMPT_BYTES, max_size=_ATTEMPT_BYTES))
-def test_what_the_sdk_makes_is_one(random: bytes) -> None:
+def test_attempt_ids_of_the_sdk_are_valid(random: bytes) -> None:
     assert _IDS.validate_python(encode_base64url(random))
 
 
 @given(st.text(max_size=250))
-def test_one_is_the_same_in_a_path(text: str) -> None:
+def test_an_attempt_id_is_unchanged_in_a_path(text: str) -> None:
     try:
         name = _IDS.validate_python(text)
     except ValidationError:
@@ -284,6 +284,6 @@ def test_one_is_the_same_in_a_path(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b", "a\n", "", "a" * 201, "\xe9"])
-def test_no_other_is(name: str) -> None:
+def test_other_attempt_ids_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         _IDS.validate_python(name)

@@ -52,7 +52,7 @@ def manifest(folder: DevFolder) -> Path:
     return folder.bundle / "tools/refund.json"
 
 
-def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_code(folder: DevFolder) -> None:
+def test_an_unedited_manifest_is_drafted_and_follows_the_code(folder: DevFolder) -> None:
     load_bundle(folder.bundle).close()
     (said,) = merge_manifests(folder, tools_of(one))
     assert said.startswith("drafted policies/tools/refund.json (a write)")
@@ -60,11 +60,11 @@ def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_cod
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge_manifests(folder, tools_of(one)) == []
     assert merge_manifests(folder, tools_of(two)) == [
-        "policies/tools/refund.json follows the code again (a write)"
+        "policies/tools/refund.json was updated from the code (a write)"
     ]
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
-    assert "my_agent.py has no such tool any more" in said, "told once, and its manifest kept"
+    assert "my_agent.py no longer has this tool" in said, "reported once, and its manifest kept"
     assert manifest(folder).exists() and merge_manifests(folder, tools_of()) == []
 
 
@@ -74,9 +74,9 @@ def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder
     manifest(folder).write_text(edited)
     assert merge_manifests(folder, tools_of(one)) == []
     first, *diff, last = merge_manifests(folder, tools_of(two))
-    assert "was edited by you and is left alone" in first
+    assert "was edited by you and is unchanged" in first
     assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
-    assert "delete it and save my_agent.py" in last
+    assert "delete the file and save my_agent.py" in last
     assert manifest(folder).read_text() == edited
     assert merge_manifests(folder, tools_of(two)) == []
     manifest(folder).unlink()
@@ -92,7 +92,7 @@ def test_a_manifest_that_was_there_before_is_the_persons(folder: DevFolder) -> N
     assert json.loads(manifest(folder).read_text()) == reviewed
 
 
-def test_an_edit_that_already_says_what_the_code_says_needs_no_telling(folder: DevFolder) -> None:
+def test_an_edit_equal_to_the_code_is_not_reported(folder: DevFolder) -> None:
     merge_manifests(folder, tools_of(one))
     (draft,) = tools_of(two).drafts.values()
     manifest(folder).write_text(json.dumps(json.loads(draft)))
@@ -125,7 +125,7 @@ def test_the_agent_is_named_after_the_file(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text("")
     (tmp_path / "policies").write_text("no folder")
-    with pytest.raises(StartError, match=r"policies.* cannot be made"):
+    with pytest.raises(StartError, match=r"policies.* cannot be created"):
         prepare_folder(tmp_path / "my_agent.py", None)
 
 
@@ -156,27 +156,27 @@ def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch:
     assert [getattr(there, name) for name in same] == [getattr(settings, name) for name in same]
 
 
-# What the script was given, which roles are wanted, which it was enrolled with, and what is told.
-NO_ROLE = "--role a --role b does nothing: 'my_agent' was enrolled with no role"
+# The script's arguments, the wanted roles, the enrolled roles, and the warning.
+NO_ROLE = "--role a --role b has no effect: 'my_agent' was enrolled with no role"
 UNUSED: list[tuple[list[str], str, str, str]] = [
     ([], "", "", ""),
     (["--fast", "ports"], "b a", "a b", ""),
     ([], "", "support-agent", ""),
-    (["case 1", "--port=9000"], "", "", "handed to my_agent.py: 'case 1' --port=9000;"),
-    ([], "a", "b c", "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;"),
+    (["case 1", "--port=9000"], "", "", "passed to my_agent.py: 'case 1' --port=9000;"),
+    ([], "a", "b c", "--role a has no effect: 'my_agent' was enrolled with b and c and keeps it;"),
     ([], "a b", "", NO_ROLE),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "wanted", "kept", "told"), UNUSED)
-def test_options_that_do_nothing_are_told(
+@pytest.mark.parametrize(("arguments", "wanted", "kept", "result"), UNUSED)
+def test_options_without_effect_are_reported(
     folder: DevFolder,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     wanted: str,
     kept: str,
-    told: str,
+    result: str,
 ) -> None:
     warn_unused_options(folder, arguments, wanted.split(), kept.split())
     said = capsys.readouterr().out
-    assert said.startswith(f"dev | {told}") and said.count("\n") == 1 if told else said == ""
+    assert said.startswith(f"dev | {result}") and said.count("\n") == 1 if result else said == ""

@@ -10,7 +10,7 @@ from policy_service.channels.admin.dev import server
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_python_writes_whole_lines_at_a_terminal_and_holds_none_back_elsewhere(
+def test_output_is_line_buffered_at_a_terminal_and_unbuffered_elsewhere(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers

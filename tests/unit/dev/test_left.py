@@ -27,7 +27,7 @@ ROWS: dict[str, tuple[TxnState, list[EffectStatus], list[EffectState], bool]] = 
     "the same, but that may be missing": (T.SETTLED, [CHARGED, after(E.FAILED, may_fail=True)], [], False),
     "the same, but it cannot be taken back": (T.UNSETTLED, [after(E.FIRED), after(E.UNUSED)], [], False),
     "the same, but a person left it": (T.SETTLED, [LEFT_STANDING, after(E.FAILED)], [], False),
-    "nobody knows yet": (T.UNSETTLED, [CHARGED, after(E.UNKNOWN), after(E.FAILED)], [], False),
+    "not known yet": (T.UNSETTLED, [CHARGED, after(E.UNKNOWN), after(E.FAILED)], [], False),
     "its outcome is awaited": (T.REDEEMED, [CHARGED, after(E.REDEEMED), after(E.FAILED)], [], False),
     "its taking back waits for people": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.REVIEW], False),
     "its taking back was approved": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.RELEASED], True),

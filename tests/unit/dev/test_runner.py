@@ -1,4 +1,4 @@
-"""A script of `dev` runs as by `python SCRIPT`; only a question to people, uncaught, is told without a traceback."""
+"""A script of `dev` runs as with `python SCRIPT`; only an uncaught ReviewPending is printed without a traceback."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ AS_ANYWHERE = {
         "print(__name__, __file__, sys.argv, sys.path[0], __spec__, __doc__)\n"
         "print(sys.modules['__main__'].__dict__ is globals())\n"
     ),
-    "what it defines can be told to other processes": (
+    "what it defines can be pickled": (
         "import multiprocessing, pickle\n\n\ndef twice(n): return 2 * n\n\n\n"
         "if __name__ == '__main__':\n"
         "    assert pickle.loads(pickle.dumps(twice)) is twice\n"
@@ -50,13 +50,13 @@ def run(folder: Path, script: str, *runner: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("script", AS_ANYWHERE.values(), ids=AS_ANYWHERE)
-def test_it_runs_as_it_would_anywhere(script: str, tmp_path: Path) -> None:
+def test_a_script_runs_as_under_python(script: str, tmp_path: Path) -> None:
     both = [run(tmp_path, script, *runner) for runner in ([SCRIPT_RUNNER], [])]
     here, anywhere = ((one.returncode, one.stdout, one.stderr) for one in both)
     assert here == anywhere
 
 
-def test_a_question_to_people_that_ends_it_is_one_line_and_no_success(tmp_path: Path) -> None:
+def test_an_uncaught_pending_review_is_one_line_and_a_failure(tmp_path: Path) -> None:
     done = run(tmp_path, PENDING + "ask()\n", SCRIPT_RUNNER)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "Later: case-1 waits for developers\n"

@@ -22,13 +22,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_what_nobody_can_print_is_written(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unprintable_characters_are_escaped(
+    text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
     assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
-def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_warning_of_an_unknown_tool_is_intact_for_any_name(capsys: pytest.CaptureFixture[str]) -> None:
     warn_unknown_tool(ERASE, "policies")
     warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
     print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")

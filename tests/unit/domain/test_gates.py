@@ -1,11 +1,11 @@
-"""Merging gates, as tables; the sentences are design section 4, "Gates together"."""
+"""Merging gates, as tables (design section 4, "Gates together")."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from policy_service.domain.gates import Gate, MergedGate, merge, satisfies_step_up
+from policy_service.domain.gates import Gate, merge, satisfies_step_up
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
@@ -16,29 +16,29 @@ def gate(policy_id: str, *groups: str, **fields: Any) -> Gate:
 
 MERGED_FIELDS: dict[str, tuple[list[Gate], str, object]] = {
     "the higher quorum counts": ([gate("a", quorum=1), gate("b", quorum=3), gate("c", quorum=2)], "quorum", 3),
-    "one gate asking for a passkey makes all ask": ([gate("a"), gate("b", step_up="passkey")], "step_up", "passkey"),
-    "without any step-up none is asked": ([gate("a"), gate("b")], "step_up", None),
-    "shared only if all say so": ([gate("a", shared=True), gate("b")], "shared", False),
-    "shared when all say so": ([gate("a", shared=True), gate("b", shared=True)], "shared", True),
+    "one gate with a passkey makes all require it": ([gate("a"), gate("b", step_up="passkey")], "step_up", "passkey"),
+    "no step-up where no gate requires one": ([gate("a"), gate("b")], "step_up", None),
+    "shared only if all are shared": ([gate("a", shared=True), gate("b")], "shared", False),
+    "shared when all are shared": ([gate("a", shared=True), gate("b", shared=True)], "shared", True),
     "the shortest time to answer": (
         [gate("a", answer_within=HOUR), gate("b", answer_within=MINUTE)], "answer_within", MINUTE),
-    "an unsaid time to answer is a day": (
+    "the default time to answer is a day": (
         [gate("a"), gate("b", answer_within=timedelta(hours=30))], "answer_within", timedelta(hours=24)),
     "the shortest validity": ([gate("a", valid_for=MINUTE), gate("b")], "valid_for", MINUTE),
-    "an unsaid validity is an hour": ([gate("a", valid_for=2 * HOUR), gate("b")], "valid_for", HOUR),
-    "a reason if any asks": ([gate("a", reason=True), gate("b")], "reason", True),
-    "no reason if none asks": ([gate("a"), gate("b")], "reason", False),
+    "the default validity is an hour": ([gate("a", valid_for=2 * HOUR), gate("b")], "valid_for", HOUR),
+    "a reason if any requires one": ([gate("a", reason=True), gate("b")], "reason", True),
+    "no reason if none requires one": ([gate("a"), gate("b")], "reason", False),
     "the shortest reminder": ([gate("a", remind=HOUR), gate("b", remind=MINUTE), gate("c")], "remind", MINUTE),
     "escalation only to groups all name": (
         [gate("a", escalate=frozenset({"cfo", "ceo"})), gate("b", escalate=frozenset({"cfo"}))],
         "escalate", frozenset({"cfo"})),
-    "one gate that escalates to nobody keeps all from it": (
+    "no escalation if one gate has none": (
         [gate("a", escalate=frozenset({"cfo"})), gate("b")], "escalate", frozenset()),
     "channels add up": ([gate("a", channel="#x"), gate("b", channel="#y"), gate("c", channel="#x")],
                         "channels", ("#x", "#y")),
-    "the ids of all gates stay": ([gate("a"), gate("b")], "gates", ("a", "b")),
+    "the ids of all gates are kept": ([gate("a"), gate("b")], "gates", ("a", "b")),
     "a gate that fired twice unchanged counts once": ([gate("a"), gate("a")], "gates", ("a",)),
-    "a gate edited between two firings asks the stricter": ([gate("a", quorum=3), gate("a")], "quorum", 3),
+    "a gate edited between two firings keeps the stricter form": ([gate("a", quorum=3), gate("a")], "quorum", 3),
 }  # fmt: skip
 
 
@@ -79,39 +79,36 @@ def test_escalation_adds_voters_and_nothing_else() -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "no group, so nobody could serve it": {"groups": frozenset()},
-    "a quorum of zero, which no vote at all would meet": {"quorum": 0},
+    "no group, so no one could approve": {"groups": frozenset()},
+    "a quorum of zero, which would be met without a vote": {"quorum": 0},
     "a negative quorum": {"quorum": -1},
-    "a quorum that is a truth value": {"quorum": True},
-    "a step-up nobody knows": {"step_up": "shout"},
+    "a quorum that is a boolean": {"quorum": True},
+    "an unknown step-up": {"step_up": "shout"},
 }
 
 
 @pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
-def test_a_gate_nobody_or_anybody_would_meet_is_refused(fields: dict[str, Any]) -> None:
+def test_an_invalid_gate_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="gate 'g'"):
         Gate(**{"policy_id": "g", "groups": frozenset({"finance"}), **fields})
 
 
-def test_gates_survive_storage() -> None:
+def test_a_gate_is_the_same_after_storage() -> None:
     times = {"remind": MINUTE, "valid_for": MINUTE, "answer_within": HOUR}
     asks = {"quorum": 2, "step_up": "passkey", "shared": True, "reason": True, "escalate": frozenset({"ceo"})}
     full = gate("a", "finance", "cfo", channel="#x", title="T", **asks, **times)
     for each in (full, gate("b")):
         assert Gate.from_json(each.to_json()) == each
-        (merged,) = merge([each])
-        for stored in (merged, merged.escalated()):
-            assert MergedGate.from_json(stored.to_json()) == stored
 
 
-def test_a_stored_gate_that_lacks_a_field_is_not_read_as_a_laxer_one() -> None:
+def test_a_stored_gate_without_a_field_is_refused() -> None:
     stored = gate("a", quorum=2).to_json()
     del stored["quorum"]
     with pytest.raises(KeyError):
         Gate.from_json(stored)
 
 
-# What a vote has, what the gate asks, and whether it is enough; a proof nobody knows is none.
+# The step-up of a vote, the one required, and whether it suffices. An unknown method never does.
 STEP_UPS = [
     (None, None, True),
     ("passkey", None, True),

@@ -1,4 +1,4 @@
-"""Counting votes, and signatures in an emergency, as tables; the sentences are design section 4 and I-5."""
+"""Counting votes and break-glass signatures, as tables (design section 4 and I-5)."""
 
 from typing import Any
 
@@ -48,30 +48,30 @@ COUNTED: dict[str, tuple[str, list[BallotVote], bool]] = {
     "more than asked": ("finance 1", [MAYA, TOMAS], True),
     "a vote from outside": ("finance 1", [vote("jo", "support")], False),
     "a person without any group": ("finance 1", [vote("jo", "")], False),
-    "any of the groups serves": ("finance|cfo 1", [JO], True),
+    "any of the groups counts": ("finance|cfo 1", [JO], True),
     "finance and finance|cfo need two people": (OWN_FIRST, [TOMAS], False),
     "two finance people serve finance and finance|cfo": (OWN_FIRST, [MAYA, ANA], True),
-    "who can serve both is placed where they are needed": (ANY_FIRST, [TOMAS, JO], True),
-    "the same with the votes the other way round": (ANY_FIRST, [JO, TOMAS], True),
-    "two who can only serve the same place are one short": (BOTH, [MAYA, ANA], False),
+    "a vote that counts for both is assigned where it is needed": (ANY_FIRST, [TOMAS, JO], True),
+    "the same with the votes in reverse order": (ANY_FIRST, [JO, TOMAS], True),
+    "two votes that count for one gate only are one short": (BOTH, [MAYA, ANA], False),
     "a chain of moves finds the places": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "a")], True),
-    "no chain helps where a group misses": (CHAIN, [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
-    "a place only the last can take": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "c d")], True),
-    "a shared gate counts a vote that serves another": (
+    "no chain helps if a group has no vote": (CHAIN, [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
+    "a place that only the last vote can fill": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "c d")], True),
+    "a shared gate counts a vote assigned to another gate": (
         "finance 1, unseen 1 shared", [vote("maya", "finance unseen")], True),
     "a shared gate still needs its own group": ("finance 1, unseen 1 shared", [MAYA], False),
-    "two shared gates may share everybody": (
+    "two shared gates may share all votes": (
         "a 2 shared, b 2 shared", [vote("p", "a b"), vote("q", "a b")], True),
     "a shared quorum still counts people": ("a 2 shared", [vote("p", "a")], False),
-    "a passkey where one is asked": ("finance 1 passkey", [WITH_PASSKEY], True),
-    "no passkey where one is asked": ("finance 1 passkey", [MAYA], False),
+    "a passkey where one is required": ("finance 1 passkey", [WITH_PASSKEY], True),
+    "no passkey where one is required": ("finance 1 passkey", [MAYA], False),
     "Cedar does not permit this person": ("finance 1", [vote("maya", "finance", permitted=False)], False),
     "the same person twice": ("finance 2", [MAYA, vote("maya", "finance", vote_id="again")], False),
     "the same person from two accounts' groups": (
         BOTH, [vote("tomas", "finance"), vote("tomas", "cfo", vote_id="again")], False),
     "of two votes of one person the one with the passkey": (
         "finance 1 passkey", [MAYA, vote("maya", "finance", vote_id="v2", step_up="passkey")], True),
-    "turned into a deny that cannot count": ("finance 1", [MAYA, vote("maya", "", "deny", vote_id="later")], False),
+    "changed into a deny that does not count": ("finance 1", [MAYA, vote("maya", "", "deny", vote_id="later")], False),
     "no gates at all": ("", [MAYA], False),
 }  # fmt: skip
 
@@ -83,13 +83,13 @@ def test_votes_meet_gates(asked: str, votes: list[BallotVote], met: bool) -> Non
 
 DENY = vote("ana", "finance", "deny")
 DENIALS: dict[str, tuple[str, list[BallotVote], str | None]] = {
-    "whoever could serve may deny": ("finance 1", [DENY], "v-ana"),
+    "an eligible person may deny": ("finance 1", [DENY], "v-ana"),
     "a deny after the quorum was reached in this count": ("finance 1", [MAYA, DENY], "v-ana"),
     "without step-up": ("finance 1 passkey", [DENY], "v-ana"),
     "for any one of the gates": ("cfo 1, finance 1", [DENY], "v-ana"),
     "the first deny is the one": ("finance 1", [DENY, vote("maya", "finance", "deny")], "v-ana"),
     "an outsider may not": ("finance 1", [vote("jo", "support", "deny")], None),
-    "whom Cedar does not permit may not": (
+    "a person that Cedar does not permit may not": (
         "finance 1",
         [vote("ana", "finance", "deny", permitted=False)],
         None,
@@ -104,20 +104,20 @@ def test_who_may_deny(asked: str, votes: list[BallotVote], denied_by: str | None
     assert denied_by is None or not counted.met
 
 
-def test_after_escalation_the_added_group_serves_and_may_deny() -> None:
+def test_an_escalation_group_may_approve_and_deny() -> None:
     (asked,) = merge([Gate("g", frozenset({"finance"}), escalate=frozenset({"cfo"}))])
     assert not tally([asked], [JO]).met
     assert tally([asked.escalated()], [JO]).met
     assert tally([asked.escalated()], [vote("jo", "cfo", "deny")]).denied_by == "v-jo"
 
 
-def test_the_requesters_side_neither_counts_nor_denies() -> None:
+def test_the_requesters_side_may_neither_approve_nor_deny() -> None:
     asked = gates("finance 1")
     assert not tally(asked, [MAYA], excluded=frozenset({"maya"})).met
     assert tally(asked, [vote("maya", "finance", "deny")], excluded=frozenset({"maya"})).denied_by is None
 
 
-def test_the_tally_says_how_far_each_gate_is_and_which_votes_counted() -> None:
+def test_the_tally_lists_each_gate_and_the_counted_votes() -> None:
     counted = tally(gates("finance 2, cfo 1, unseen 1 shared"), [MAYA, vote("jo", "support"), TOMAS])
     per_gate = [(each.gate.key, each.have, each.need, each.met) for each in counted.per_gate]
     assert per_gate == [("finance", 2, 2, True), ("cfo", 0, 1, False), ("unseen", 0, 1, False)]
@@ -128,7 +128,9 @@ OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (Tr
 
 
 @pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
-def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, opens: bool) -> None:
+def test_break_glass_applies_only_without_a_quorum_or_denial(
+    met: bool, denied: str | None, opens: bool
+) -> None:
     opened = BreakGlassApproval(("s1", "s2"), alone=False)
     found = Tally(met, (), denied, ("v1",) if met else (), opened)
     assert (found.opened is opened) is opens
@@ -138,16 +140,16 @@ def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, o
 
 SHORT: dict[str, tuple[str, list[BallotVote], str]] = {
     "enough": ("finance 1", [MAYA], ""),
-    "nobody": ("finance 2, cfo 1", [], "finance cfo"),
+    "no votes": ("finance 2, cfo 1", [], "finance cfo"),
     "one of two": ("finance 2", [MAYA], "finance"),
     "only the other one": (BOTH, [MAYA], "cfo"),
-    "either, where one person could take both": ("finance 1, cfo|finance 1", [MAYA], "finance cfo|finance"),
-    "the same with the gates the other way round": (
+    "both, if one voter could fill either": ("finance 1, cfo|finance 1", [MAYA], "finance cfo|finance"),
+    "the same with the gates in reverse order": (
         "cfo|finance 1, finance 1",
         [MAYA],
         "finance cfo|finance",
     ),
-    "not one that nobody of its own would help": (
+    "not a gate that its own voters would not help": (
         "finance 1, legal 2",
         [MAYA, vote("ana", "legal")],
         "legal",
@@ -157,7 +159,7 @@ SHORT: dict[str, tuple[str, list[BallotVote], str]] = {
 
 
 @pytest.mark.parametrize(("asked", "votes", "short"), SHORT.values(), ids=SHORT)
-def test_which_gates_one_more_person_would_help(asked: str, votes: list[BallotVote], short: str) -> None:
+def test_gates_needing_voters(asked: str, votes: list[BallotVote], short: str) -> None:
     assert gates_needing_voters(gates(asked), votes) == set(short.split())
 
 
@@ -166,23 +168,21 @@ FILLED: dict[str, tuple[str, list[BallotVote], dict[str, set[str]]]] = {
     "nothing is short": ("finance 1", [MAYA], {}),
     "a vote that cannot move": (BOTH, [MAYA], {"cfo": {"cfo"}}),
     "a vote of a person in both can move": (BOTH, [TOMAS], {"cfo": {"finance", "cfo"}}),
-    "the same with the gates the other way round": (
+    "the same with the gates in reverse order": (
         "cfo 1, finance 1", [TOMAS], {"finance": {"finance", "cfo"}}),
     "a chain of moves": ("a 1, b 1, c 1", PQ, {"c": {"a", "b", "c"}}),
-    "a shared gate takes nobody's place": ("finance 1, unseen 1 shared", [MAYA], {"unseen": {"unseen"}}),
-    "a vote without the passkey that the other gate asks for": (
+    "a shared gate takes no vote from another gate": ("finance 1, unseen 1 shared", [MAYA], {"unseen": {"unseen"}}),
+    "a vote without the passkey that the other gate requires": (
         "finance 1, cfo 1 passkey", [TOMAS], {"cfo": {"cfo"}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "votes", "filled"), FILLED.values(), ids=FILLED)
-def test_a_place_can_be_filled_by_the_people_of_another_gate_whose_vote_moves(
-    asked: str, votes: list[BallotVote], filled: dict[str, set[str]]
-) -> None:
+def test_fillable_gates(asked: str, votes: list[BallotVote], filled: dict[str, set[str]]) -> None:
     assert fillable_gates(gates(asked), votes) == filled
 
 
-# -- in an emergency
+# -- break-glass
 
 LARGE = merge([Gate("large", frozenset({"finance"}), quorum=2)])
 KEYED = merge([Gate("large", frozenset({"finance"})), Gate("key", frozenset({"cfo"}), step_up="passkey")])
@@ -197,14 +197,14 @@ def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: b
 
 ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
 SIGNED: dict[str, tuple[list[BreakGlassSignature], BreakGlassApproval | None]] = {
-    "nobody": ([], None),
+    "no signatures": ([], None),
     "one of two": ([ONE], None),
     "two people": ([ONE, BO], BreakGlassApproval(("v1", "v2"), alone=False)),
     "one person twice": ([ONE, signed("v2")], None),
     "one who may alone": ([ALONE], BreakGlassApproval(("v1",), alone=True)),
     "one who may alone and one of two are two": ([ALONE, BO], BreakGlassApproval(("v1", "v2"), alone=False)),
-    "one of two, and one whom policy no longer names": ([ONE, signed("v2", "bo", may=False)], None),
-    "nobody whom policy names": ([signed("v1", may=False), signed("v2", "bo", may=False)], None),
+    "one of two, and one that policy no longer permits": ([ONE, signed("v2", "bo", may=False)], None),
+    "two that policy does not permit": ([signed("v1", may=False), signed("v2", "bo", may=False)], None),
     "the owner and one of two": ([signed("v1", "owner"), signed("v2")], None),
     "the owner, who may alone": ([signed("v1", "owner", alone=True)], None),
     "three people": ([ONE, BO, signed("v3", "cy")], BreakGlassApproval(("v1", "v2", "v3"), alone=False)),
@@ -212,11 +212,11 @@ SIGNED: dict[str, tuple[list[BreakGlassSignature], BreakGlassApproval | None]] =
 
 
 @pytest.mark.parametrize(("signatures", "opened"), SIGNED.values(), ids=SIGNED)
-def test_what_signatures_come_to(
+def test_break_glass_approval(
     signatures: list[BreakGlassSignature], opened: BreakGlassApproval | None
 ) -> None:
     assert break_glass_approval(LARGE, signatures, excluded=frozenset({OWNER})) == opened
-    assert break_glass_approval((), signatures) is None, "what no gate holds is not opened"
+    assert break_glass_approval((), signatures) is None, "without gates there is nothing to approve"
 
 
 KEYS = [
@@ -228,7 +228,9 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("one", "other", "opens"), KEYS)
-def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
+def test_every_signature_needs_the_step_up_of_each_gate(
+    one: str | None, other: str | None, opens: bool
+) -> None:
     assert (
         break_glass_approval(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None
     ) is opens

@@ -1,4 +1,4 @@
-"""What a transaction is, given its effects: every reachable combination, against the tables of both."""
+"""The state of a transaction, for every reachable combination of effect states."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -13,23 +13,23 @@ Whole, Pair = tuple[EffectState, ...], tuple[bool, ...]
 
 
 CASES = {
-    "one that waits": ((E.REVIEW,), T.REVIEW),
+    "one waits": ((E.REVIEW,), T.REVIEW),
     "one of two waits": ((E.RELEASED, E.REVIEW), T.REVIEW),
-    "all may go": ((E.RELEASED, E.RELEASED), T.READY),
-    "one was denied, the other taken along": ((E.DENIED, E.WITHDRAWN), T.ENDED),
-    "one expired": ((E.EXPIRED, E.WITHDRAWN), T.ENDED),
-    "one was revoked": ((E.REVOKED, E.WITHDRAWN), T.ENDED),
-    "all spent": ((E.REDEEMED, E.REDEEMED), T.REDEEMED),
-    "one told, one not": ((E.FIRED, E.REDEEMED), T.REDEEMED),
+    "all released": ((E.RELEASED, E.RELEASED), T.READY),
+    "one denied, the other withdrawn": ((E.DENIED, E.WITHDRAWN), T.ENDED),
+    "one expired, the other withdrawn": ((E.EXPIRED, E.WITHDRAWN), T.ENDED),
+    "one revoked, the other withdrawn": ((E.REVOKED, E.WITHDRAWN), T.ENDED),
+    "all redeemed": ((E.REDEEMED, E.REDEEMED), T.REDEEMED),
+    "one reported, one not": ((E.FIRED, E.REDEEMED), T.REDEEMED),
     "all fired": ((E.FIRED, E.FIRED), T.SETTLED),
     "none fired": ((E.UNUSED, E.FAILED), T.ENDED),
     "one unknown": ((E.UNKNOWN,), T.UNSETTLED),
-    "one unknown, one not told": ((E.UNKNOWN, E.REDEEMED), T.UNSETTLED),
-    "one is to be taken back": ((E.FIRED, E.FAILED), T.REDEEMED),
-    "one is being taken back": ((E.COMPENSATING, E.FAILED), T.REDEEMED),
-    "one was taken back": ((E.COMPENSATED, E.FAILED), T.SETTLED),
-    "one could not be taken back": ((E.COMPENSATION_FAILED, E.FAILED), T.UNSETTLED),
-    "one was taken back, one stands and may be": ((E.COMPENSATED, E.FIRED), T.REDEEMED),
+    "one unknown, one not reported": ((E.UNKNOWN, E.REDEEMED), T.UNSETTLED),
+    "one to be compensated": ((E.FIRED, E.FAILED), T.REDEEMED),
+    "one is compensating": ((E.COMPENSATING, E.FAILED), T.REDEEMED),
+    "one compensated": ((E.COMPENSATED, E.FAILED), T.SETTLED),
+    "one compensation failed": ((E.COMPENSATION_FAILED, E.FAILED), T.UNSETTLED),
+    "one compensated, one fired with a compensation": ((E.COMPENSATED, E.FIRED), T.REDEEMED),
 }
 
 
@@ -39,47 +39,50 @@ def test_the_state_of_a_transaction_follows_from_its_effects(states: Whole, expe
     assert transaction_state(parts) is transaction_state(parts[::-1]) is expected
 
 
-def lets_fail(state: EffectState) -> EffectStatus:
+def optional(state: EffectState) -> EffectStatus:
     return EffectStatus(state, False, may_fail=True)
 
 
-BESIDE_A_FAILURE = {
-    "one that fired and cannot be undone": ([EffectStatus(E.FIRED, False)], T.SETTLED),
-    "one that fired and can be": ([EffectStatus(E.FIRED, True)], T.SETTLED),
+WITH_AN_OPTIONAL_FAILURE = {
+    "one that fired without a compensation": ([EffectStatus(E.FIRED, False)], T.SETTLED),
+    "one that fired with a compensation": ([EffectStatus(E.FIRED, True)], T.SETTLED),
     "two that fired": ([EffectStatus(E.FIRED, False), EffectStatus(E.FIRED, True)], T.SETTLED),
-    "another that did": ([lets_fail(E.FAILED)], T.ENDED),
-    "another that did, and one that fired": ([lets_fail(E.FAILED), EffectStatus(E.FIRED, False)], T.SETTLED),
-    "one whose permission ran out": ([EffectStatus(E.FIRED, False), lets_fail(E.UNUSED)], T.UNSETTLED),
-    "one that had to fire and did not": (
+    "another optional failure": ([optional(E.FAILED)], T.ENDED),
+    "another optional failure, and one that fired": (
+        [optional(E.FAILED), EffectStatus(E.FIRED, False)],
+        T.SETTLED,
+    ),
+    "an optional one that was not used": ([EffectStatus(E.FIRED, False), optional(E.UNUSED)], T.UNSETTLED),
+    "a required one that failed": (
         [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
         T.REDEEMED,
     ),
-    "the same, and what fired cannot be undone": (
+    "a required one that failed, and no compensation": (
         [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
         T.UNSETTLED,
     ),
-    "one taken back": ([EffectStatus(E.COMPENSATED, True)], T.SETTLED),
-    "one being taken back": ([EffectStatus(E.COMPENSATING, True)], T.REDEEMED),
-    "one that could not be": ([EffectStatus(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
-    "one nobody knows of": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
-    "one not told yet": ([EffectStatus(E.FIRED, False), EffectStatus(E.REDEEMED, False)], T.REDEEMED),
+    "one compensated": ([EffectStatus(E.COMPENSATED, True)], T.SETTLED),
+    "one compensating": ([EffectStatus(E.COMPENSATING, True)], T.REDEEMED),
+    "one failed compensation": ([EffectStatus(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
+    "an unknown one": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not reported yet": ([EffectStatus(E.FIRED, False), EffectStatus(E.REDEEMED, False)], T.REDEEMED),
     "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
-    "one that a person left standing": ([EffectStatus(E.FIRED, False, left_standing=True)], T.SETTLED),
+    "one that a person kept": ([EffectStatus(E.FIRED, False, left_standing=True)], T.SETTLED),
 }
 
 
-@pytest.mark.parametrize(("others", "expected"), BESIDE_A_FAILURE.values(), ids=BESIDE_A_FAILURE)
-def test_what_may_fail_and_did_says_nothing_about_the_others(
-    others: list[EffectStatus], expected: TxnState
-) -> None:
-    whole = [lets_fail(E.FAILED), *others]
+@pytest.mark.parametrize(
+    ("others", "expected"), WITH_AN_OPTIONAL_FAILURE.values(), ids=WITH_AN_OPTIONAL_FAILURE
+)
+def test_an_optional_failure_agrees_with_any_outcome(others: list[EffectStatus], expected: TxnState) -> None:
+    whole = [optional(E.FAILED), *others]
     assert transaction_state(whole) is transaction_state(whole[::-1]) is expected
     assert needs_manual_settlement(whole) is (
         expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED}
     )
 
 
-def test_what_may_fail_and_did_not_counts_as_any_other() -> None:
+def test_an_optional_effect_that_did_not_fail_counts_like_any_other() -> None:
     states = (E.FIRED, E.UNKNOWN, E.REDEEMED, E.UNUSED, E.COMPENSATED, E.DENIED)
     for state, other, undo in product(states, E, (True, False)):
         mine, plain = (
@@ -90,16 +93,16 @@ def test_what_may_fail_and_did_not_counts_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("other", [E.FAILED, E.UNUSED, E.COMPENSATED, E.FIRED, E.REDEEMED])
-def test_nobody_knows_how_a_transaction_ended_while_a_compensation_is_unknown(other: EffectState) -> None:
-    torn = [EffectStatus(E.COMPENSATING, True, compensation_unknown=True), EffectStatus(other, True)]
-    assert transaction_state(torn) is T.UNSETTLED
+def test_an_unknown_compensation_leaves_the_transaction_unsettled(other: EffectState) -> None:
+    whole = [EffectStatus(E.COMPENSATING, True, compensation_unknown=True), EffectStatus(other, True)]
+    assert transaction_state(whole) is T.UNSETTLED
 
 
-def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
+def test_a_fired_effect_without_compensation_needs_a_person_if_another_did_not_fire() -> None:
     for other in (E.FAILED, E.UNUSED, E.COMPENSATED):
-        torn = [EffectStatus(E.FIRED, False), EffectStatus(other, True)]
-        assert needs_manual_settlement(torn)
-        assert transaction_state(torn) is T.UNSETTLED
+        whole = [EffectStatus(E.FIRED, False), EffectStatus(other, True)]
+        assert needs_manual_settlement(whole)
+        assert transaction_state(whole) is T.UNSETTLED
     for other in (E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING):
         assert not needs_manual_settlement([EffectStatus(E.FIRED, False), EffectStatus(other, True)]), (
             "they may still fire"
@@ -107,54 +110,54 @@ def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
 
 
 READ = EffectStatus(E.FIRED, False, reads=True)
-BESIDE_A_READ = {
+WITH_A_READ = {
     "nothing": ([], T.SETTLED),
     "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
     "one that was not begun": ([EffectStatus(E.UNUSED, True)], T.ENDED),
-    "one to be taken back and one that failed": (
+    "one to be compensated and one that failed": (
         [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
         T.REDEEMED,
     ),
-    "one taken back and one that failed": (
+    "one compensated and one that failed": (
         [EffectStatus(E.COMPENSATED, True), EffectStatus(E.FAILED, True)],
         T.SETTLED,
     ),
-    "one that stands and one that failed": (
+    "one without compensation and one that failed": (
         [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
         T.UNSETTLED,
     ),
-    "one nobody knows of": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
-    "one not told yet": ([EffectStatus(E.REDEEMED, False)], T.REDEEMED),
+    "an unknown one": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not reported yet": ([EffectStatus(E.REDEEMED, False)], T.REDEEMED),
     "another read": ([READ], T.SETTLED),
     "another read and one that failed": ([READ, EffectStatus(E.FAILED, False)], T.ENDED),
 }
 
 
-@pytest.mark.parametrize(("others", "expected"), BESIDE_A_READ.values(), ids=BESIDE_A_READ)
-def test_a_read_that_fired_leaves_nothing_standing(others: list[EffectStatus], expected: TxnState) -> None:
+@pytest.mark.parametrize(("others", "expected"), WITH_A_READ.values(), ids=WITH_A_READ)
+def test_a_read_that_fired_leaves_nothing_to_undo(others: list[EffectStatus], expected: TxnState) -> None:
     assert transaction_state([READ, *others]) is transaction_state([*others, READ]) is expected
     assert needs_manual_settlement([READ, *others]) is needs_manual_settlement(others)
 
 
-def test_a_transaction_without_effects_does_not_exist() -> None:
+def test_a_transaction_without_effects_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one effect"):
         transaction_state([])
 
 
-# -- every step any effect can take, and what its transaction does ------------------------------------------------
+# -- every transition of two effects, and the state of their transaction -----------------------------------------
 
 _ENDINGS = {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}
 _OPEN = {E.REVIEW, E.RELEASED}
 
 
 def steps(states: Whole) -> Iterator[Whole]:
-    """What one request makes of the effects together: all are spent or none, and one that ends takes the others."""
+    """The effects after one request: all are redeemed or none, and one that ends withdraws the others."""
     if set(states) == {E.RELEASED}:
         yield (E.REDEEMED,) * len(states)
     for place, state in enumerate(states):
         for to in EFFECT_TRANSITIONS[state] - {E.REDEEMED}:
             if state in _OPEN and to is E.UNKNOWN:
-                continue  # by `policy-service restored` alone
+                continue  # only by `policy-service restored`
             after = [*states]
             after[place] = to
             if to in _ENDINGS:
@@ -163,9 +166,7 @@ def steps(states: Whole) -> Iterator[Whole]:
 
 
 def followed(state: TxnState, whole: Sequence[EffectStatus]) -> TxnState:
-    """The transaction's state after its effects have moved, as the mover keeps it: what is open again after people were
-    told of its end (a compensation under way) does not undo that.
-    """
+    """The transaction's state after a step. A compensation under way does not reopen a finished transaction."""
     to = transaction_state(whole)
     return state if to is T.REDEEMED and state is not T.READY else to
 
@@ -176,15 +177,17 @@ BOTH_WAYS = list(product([True, False], repeat=2))
 @pytest.mark.parametrize("reads", BOTH_WAYS)
 @pytest.mark.parametrize("may", BOTH_WAYS)
 @pytest.mark.parametrize("undo", BOTH_WAYS)
-def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, may: Pair, reads: Pair) -> None:
+def test_every_step_of_two_effects_is_a_legal_transition_of_their_transaction(
+    undo: Pair, may: Pair, reads: Pair
+) -> None:
     pairs = product(sorted(_OPEN), repeat=2)
     ahead = [(states, T.READY if set(states) == {E.RELEASED} else T.REVIEW) for states in pairs]
     known = set(ahead)
     while ahead:
         states, state = ahead.pop()
         for after in steps(states):
-            told = zip(after, undo, may, reads, strict=True)
-            whole = [EffectStatus(s, u, may_fail=m, reads=r) for s, u, m, r in told]
+            after_step = zip(after, undo, may, reads, strict=True)
+            whole = [EffectStatus(s, u, may_fail=m, reads=r) for s, u, m, r in after_step]
             if any(part.reads and part.state is E.COMPENSATING and not part.can_compensate for part in whole):
                 continue  # nothing compensates it
             to = followed(state, whole)
@@ -198,7 +201,7 @@ def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, ma
             assert not {E.REVIEW, E.RELEASED, E.REDEEMED} & set(states), states
 
 
-def test_what_a_person_left_standing_needs_nobody_any_more() -> None:
+def test_an_effect_that_a_person_kept_needs_no_further_decision() -> None:
     left = EffectStatus(E.COMPENSATION_FAILED, True, left_standing=True)
     stays = EffectStatus(E.FIRED, False, left_standing=True)
     for settled in (

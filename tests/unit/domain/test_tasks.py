@@ -1,4 +1,4 @@
-"""The table of answers: every kind has some, and each leads only where the contract's table does."""
+"""The answers to tasks: every kind has some, and each causes only legal transitions."""
 
 from itertools import pairwise, product
 
@@ -6,17 +6,17 @@ from countersign.contract import EffectState, TaskAnswer, TaskKind, can_transiti
 from policy_service.domain.settlement import ANSWERS, applies_to, transitions_for
 
 
-def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> None:
+def test_every_kind_of_task_has_answers_and_every_answer_is_used() -> None:
     assert set(ANSWERS) == set(TaskKind)
     assert {answer for answers in ANSWERS.values() for answer in answers} == set(TaskAnswer)
-    assert all(len(set(answers)) >= 2 for answers in ANSWERS.values())  # a choice of one is none
+    assert all(len(set(answers)) >= 2 for answers in ANSWERS.values())  # one answer would be no choice
 
 
-def test_an_answer_moves_an_effect_only_where_the_contract_leads() -> None:
+def test_an_answer_causes_only_legal_transitions() -> None:
     for kind, state, spent in product(TaskKind, EffectState, (True, False)):
         for answer in ANSWERS[kind] if applies_to(kind, state) else ():
-            way = [state, *transitions_for(state, answer, spent=spent)]
-            assert all(can_transition(one, other) for one, other in pairwise(way)), (
+            path = [state, *transitions_for(state, answer, spent=spent)]
+            assert all(can_transition(one, other) for one, other in pairwise(path)), (
                 kind,
                 answer,
                 state,
@@ -24,13 +24,13 @@ def test_an_answer_moves_an_effect_only_where_the_contract_leads() -> None:
             )
 
 
-def test_what_was_spent_has_failed_and_what_never_was_is_unused() -> None:
+def test_not_fired_is_failed_after_redemption_and_unused_before() -> None:
     unknown = EffectState.UNKNOWN
     assert transitions_for(unknown, TaskAnswer.NOT_FIRED, spent=True) == (EffectState.FAILED,)
     assert transitions_for(unknown, TaskAnswer.NOT_FIRED, spent=False) == (EffectState.UNUSED,)
 
 
-def test_a_contradiction_is_about_an_effect_wherever_it_stands_and_moves_nothing() -> None:
+def test_a_contradiction_applies_in_any_state_and_moves_nothing() -> None:
     for state in EffectState:
         assert applies_to(TaskKind.CONTRADICTION, state)
         assert transitions_for(state, TaskAnswer.REPORT_HOLDS, spent=True) == ()

@@ -1,4 +1,4 @@
-"""Userinfo adds to a sign-in that the ID token has proved; it neither refuses one nor speaks of somebody else."""
+"""Userinfo adds claims to a verified sign-in; it never refuses one, except for another subject."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ async def test_userinfo_badly_signed_is_not_used(
 @pytest.mark.parametrize("signs", [False, True])
 async def test_userinfo_of_another_subject_refuses_the_sign_in(signs: bool) -> None:
     browser = asking().but(signs_userinfo=signs, userinfo={"sub": "666", "groups": ["finance"]})
-    assert await refused_because(browser.through()) == "userinfo speaks of somebody else"
+    assert await refused_because(browser.through()) == "userinfo is about another subject"
 
 
 async def test_what_the_settings_ask_for_is_refused_while_userinfo_fails() -> None:
-    for given, told in (
+    for given, message in (
         ({"members_of": ["staff"]}, "userinfo of Acme does not answer"),
         ({"required": {"hd": "acme.example"}}, "hd = 'acme.example'"),
     ):
-        assert told in await refusal(asking(**given).failing("/userinfo", "down").through())
+        assert message in await refusal(asking(**given).failing("/userinfo", "down").through())
 
 
 async def test_userinfo_is_not_fetched_when_the_id_token_has_every_claim() -> None:

@@ -1,4 +1,4 @@
-"""Annotations: what may stand where, and that a slip is a load error with its line, never a weaker rule."""
+"""Annotations: where each is allowed. A mistake is a load error with its line, never a weaker rule."""
 
 from datetime import timedelta
 from itertools import product
@@ -51,18 +51,18 @@ GATES: dict[str, tuple[str, str, object]] = {
 
 
 @pytest.mark.parametrize(("annotations", "field", "value"), GATES.values(), ids=GATES)
-def test_a_gate_says_what_its_annotations_say(annotations: str, field: str, value: object) -> None:
+def test_gate_has_the_values_of_its_annotations(annotations: str, field: str, value: object) -> None:
     assert getattr(sound(f'@approval("finance")\n{annotations}').gate, field) == value
 
 
-def test_a_gate_names_groups_a_plain_forbid_is_none_and_a_permit_may_name_unseen_fields() -> None:
+def test_annotations_of_gate_forbid_and_permit() -> None:
     gate = sound('@approval("finance | cfo|finance")').gate
     assert gate is not None and gate.groups == {"finance", "cfo"}
     assert sound('@title("t")\n@doc("d")').gate is None
     assert sorted(sound('@unseen("items, note")', "permit").unseen) == ["items", "note"]
 
 
-# The effect, or a gate; what is written on it; and a part of what is told.
+# The effect, or a gate; what is written on it; and a part of the message.
 GATE = "gate"
 REFUSED: dict[str, tuple[str, str, str]] = {
     "quorum zero": (GATE, '@quorum("0")', "x.cedar:3: @quorum: '0' is not a number"),
@@ -81,8 +81,8 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "shared set to no": (GATE, '@shared("false")', "write it bare"),
     "reason with a text": (GATE, '@reason("always")', "write it bare"),
     "an empty channel": (GATE, '@channel("")', "@channel: '' is no Slack channel"),
-    "a channel without its sign": (GATE, '@channel("finance")', "is no Slack channel"),
-    "two channels": (GATE, '@channel("#a,#b")', "is no Slack channel"),
+    "a channel without its sign": (GATE, '@channel("finance")', "is not a Slack channel"),
+    "two channels": (GATE, '@channel("#a,#b")', "is not a Slack channel"),
     "an empty title": ("forbid", '@title("")', "@title: write 1 to"),
     "a gate on a permit": ("permit", '@approval("finance")', "x.cedar:2: @approval belongs on a gate, which is"),
     "a quorum on a permit": ("permit", '@quorum("2")', "@quorum belongs on a gate"),
@@ -99,14 +99,14 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("effect", "annotations", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_slip_is_a_load_error_with_its_line(effect: str, annotations: str, message: str) -> None:
+def test_invalid_annotation_is_reported_with_its_line(effect: str, annotations: str, message: str) -> None:
     gate, effect = ('@approval("finance")\n', "forbid") if effect == GATE else ("", effect)
     _, problems = read(gate + annotations, effect)
     assert any(message in problem for problem in problems), problems
     assert all(problem.startswith("x.cedar:") for problem in problems)
 
 
-def test_every_gate_annotation_is_refused_everywhere_else() -> None:
+def test_gate_annotations_are_refused_on_other_policies() -> None:
     for name, effect in product(GATE_ANNOTATIONS - {"approval"}, ("permit", "forbid")):
         _, problems = read(f'@{name}("1h")', effect)
         assert any(f"@{name} belongs on a gate" in problem for problem in problems), (name, effect)
@@ -125,13 +125,13 @@ IDS = {
 
 
 @pytest.mark.parametrize(("annotation", "message"), IDS.items())
-def test_an_id_is_required_and_plain(annotation: str, message: str) -> None:
+def test_id_is_required_and_restricted(annotation: str, message: str) -> None:
     _, problems = read_policies({"x.cedar": f"\n{annotation} permit {SCOPE}".encode()}, GROUPS)
     assert any(message in problem.message for problem in problems)
     assert problems[0].line == 2
 
 
-def test_an_id_is_unique_over_all_files() -> None:
+def test_id_is_unique_across_files() -> None:
     files = {"a.cedar": f'@id("x") permit {SCOPE}'.encode(), "b.cedar": f'\n@id("x") forbid {SCOPE}'.encode()}
     _, problems = read_policies(files, GROUPS)
     assert [str(problem) for problem in problems] == ["b.cedar:2: @id 'x' is taken at a.cedar:1"]

@@ -1,4 +1,4 @@
-"""Loading a bundle: everything wrong is told at once with its place, and nothing of a wrong bundle is used."""
+"""Loading a bundle: all problems are reported with their place, and nothing of an invalid bundle is used."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 GATE = '@id("big") @approval("finance") forbid (principal, action == Action::"pay", resource)'
 
 
-def test_a_bundle_knows_its_parts(folder: BundleFolder) -> None:
+def test_bundle_has_its_parts(folder: BundleFolder) -> None:
     bundle = folder.policies(f"{PERMIT_ALL}\n{GATE}\nwhen {{ context.input.amount > 5 }};").load()
     assert set(bundle.manifests) == set(bundle.rules.tools) == {"pay"}
     assert list(bundle.policies) == ["all", "big"]
@@ -36,23 +36,23 @@ def test_a_bundle_knows_its_parts(folder: BundleFolder) -> None:
     assert bundle.describe("gone") is None
 
 
-def test_a_bundle_without_policies_loads_and_permits_nothing(folder: BundleFolder) -> None:
+def test_bundle_without_policies_permits_nothing(folder: BundleFolder) -> None:
     assert folder.load().policies == {}
     assert folder.decide({"account": "a", "amount": 1}).code == "no_permit"
 
 
-def test_equal_bytes_have_one_digest_and_any_change_another(folder: BundleFolder) -> None:
+def test_digest_depends_on_bytes_only(folder: BundleFolder) -> None:
     texts = (PERMIT_ALL, PERMIT_ALL, PERMIT_ALL + "// more\n")
     first, again, other = (folder.policies(text).load().digest for text in texts)
     assert first == again != other
 
 
 def x(condition: str = "", scope: str = "principal, action, resource") -> str:
-    """A permit of this scope, where this holds."""
+    """A permit with this scope and condition."""
     return f'@id("x") permit ({scope})' + (f" when {{ {condition} }};" if condition else ";")
 
 
-# The policies, and a part of what is told.
+# The policies, and a part of the message.
 POLICY_PROBLEMS: list[tuple[str, str]] = [
     (x(scope="principal, action"), "rules.cedar:1: this is not Cedar"),
     ('@id("x\udcff") permit (principal, action, resource);', "rules.cedar: byte 6 is not UTF-8"),
@@ -82,18 +82,18 @@ POLICY_PROBLEMS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), POLICY_PROBLEMS)
-def test_a_wrong_policy_is_told_with_its_place(folder: BundleFolder, text: str, message: str) -> None:
+def test_invalid_policy_is_reported_with_its_line(folder: BundleFolder, text: str, message: str) -> None:
     problems = folder.write("rules.cedar", text.encode("utf-8", "surrogateescape")).problems()
     assert any(message in problem for problem in problems), problems
 
 
 def pay(**changes: Any) -> tuple[str, dict[str, Any]]:
-    """The manifest of `pay` with something wrong."""
+    """The manifest of `pay` with a mistake."""
     return "tools/pay.json", pay_manifest(**changes)
 
 
 METER_OF_REFUND = '[meters.calls]\ncount = true\nof = ["refund"]\nper = "principal"\nwindow = "24h"\n'
-# The file, what is in it, and a part of what is told.
+# The file, what is in it, and a part of the message.
 FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
     (("tools/pay.json", "{"), "tools/pay.json:1: this is not JSON"),
     (("tools/pay.json", '{\n"tool" "pay"}'), "tools/pay.json:2: this is not"),
@@ -109,8 +109,8 @@ FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
     (pay(compensation={"tool": "unpay", "map": {}}), "not a tool of this bundle"),
     (pay(compensation={"tool": "pay", "map": {"x": "args:/account"}}), "no argument 'x'"),
     (pay(compensation={"tool": "pay", "map": {"account": "args:/account"}}), "needs the argument 'amount'"),
-    (pay(probe="pay"), "a probe only asks and has no manifest"),
-    (pay(probe="find_pay", lane="live"), "its adapter, which knows"),
+    (pay(probe="pay"), "a probe only reads and has no manifest"),
+    (pay(probe="find_pay", lane="live"), "its adapter knows"),
     (pay(args=pay_args(__entity={"type": "string"})), "reserved"),
     (("groups.toml", "\nx = = 1"), "groups.toml:2: "),
     (("groups.toml", "x = " + "[" * 100_000), "groups.toml: "),
@@ -125,12 +125,12 @@ FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("file", "message"), FILE_PROBLEMS)
-def test_a_wrong_file_is_told_by_name(folder: BundleFolder, file: tuple[str, Any], message: str) -> None:
+def test_invalid_file_is_reported_by_name(folder: BundleFolder, file: tuple[str, Any], message: str) -> None:
     problems = folder.policies("").write(*file).problems()
     assert any(message in problem for problem in problems), problems
 
 
-def test_a_fact_file_is_one_object_of_rows_and_empty_meters_are_none(folder: BundleFolder) -> None:
+def test_fact_file_is_an_object_of_rows(folder: BundleFolder) -> None:
     folder.policies("").write("facts.toml", facts_of("Account", x="Long?"))
     for content in ("[]", '{"a1": "open"}', "{"):
         problems = folder.write("facts/accounts.json", content).problems()
@@ -138,7 +138,7 @@ def test_a_fact_file_is_one_object_of_rows_and_empty_meters_are_none(folder: Bun
     assert folder.write("facts/accounts.json", "{}").write("meters.toml", "# none yet\n").problems() == []
 
 
-def test_every_problem_is_told_at_once(folder: BundleFolder) -> None:
+def test_all_problems_are_reported_at_once(folder: BundleFolder) -> None:
     folder.policies('@id("a") permit (principal, action);\n\npermit (principal, action, resource);')
     folder.write("tools/bad.json", "{").write("groups.toml", "[groups.g]\nmembers = ['x']\n")
     with pytest.raises(BundleError) as refused:
@@ -153,18 +153,18 @@ GATED = '@id("g") @approval("cfo") forbid (principal, action, resource);\n'
 AT_NIGHT = 'when { context.env == "night" };'
 MAY = f'@id("may") permit {ON_APPROVE};\n'
 WARNINGS: list[tuple[str, str]] = [
-    (GATED.replace("forbid", '@quorum("2") forbid'), "which has 1; nobody can ever meet it"),
+    (GATED.replace("forbid", '@quorum("2") forbid'), "which has 1; this quorum can never be met"),
     ('@id("p") @unseen("itmes") permit (principal, action, resource);', "'itmes'"),
     ("", "no permit names this tool"),
     (GATED + f'@id("late") forbid {ON_APPROVE} {AT_NIGHT}',
-     'rules.cedar:2: there is no permit for Action::"approve" beside it'),
+     'rules.cedar:2: no permit for Action::"approve" exists'),
     (f'@id("late") forbid (principal, action == Action::"settle", resource) {AT_NIGHT}',
-     'rules.cedar:1: there is no permit for Action::"settle" beside it'),
+     'rules.cedar:1: no permit for Action::"settle" exists'),
     (GATED.replace("forbid", '@remind("2h") @answer_within("1h") forbid'),
-     "reminds after the time to answer is over"),
+     "reminds only after the time to answer is over"),
     (GATED.replace("forbid", '@remind("5s") forbid'), "reminds more often than once a minute"),
     (GATED + MAY + '@id("lock") forbid (principal is User, action == Action::"approve", resource);',
-     "rules.cedar:3: nobody may approve anything: this holds for everybody"),
+     "rules.cedar:3: no person may approve anything: this forbid always applies"),
 ]  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def test_what_looks_wrong_is_a_warning(folder: BundleFolder, text: str, message:
     assert any(message in str(warning) for warning in folder.policies(text).load().warnings)
 
 
-def test_unseen_fields_without_anybody_to_look_at_them_are_a_warning(folder: BundleFolder) -> None:
+def test_unseen_fields_without_reviewers_are_a_warning(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL).write("groups.toml", "")
     assert any("no group 'unseen'" in str(warning) for warning in folder.load().warnings)
 
@@ -190,21 +190,21 @@ APPROVING_IS_POSSIBLE = {
 
 
 @pytest.mark.parametrize("text", APPROVING_IS_POSSIBLE.values(), ids=APPROVING_IS_POSSIBLE)
-def test_where_somebody_may_approve_nothing_is_said_about_it(folder: BundleFolder, text: str) -> None:
+def test_no_warning_when_a_permit_for_approving_exists(folder: BundleFolder, text: str) -> None:
     assert [str(w) for w in folder.policies(PERMIT_ALL + text).load().warnings if "approve" in str(w)] == []
 
 
-def test_a_sound_bundle_has_no_warnings(folder: BundleFolder) -> None:
+def test_valid_bundle_has_no_warnings(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL + '@id("u") @unseen("items,note") permit (principal, action, resource);')
     assert folder.load().warnings == ()
 
 
-def test_what_one_decision_weighs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_policies_per_decision_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def many(count: int, action: str) -> str:
         rule = '@id("{0}{1}") forbid (principal, action == Action::"{0}", resource);\n'
         return "".join(rule.format(action, n) for n in range(count))
 
-    monkeypatch.setattr("policy_service.pap.check.MAX_OF_ONE_TOOL", 20)
+    monkeypatch.setattr("policy_service.pap.check.MAX_POLICIES_PER_TOOL", 20)
     folder = BundleFolder(tmp_path).write("tools/other.json", pay_manifest(tool="other"))
     folder.policies(PERMIT_ALL + many(19, "pay") + many(19, "other"))
     assert folder.problems() == [], "what other tools' calls weigh does not count"

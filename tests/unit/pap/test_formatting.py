@@ -1,4 +1,4 @@
-"""Policies laid out: the same rules, the same comments, and nothing left to change the second time."""
+"""Formatting policies keeps rules and comments and is idempotent."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ MESSY = """\
 // More of it.
 @id("one") @title("One")
 permit(principal,action,
-resource); // beside it
+resource); // trailing
 // above the second
 @id("two")
 forbid (principal in Role::"a-very-long-role-name-indeed", action in [Action::"one", Action::"two"],
@@ -34,7 +34,7 @@ NEAT = """\
 // More of it.
 @id("one")
 @title("One")
-permit (principal, action, resource);  // beside it
+permit (principal, action, resource);  // trailing
 
 // above the second
 @id("two")
@@ -70,7 +70,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_rules_and_comments_stay_and_the_second_time_changes_nothing(text: str) -> None:
+def test_formatting_keeps_rules_and_comments_and_is_idempotent(text: str) -> None:
     once = format_file("a.cedar", text.encode())
     assert policies_to_pst(once.text) == policies_to_pst(text)
     assert [word.strip() for _, word in comments(once.text)] == [word.strip() for _, word in comments(text)]
@@ -85,7 +85,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize(("old", "new"), SPOILED.values(), ids=SPOILED)
-def test_a_statement_that_would_change_is_left(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+def test_statement_that_would_change_is_left(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(scan, "format_policies", lambda text, width, indent: text.replace(old, new))
     text = (
         '// head\n@id("a") forbid (principal, action, resource) when { context.input.amount > 5 // mine\n};\n'
@@ -105,12 +105,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("raw", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_nobody_can_read_is_refused(raw: bytes, message: str) -> None:
+def test_unreadable_file_is_refused(raw: bytes, message: str) -> None:
     with pytest.raises(BundleError, match=message.replace("+", r"\+")):
         format_file("a.cedar", raw)
 
 
-def test_a_file_is_laid_out_as_the_shipped_policies_are() -> None:
+def test_shipped_policies_are_formatted() -> None:
     done = format_file("a.cedar", MESSY.encode())
     assert (done.text, done.left) == (NEAT, ())
     for file in ("policies/support.cedar", "policies/examples/airline/airline.cedar"):

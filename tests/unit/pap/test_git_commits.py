@@ -1,4 +1,4 @@
-"""A commit's blobs by the rules of a folder: what does not belong is refused by name, before it is read."""
+"""Reading a bundle from a commit by the rules of a folder: a foreign entry is refused before it is read."""
 
 import shutil
 import zlib
@@ -18,7 +18,7 @@ from tests.fakes.repository import Repository, entry
 
 
 def made_in(path: Path, folder: str = ".", object_format: str = "sha1") -> Repository:
-    """A repository with a bundle in one of its folders, committed."""
+    """A repository with a committed bundle in one of its folders."""
     made = Repository(path, object_format=object_format)
     BundleFolder(path / folder).policies(PERMIT_ALL)
     made.commit()
@@ -43,30 +43,30 @@ def refusal(repository: Repository, revision: str = "main", subfolder: str = "")
 
 
 def replace_object(repository: Repository, sha: str, raw: bytes) -> None:
-    """Let the loose object of this name be something else."""
+    """Replace the loose object of this name."""
     file = repository.path / ".git/objects" / sha[:2] / sha[2:]
     file.chmod(0o644)
     file.write_bytes(zlib.compress(raw))
 
 
-def test_a_commit_is_the_same_bundle_as_its_folder(repository: Repository) -> None:
+def test_commit_equals_bundle_of_its_folder(repository: Repository) -> None:
     folder, commit = FolderSource(repository.path).read(), read_revision(repository.path, "main")
     assert (commit.files, commit.digest, commit.commit) == (folder.files, folder.digest, repository.head())
     assert commit.folder is None
     build_bundle(commit).close()
 
 
-def test_what_lies_beside_a_bundle_or_is_not_committed_is_not_read(repository: Repository) -> None:
+def test_unrelated_or_uncommitted_files_are_not_read(repository: Repository) -> None:
     before = read_revision(repository.path, "main").digest
     for name in "README.md LICENSE .github/workflows/ci.yml .hidden examples/a/x.bin tools/.x".split():
-        repository.write(name, "beside")
+        repository.write(name, "unrelated")
     repository.commit()
     repository.write("rules.cedar", "nonsense").write("more.cedar", "nonsense")
     assert read_revision(repository.path, "main").digest == before
 
 
 @pytest.mark.parametrize("object_format", ["sha1", "sha256"])
-def test_objects_are_read_from_packs_as_from_loose_files(tmp_path: Path, object_format: str) -> None:
+def test_packed_objects_read_like_loose_ones(tmp_path: Path, object_format: str) -> None:
     repository = made_in(tmp_path, object_format=object_format)
     for n in range(5):
         repository.write("rules.cedar", PERMIT_ALL + "// a line\n" * 200 * n).commit()
@@ -76,7 +76,7 @@ def test_objects_are_read_from_packs_as_from_loose_files(tmp_path: Path, object_
     assert read_revision(repository.path, "HEAD~1").files == before
 
 
-def test_a_revision_is_a_branch_a_tag_or_a_commit(repository: Repository, tmp_path: Path) -> None:
+def test_revision_is_a_branch_a_tag_or_a_commit(repository: Repository, tmp_path: Path) -> None:
     repository.git("-c", "tag.gpgSign=false", "tag", "-a", "-m", "first", "v1")
     head = repository.head()
     for revision in ("main", "HEAD", "v1", "refs/heads/main", "HEAD~0", head[:12]):
@@ -87,7 +87,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(repository: Repository, tmp_pa
         read_revision(tmp_path, "main")
 
 
-def test_a_bundle_may_lie_in_a_subfolder(tmp_path: Path) -> None:
+def test_bundle_may_be_in_a_subfolder(tmp_path: Path) -> None:
     made = made_in(tmp_path / "mono", "teams/desk")
     made.write("build.bin", "something else").commit()
     found = read_revision(made.path, "main", "teams/desk")
@@ -100,40 +100,40 @@ ODD = [
     ("120000", "more.cedar", "more.cedar: a symbolic link is not followed"),
     ("120000", "facts", "facts: a symbolic link is not followed"),
     ("160000", "library2", "library2: a submodule is another repository"),
-    ("100644", "..", "'..': a name that leads elsewhere"),
-    ("40000", "..", "'..': a name that leads elsewhere"),
-    ("40000", ".GIT", "'.GIT': a name that leads elsewhere"),
-    ("100644", "a/b.cedar", "'a/b.cedar': a name that leads elsewhere"),
-    ("100644", "a\x1b.cedar", "a name that leads elsewhere"),
+    ("100644", "..", "'..': an unsafe name"),
+    ("40000", "..", "'..': an unsafe name"),
+    ("40000", ".GIT", "'.GIT': an unsafe name"),
+    ("100644", "a/b.cedar", "'a/b.cedar': an unsafe name"),
+    ("100644", "a\x1b.cedar", "an unsafe name"),
     ("100644", "rules.cedr", "rules.cedr: unknown kind of file"),
     ("40000", "more", "more: unknown folder"),
     ("100000", "more.cedar", "more.cedar: an unknown kind of entry (mode 100000)"),
     ("100644", b"r\xe9gles.cedar", r"r\xe9gles.cedar: this name is not UTF-8"),
-    ("100644", "rules.cedar", "rules.cedar: this name stands twice"),
+    ("100644", "rules.cedar", "rules.cedar: this name occurs twice"),
 ]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 12\n"
 WRONG_FILES = [
-    ("more.cedar", POINTER, "more.cedar: a pointer to Git LFS"),
+    ("more.cedar", POINTER, "more.cedar: a Git LFS pointer"),
     ("rules.cedar", PERMIT_ALL + '\n@id("x") permit (principal,\n', "rules.cedar:3"),
     ("rules.cedar", b'@id("r\xe9gle") permit (principal, action, resource);', "rules.cedar"),
 ]
 
 
-def test_what_does_not_belong_is_refused_by_name(repository: Repository) -> None:
+def test_foreign_entry_is_refused_by_name(repository: Repository) -> None:
     sound = repository.head()
     blob = repository.blob(b"// nothing is forbidden\n")
-    for mode, name, told in ODD:
+    for mode, name, message in ODD:
         sha = {"40000": repository.head(f"{sound}:tools"), "160000": sound}.get(mode, blob)
         repository.commit_with(entry(mode, name, sha))
-        assert told in refusal(repository)
+        assert message in refusal(repository)
         repository.rewind(sound)
-    for file, content, told in WRONG_FILES:
+    for file, content, message in WRONG_FILES:
         repository.write(file, content).commit()
-        assert told in refusal(repository)
+        assert message in refusal(repository)
         repository.rewind(sound)
 
 
-def test_a_large_file_is_refused_unread(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_refused_unread(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.write("large.cedar", "//" + "x" * 5_000_000).commit()
     read: list[int] = []
     raw = Objects._raw
@@ -149,7 +149,7 @@ def test_a_large_file_is_refused_unread(repository: Repository, monkeypatch: pyt
     assert max(read) < MAX_FILE_BYTES
 
 
-def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) -> None:
+def test_file_one_byte_over_the_limit_is_refused(repository: Repository) -> None:
     most = b"//" + b"x" * (MAX_FILE_BYTES - 3) + b"\n"
     repository.write("large.cedar", most).commit()
     read_revision(repository.path, "main")
@@ -157,7 +157,7 @@ def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) 
     assert "large.cedar: larger than" in refusal(repository)
 
 
-def test_files_bytes_and_policies_are_counted_before_they_are_read(repository: Repository) -> None:
+def test_counts_and_sizes_are_checked_before_reading(repository: Repository) -> None:
     head, blob, large = repository.head(), repository.blob(b"{}"), repository.blob(b" " * MAX_FILE_BYTES)
     tools = repository.tree(*(entry("100644", f"t{n:05}.json", blob) for n in range(MAX_FILES + 1)))
     repository.commit_tree(repository.tree(entry("40000", "tools", tools)), head)
@@ -173,21 +173,21 @@ def test_files_bytes_and_policies_are_counted_before_they_are_read(repository: R
     assert "more than 10000 policies" in refusal(repository), "with the one that is there already"
 
 
-def test_a_commit_that_is_not_utf8_is_read_all_the_same(repository: Repository) -> None:
+def test_commit_that_is_not_utf8_is_read(repository: Repository) -> None:
     message = "règle nouvelle\n".encode("latin1")
     commit = ("commit", "-q", "--allow-empty", "-F", "-")
     repository.git("-c", "i18n.commitEncoding=latin1", *commit, given=message)
     assert read_revision(repository.path, "main").commit == repository.head()
     repo = open_repository(repository.path)
-    assert load_commit(Objects(repo), repository.head()).message == "r�gle nouvelle\n"
+    assert load_commit(Objects(repo), repository.head()).written.message == "r�gle nouvelle\n"
     repo.close()
 
 
-def test_an_object_that_is_not_what_its_name_says_is_refused(repository: Repository) -> None:
+def test_object_not_matching_its_name_is_refused(repository: Repository) -> None:
     sha = repository.head("HEAD:rules.cedar")
     other = b'@id("all") permit (principal, action, resource) ;'
     replace_object(repository, sha, b"blob %d\0" % len(other) + other)
-    assert "not what the name says" in refusal(repository)
+    assert "do not match its name" in refusal(repository)
     replace_object(repository, sha, b"blob 10\0" + b" " * 10_000_000)
     assert "repository is damaged" in refusal(repository)
     small = repository.blob(b"small")
@@ -198,12 +198,12 @@ def test_an_object_that_is_not_what_its_name_says_is_refused(repository: Reposit
     repo.close()
 
 
-def test_descent_is_by_parents_and_not_by_dates(repository: Repository) -> None:
+def test_descent_follows_parents_and_not_dates(repository: Repository) -> None:
     first = repository.head()
     repository.git("commit", "-q", "--allow-empty", "-m", "long ago", "--date", "2001-01-01T00:00:00Z")
     main = repository.head()
     repository.git("checkout", "-q", "-b", "side", first)
-    side = repository.commit("beside")
+    side = repository.commit("side")
     repository.git("checkout", "-q", "main")
     repository.git("merge", "-q", "--no-ff", "-m", "merged", "side")
     repo = open_repository(repository.path)
@@ -221,7 +221,7 @@ def test_descent_is_by_parents_and_not_by_dates(repository: Repository) -> None:
 # -- how an author names a commit ------------------------------------------------------------------------------------
 
 
-def test_an_author_names_a_folder_at_a_revision(
+def test_author_names_a_folder_at_a_revision(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = repository.head()
@@ -232,11 +232,13 @@ def test_an_author_names_a_folder_at_a_revision(
     monkeypatch.chdir(repository.path)
     for name in ("@main", ".@main", ".", f"{tmp_path / 'bare.git'}@main"):
         assert load_bundle_files(name).commit == repository.head()
-    with pytest.raises(BundleError, match="no git repository is here or above, so there is no 'main' of it"):
+    with pytest.raises(
+        BundleError, match="no git repository contains this folder, so there is no revision 'main'"
+    ):
         load_bundle_files(f"{tmp_path}@main")
 
 
-def test_a_folder_within_a_repository_is_found_there_even_when_it_is_gone(tmp_path: Path) -> None:
+def test_removed_folder_is_found_in_its_repository(tmp_path: Path) -> None:
     made = made_in(tmp_path / "mono", "teams/desk")
     made.git("rm", "-r", "-q", "teams")
     made.commit()

@@ -1,4 +1,4 @@
-"""The copy of a repository: over https and ssh as over a folder, bounded in size and time, and no password told."""
+"""The mirror of a repository: https, ssh and folders, bounded in size and time, without showing a password."""
 
 import base64
 import os
@@ -39,7 +39,7 @@ def mirror(tmp_path: Path, url: str, *, password: str | None = None, timeout_s: 
 
 
 def unreachable(copy: Mirror) -> str:
-    """What is told when it cannot be reached."""
+    """The error text when it cannot be reached."""
     with pytest.raises(HeadError) as refused:
         copy.newest()
     assert refused.value.why == "unreachable"
@@ -67,7 +67,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize(("given", "shown"), SHOWN.items())
-def test_an_address_is_shown_without_who_signs_in(given: str, shown: str) -> None:
+def test_displayed_address_contains_no_credentials(given: str, shown: str) -> None:
     place = parse_address(given)
     assert place.shown == shown
     assert "s3cret" not in repr(place) or place.username == "s3cret"
@@ -81,7 +81,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("given", REFUSED)
-def test_what_proves_nothing_or_hides_an_option_is_refused(given: str) -> None:
+def test_unauthenticated_or_option_like_address_is_refused(given: str) -> None:
     with pytest.raises(StartError, match="policies_repository") as refused:
         parse_address(given)
     assert "s3cret" not in str(refused.value)
@@ -126,11 +126,11 @@ def served(repository: Repository, password: str | None = None) -> Iterator[str]
 
 def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list[bytes]:
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    told = {name: str(environ.get(name) or "") for name in
+    variables = {name: str(environ.get(name) or "") for name in
             ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "CONTENT_TYPE", "CONTENT_LENGTH")}  # fmt: skip
-    told |= {"GIT_PROJECT_ROOT": str(repository.path.parent), "GIT_HTTP_EXPORT_ALL": "1"}
+    variables |= {"GIT_PROJECT_ROOT": str(repository.path.parent), "GIT_HTTP_EXPORT_ALL": "1"}
     done = subprocess.run(["git", "http-backend"], input=body, capture_output=True, check=True, timeout=60,
-                          env={"PATH": os.environ["PATH"], **ENVIRONMENT, **told})  # fmt: skip
+                          env={"PATH": os.environ["PATH"], **ENVIRONMENT, **variables})  # fmt: skip
     head, _, content = done.stdout.partition(b"\r\n\r\n")
     lines = [tuple(line.split(": ", 1)) for line in head.decode().splitlines()]
     headers = dict(lines)
@@ -138,7 +138,7 @@ def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list
     return [content]
 
 
-def test_a_repository_over_http_is_copied_and_what_is_new(repository: Repository, tmp_path: Path) -> None:
+def test_http_repository_is_fetched_and_updated(repository: Repository, tmp_path: Path) -> None:
     with served(repository) as url:
         copy = mirror(tmp_path, url)
         first = copy.newest()
@@ -151,7 +151,7 @@ def test_a_repository_over_http_is_copied_and_what_is_new(repository: Repository
     unreachable(copy)
 
 
-def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, tmp_path: Path) -> None:
+def test_token_authenticates_and_is_never_shown(repository: Repository, tmp_path: Path) -> None:
     with served(repository, "s3cret") as url:
         assert mirror(tmp_path, url, password="s3cret").newest() == repository.head()
         inside = url.replace("http://", "http://git:s3cret@")
@@ -160,7 +160,7 @@ def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, 
             assert "wr0ng" not in unreachable(mirror(tmp_path / "other", url, password=password))
 
 
-def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_path: Path) -> None:
+def test_redirect_is_not_followed(repository: Repository, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def elsewhere(environ: dict[str, Any], start: Any) -> list[bytes]:
@@ -168,8 +168,8 @@ def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_pat
         start("302 Found", [("Location", f"{good}{environ['PATH_INFO']}?{environ['QUERY_STRING']}")])
         return []
 
-    told = pytest.raises(HeadError, match="it redirects elsewhere")
-    with served(repository) as good, serving(elsewhere) as url, told:
+    refused = pytest.raises(HeadError, match="it redirects elsewhere")
+    with served(repository) as good, serving(elsewhere) as url, refused:
         mirror(tmp_path, f"{url}/repo").newest()
     assert len(asked) == 1
 
@@ -179,7 +179,7 @@ def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_pat
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An ssh on the path that writes down how it was called and runs what it was told on this host."""
+    """An `ssh` on the path that logs its arguments and runs the command on this host."""
     script = tmp_path / "bin/ssh"
     script.parent.mkdir()
     script.write_text(
@@ -190,7 +190,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_ssh_asks_nobody_and_trusts_known_hosts(repository: Repository, tmp_path: Path, ssh: Path) -> None:
+def test_ssh_never_prompts_and_checks_known_hosts(repository: Repository, tmp_path: Path, ssh: Path) -> None:
     copy = mirror(tmp_path, f"ssh://git@example.com:2222{repository.path}")
     assert copy.newest() == repository.head()
     second = repository.commit("more")
@@ -202,25 +202,25 @@ def test_ssh_asks_nobody_and_trusts_known_hosts(repository: Repository, tmp_path
     assert called[-3:] == ["--", "example.com", f"git-upload-pack '{repository.path}'"]
 
 
-def test_a_path_is_no_shell(repository: Repository, tmp_path: Path, ssh: Path) -> None:
+def test_path_is_not_interpreted_by_a_shell(repository: Repository, tmp_path: Path, ssh: Path) -> None:
     with pytest.raises(HeadError):
         mirror(tmp_path, f"ssh://example.com/x'; touch {tmp_path}/made; '").newest()
     assert not (tmp_path / "made").exists()
 
 
-def test_a_host_that_says_nothing_is_given_up_and_what_it_says_is_short(tmp_path: Path, ssh: Path) -> None:
+def test_silent_host_times_out_and_its_error_is_truncated(tmp_path: Path, ssh: Path) -> None:
     ssh.write_text("#!/bin/sh\nexec sleep 600\n")
     unreachable(mirror(tmp_path, "ssh://example.com/rules.git", timeout_s=0.3))
     ssh.write_text("#!/bin/sh\nprintf 'Host key verification failed.\\033[2J%5000s' x >&2\nexit 255\n")
-    told = unreachable(mirror(tmp_path, "ssh://example.com/rules.git"))
-    assert "Host key verification failed." in told
-    assert told.isprintable() and len(told) < 500
+    error = unreachable(mirror(tmp_path, "ssh://example.com/rules.git"))
+    assert "Host key verification failed." in error
+    assert error.isprintable() and len(error) < 500
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_history_that_is_too_large_is_not_copied(
+def test_too_large_history_is_not_fetched(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirrors, "MAX_PACK_BYTES", 300)
@@ -231,7 +231,7 @@ def test_a_history_that_is_too_large_is_not_copied(
     assert list((copy.path / "objects/pack").iterdir()) == []
 
 
-def test_a_small_pack_with_a_large_object_is_not_unpacked(
+def test_small_pack_with_a_large_object_is_not_unpacked(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", 1_000_000)
@@ -270,17 +270,17 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("pack", "told"), BAD.values(), ids=BAD.keys())
-def test_a_pack_is_refused_before_it_is_indexed(pack: BytesIO, told: str) -> None:
-    with pytest.raises(PackError, match=told):
+@pytest.mark.parametrize(("pack", "message"), BAD.values(), ids=BAD.keys())
+def test_invalid_pack_is_refused_before_indexing(pack: BytesIO, message: str) -> None:
+    with pytest.raises(PackError, match=message):
         require_bounded(pack, 20)
 
 
-def test_a_pack_that_is_good_is_walked_to_its_end() -> None:
+def test_valid_pack_is_scanned_to_its_end() -> None:
     require_bounded(_pack(_blob(5, b"hello"), _blob(200_000, b"x" * 200_000), _blob(0, b"")), 20)
 
 
-def test_what_a_killed_fetch_left_is_cleared_away(repository: Repository, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_fetch_are_removed(repository: Repository, tmp_path: Path) -> None:
     copy = mirror(tmp_path, str(repository.path))
     copy.newest()
     left = copy.path / "objects/pack/tmpabc.pack"

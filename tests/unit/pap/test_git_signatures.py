@@ -1,4 +1,4 @@
-"""Commit signatures as git and ssh-keygen make them: whose key, for what, when, over which bytes."""
+"""Commit signatures made by git and ssh-keygen: key, namespace, time and signed bytes."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ def raw(repository: Repository) -> bytes:
 
 
 def trusted(folder: Path, *lines: str) -> Path:
-    """The file of signers."""
+    """The allowed_signers file."""
     file = folder / "allowed_signers"
     file.write_text("# who may sign the policies\n\n" + "\n".join(lines) + "\n")
     return file
@@ -56,13 +56,13 @@ KINDS = [("ed25519", "sha1"), ("ecdsa", "sha1"), ("rsa", "sha1"), ("ed25519", "s
 
 
 @pytest.mark.parametrize(("kind", "of"), KINDS)
-def test_a_commit_that_git_signed_is_taken(tmp_path: Path, kind: str, of: str) -> None:
+def test_commit_signed_by_git_is_accepted(tmp_path: Path, kind: str, of: str) -> None:
     repository, key = Repository(tmp_path / "rules", object_format=of), Key(tmp_path, kind=kind)
     key.sign(repository, "a message\n\nwith lines\n gpgsig not a header")
     assert who(raw(repository), trusted(tmp_path, f"{key.name} {key.public}")) == key.name
 
 
-def test_a_signature_is_of_a_named_signer_over_these_bytes(repository: Repository, tmp_path: Path) -> None:
+def test_signature_must_match_bytes_and_allowed_signer(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     with pytest.raises(SignatureError, match="carries no signature"):
         who(raw(repository), trusted(tmp_path))
@@ -71,12 +71,12 @@ def test_a_signature_is_of_a_named_signer_over_these_bytes(repository: Repositor
     with pytest.raises(SignatureError) as refused:
         who(raw(repository), trusted(tmp_path, f"{known.name} {known.public}"))
     assert said("ssh-keygen", "-l", "-f", str(other.file)).split()[1].decode() in str(refused.value)
-    with pytest.raises(SignatureError, match="not one of these bytes"):
+    with pytest.raises(SignatureError, match="does not match these bytes"):
         who(raw(repository).replace(b"allow nothing", b"allow all"), trusted(tmp_path, f"x {other.public}"))
 
 
-def test_a_signature_for_something_else_is_refused(repository: Repository, tmp_path: Path) -> None:
-    """And so is a second one."""
+def test_signature_for_another_namespace_is_refused(repository: Repository, tmp_path: Path) -> None:
+    """A second signature is refused too."""
     key = Key(tmp_path)
     file = trusted(tmp_path, f"{key.name} {key.public}")
     repository.commit()
@@ -98,17 +98,17 @@ NO_SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "content", "told"), NO_SIGNATURES.values(), ids=NO_SIGNATURES)
-def test_what_is_no_signature_is_refused(
-    repository: Repository, tmp_path: Path, kind: str, content: bytes, told: str
+@pytest.mark.parametrize(("kind", "content", "message"), NO_SIGNATURES.values(), ids=NO_SIGNATURES)
+def test_invalid_signature_is_refused(
+    repository: Repository, tmp_path: Path, kind: str, content: bytes, message: str
 ) -> None:
     repository.commit()
     begin, end = (f"-----{word} {kind} SIGNATURE-----".encode() for word in ("BEGIN", "END"))
-    with pytest.raises(SignatureError, match=told):
+    with pytest.raises(SignatureError, match=message):
         who(with_signature(raw(repository), b"\n".join((begin, content, end))), trusted(tmp_path))
 
 
-def test_a_signature_with_sha1_is_refused(repository: Repository, tmp_path: Path) -> None:
+def test_sha1_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     commit, key = raw(repository), rsa.generate_private_key(65537, 3072)
     public = base64.b64decode(
@@ -143,7 +143,7 @@ OPTIONS = {
 }
 
 
-def test_a_line_trusts_a_key_for_git_and_within_its_time(repository: Repository, tmp_path: Path) -> None:
+def test_signer_is_valid_for_its_namespaces_and_period(repository: Repository, tmp_path: Path) -> None:
     key = Key(tmp_path)
     key.sign(repository)
     for options, taken in OPTIONS.values():
@@ -153,28 +153,28 @@ def test_a_line_trusts_a_key_for_git_and_within_its_time(repository: Repository,
         if taken:
             assert who(raw(repository), file) == f"{key.name}, the desk", options
         else:
-            with pytest.raises(SignatureError, match="not now or not for git"):
+            with pytest.raises(SignatureError, match="not valid now, or not valid for git"):
                 who(raw(repository), file)
 
 
 WRONG_LINES = [
     ("maya", ":3: its options cannot be read; write PRINCIPALS"),
     ("maya ssh-ed25519", ":3: write PRINCIPALS"),
-    ("maya ssh-ed25519 ???", ":3: the key is no base64"),
-    ("maya ssh-ed25519 AAAAB3NzaC1yc2E=", ":3: the key is not of the kind"),
-    ("* cert-authority ssh-ed25519 AAAA", ":3: the option 'cert-authority' is not taken"),
+    ("maya ssh-ed25519 ???", ":3: the key is not base64"),
+    ("maya ssh-ed25519 AAAAB3NzaC1yc2E=", ":3: the key is not of the stated kind"),
+    ("* cert-authority ssh-ed25519 AAAA", ":3: the option 'cert-authority' is not supported"),
     ('maya valid-after="soon" ssh-ed25519 AAAA', ":3:"),
     ('maya namespaces="git ssh-ed25519 AAAA', ":3: its options cannot be read"),
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), WRONG_LINES)
-def test_a_line_that_cannot_be_read_trusts_nobody(tmp_path: Path, line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), WRONG_LINES)
+def test_unreadable_line_invalidates_the_whole_file(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(AllowedSignersError) as refused:
         read_allowed_signers(trusted(tmp_path, line))
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_allowed_signers_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AllowedSignersError, match="cannot be read"):
         read_allowed_signers(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Cutting policy text: where statements start and end, how deep they are, and what the parser must never see."""
+"""Splitting policy text: statements, nesting depth, and what must never reach the parser."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def when(condition: str) -> str:
     return f"{HEAD} when {{ {condition} }};"
 
 
-def test_statements_have_their_lines_and_annotations_too() -> None:
+def test_statements_and_annotations_have_lines() -> None:
     text = f'// a file\n\n@id("a")\n@title("A")\n{HEAD};\n{HEAD} when {{ "a;b" == "}}" }}; // end\n'
     (first, second), problems = scan("x.cedar", text)
     assert problems == []
@@ -27,7 +27,7 @@ def test_statements_have_their_lines_and_annotations_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "// nothing here", "\n \r\n\t\n"])
-def test_no_statements_no_problems(text: str) -> None:
+def test_empty_file_has_no_problems(text: str) -> None:
     assert scan("x.cedar", text) == ([], [])
 
 
@@ -42,7 +42,7 @@ UNENDED = {
 
 
 @pytest.mark.parametrize("text", UNENDED.values(), ids=UNENDED)
-def test_what_does_not_end_is_a_problem(text: str) -> None:
+def test_unterminated_statement_is_a_problem(text: str) -> None:
     statements, problems = scan("x.cedar", text)
     assert any("does not end" in problem.message for problem in problems)
     assert all(each.text == f"{HEAD};" for each in statements)
@@ -73,13 +73,13 @@ CHAINS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("text", (NESTED | CHAINS).values(), ids=NESTED | CHAINS)
-def test_what_could_end_the_process_never_reaches_the_parser(text: str) -> None:
+def test_deeply_nested_text_never_reaches_the_parser(text: str) -> None:
     statements, problems = scan("x.cedar", text)
     assert statements == []
     assert any("limit" in problem.message for problem in problems)
 
 
-def test_a_deep_policy_is_a_load_error_and_the_process_lives() -> None:
+def test_deep_policy_is_a_load_error_and_not_a_crash() -> None:
     loader = (
         "import json, sys\nfrom policy_service.pap.policies import read_policies\n"
         "for text in json.loads(sys.stdin.buffer.read()):\n"
@@ -93,13 +93,13 @@ def test_a_deep_policy_is_a_load_error_and_the_process_lives() -> None:
     assert done.returncode == 0, "the parser was reached" if done.returncode < 0 else "no problem was seen"
 
 
-def test_depth_inside_strings_and_comments_counts_for_nothing() -> None:
+def test_brackets_in_strings_and_comments_are_not_counted() -> None:
     text = f'@doc("{"(" * 500}")\n// {"(" * 500}\n{HEAD};'
     statements, problems = scan("x.cedar", text)
     assert (len(statements), problems) == (1, [])
 
 
-def test_the_limits_themselves_are_parsed_also_by_a_thread_with_a_small_stack() -> None:
+def test_policy_at_the_limits_parses_in_a_thread_with_a_small_stack() -> None:
     deepest = when("(" * (MAX_NESTING - 1) + "true" + ")" * (MAX_NESTING - 1))
     wide = when("[" + ", ".join(["context.a.b == 1"] * (MAX_CHAIN // 6)) + "].isEmpty()")
     statements, problems = scan("x.cedar", deepest + wide)
@@ -114,7 +114,7 @@ def test_the_limits_themselves_are_parsed_also_by_a_thread_with_a_small_stack() 
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_the_cut_is_the_parsers_own() -> None:
+def test_statements_are_those_of_the_parser() -> None:
     texts = [
         f'@id("a")@doc("x;y")\n{HEAD} when {{ context.a == ";" }};',
         f"forbid(principal,action,resource)unless{{[1,2].contains(3)}}; {HEAD};",

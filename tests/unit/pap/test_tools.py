@@ -1,4 +1,4 @@
-"""Versions of a tool in force side by side, files for tools of any name, and `read`, which every bundle knows."""
+"""Several versions of a tool, file names for tools of any name, and the built-in group `read`."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(PERMIT_ALL).write("tools/pay@1.json", OLD)
 
 
-def test_a_call_is_decided_by_the_version_it_was_made_for(folder: BundleFolder) -> None:
+def test_call_is_decided_by_its_tool_version(folder: BundleFolder) -> None:
     euros, bundle = PAY | {"currency": "EUR"}, folder.load()
     assert "currency" in bundle.manifests["pay"].properties
     files = [(version.file, version.label) for version in bundle.tools]
@@ -37,18 +37,19 @@ def test_a_call_is_decided_by_the_version_it_was_made_for(folder: BundleFolder) 
     assert (gone.outcome, gone.code) == (Verdict.DENY, "tool_changed")
 
 
-def test_a_required_field_of_the_new_version_needs_has(folder: BundleFolder) -> None:
+def test_field_missing_in_another_version_needs_has(folder: BundleFolder) -> None:
     required = PAY_ARGS | {"required": [*PAY_ARGS["required"], "currency"]}
     folder.write("tools/pay.json", pay_manifest(args=required))
     (problem,) = folder.policies(PERMIT_ALL + EUROS.format("")).problems()
     assert (
-        "rules.cedar:2" in problem and "in tools/pay@1.json, a version still in force: ask `has`" in problem
+        "rules.cedar:2" in problem
+        and "in tools/pay@1.json, a version still in force: test with `has`" in problem
     )
     assert folder.policies(PERMIT_ALL + EUROS.format("context.input has currency && ")).problems() == []
 
 
 WRONG_FILES = {
-    "no current one": ("tools/other@1.json", pay_manifest(tool="other"), "no current manifest beside it"),
+    "no current one": ("tools/other@1.json", pay_manifest(tool="other"), "this tool has no current manifest"),
     "the same again": ("tools/pay@2.json", pay_manifest(), "is the same manifest as tools/pay.json"),
     "an empty label": ("tools/pay@.json", OLD | {"title": "P"}, "names no version"),
     "two labels": ("tools/pay@1@2.json", OLD | {"title": "P"}, "names no version"),
@@ -57,12 +58,12 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("file", "content", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_an_odd_version_is_refused(folder: BundleFolder, file: str, content: Any, message: str) -> None:
+def test_invalid_version_is_refused(folder: BundleFolder, file: str, content: Any, message: str) -> None:
     problems = folder.write(file, content).problems()
     assert any(problem.startswith(file) and message in problem for problem in problems), problems
 
 
-def test_many_versions_are_refused(folder: BundleFolder) -> None:
+def test_too_many_versions_are_refused(folder: BundleFolder) -> None:
     for number in range(2, 9):
         folder.write(f"tools/pay@{number}.json", OLD | {"title": f"Pay {number}"})
     assert folder.problems() == ["tools/pay.json: 9 versions of this tool; 8 is the limit"]
@@ -79,7 +80,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("tool", "file"), FILES.items(), ids=FILES)
-def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, tool: str, file: str) -> None:
+def test_tool_with_any_name_has_a_safe_file_name_and_is_decided(tmp_path: Path, tool: str, file: str) -> None:
     assert manifest_file(tool) == file
     folder = BundleFolder(tmp_path).write(f"tools/{file}", pay_manifest(tool=tool))
     folder.policies(f'@id("it") permit (principal, action == Action::"{tool}", resource);')
@@ -88,14 +89,14 @@ def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, t
 
 
 def metered(folder: BundleFolder, amount: dict[str, Any]) -> BundleFolder:
-    """A current version that is counted, and another beside it with this amount."""
+    """A current version that a meter counts, and another version with this amount."""
     folder.policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT).write(
         "tools/pay.json", bundles.COUNTED
     )
     return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=pay_args(amount=amount)))
 
 
-def test_a_budget_is_spent_by_every_version_that_says_what_is_counted(folder: BundleFolder) -> None:
+def test_every_version_spends_from_the_meter(folder: BundleFolder) -> None:
     bundle = metered(folder, {"type": "integer", "minimum": 0}).load()
     digest = next(version for version in bundle.tools if version.label == "1").manifest.digest
     assert folder.decide(PAY, tool_digest=digest).outcome == "release"
@@ -118,7 +119,7 @@ def starter(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(STARTER)
 
 
-def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
+def test_rule_may_name_read_group_without_read_tools(
     starter: BundleFolder,
 ) -> None:
     for group, verdict in (("", Verdict.REVIEW), ("money", Verdict.REVIEW), ("read", Verdict.RELEASE)):
@@ -127,17 +128,17 @@ def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
         assert starter.decide(PAY).outcome is verdict
 
 
-def test_a_tool_called_read_is_refused_for_each_rule_about_reads_would_mean_it(starter: BundleFolder) -> None:
+def test_tool_named_read_is_refused(starter: BundleFolder) -> None:
     starter.write("tools/read.json", pay_manifest(tool="read"))
     (problem,) = starter.problems()
     assert problem.startswith("tools/read.json: ") and "'read' is the action group" in problem
 
 
-def test_the_actions_of_people_are_those_that_no_tool_may_be_called() -> None:
+def test_actions_of_people_are_reserved_tool_names() -> None:
     assert frozenset(RESOURCE_TYPES) == PEOPLE_ACTIONS
 
 
-def test_a_bundle_without_tools_loads_and_denies_and_has_its_policies_read(starter: BundleFolder) -> None:
+def test_bundle_without_tools_loads_and_denies(starter: BundleFolder) -> None:
     (starter.path / "tools/pay.json").unlink()
     assert starter.problems() == []
     assert starter.decide(PAY).code == "unknown_tool"

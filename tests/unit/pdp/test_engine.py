@@ -1,4 +1,4 @@
-"""The decision of design section 4: release, review, deny, and reasons an agent may act on."""
+"""The decision of design section 4: release, review, deny, and actionable reasons."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,9 @@ TABLE: dict[str, tuple[dict[str, Any], Verdict, tuple[str, ...], tuple[str, ...]
 
 
 @pytest.mark.parametrize(("args", "verdict", "policies", "gates"), TABLE.values(), ids=TABLE)
-def test_the_rule(standard: BundleFolder, args: Any, verdict: Verdict, policies: Any, gates: Any) -> None:
+def test_decision_table(
+    standard: BundleFolder, args: Any, verdict: Verdict, policies: Any, gates: Any
+) -> None:
     decision = standard.decide(args)
     assert (decision.outcome, decision.policies) == (verdict, policies)
     assert tuple(gate.policy_id for gate in decision.gates) == gates
@@ -55,17 +57,17 @@ def test_the_rule(standard: BundleFolder, args: Any, verdict: Verdict, policies:
     assert decision.alarms == ()
 
 
-def test_without_a_permit_a_gate_asks_nobody(folder: BundleFolder) -> None:
+def test_gate_without_a_permit_is_a_deny(folder: BundleFolder) -> None:
     decision = folder.policies(BIG).decide({**PAY, "amount": 5000})
     assert (decision.outcome, decision.code, decision.gates) == (Verdict.DENY, "no_permit", ())
 
 
-def test_the_shortest_validity_of_the_fired_gates_counts(standard: BundleFolder) -> None:
+def test_shortest_validity_of_the_fired_gates_counts(standard: BundleFolder) -> None:
     assert standard.decide(PAY).valid_for == timedelta(hours=1)
     assert standard.decide({**PAY, "amount": 5000}).valid_for == timedelta(minutes=10)
 
 
-def test_the_same_question_has_the_same_answer(standard: BundleFolder) -> None:
+def test_decisions_are_deterministic(standard: BundleFolder) -> None:
     question = standard.question({**PAY, "amount": 100001})
     assert len({str(decide(standard.load().rules, question).to_json()) for _ in range(50)}) == 1
 
@@ -87,7 +89,7 @@ DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("args", "changes", "code", "advice"), DENIED.values(), ids=DENIED)
-def test_what_policy_is_not_asked_about_is_denied(
+def test_invalid_question_is_denied_before_policy(
     standard: BundleFolder, args: Any, changes: Any, code: str, advice: str
 ) -> None:
     decision = standard.decide(args, **changes)
@@ -97,7 +99,7 @@ def test_what_policy_is_not_asked_about_is_denied(
 
 @pytest.mark.parametrize("env", ["production", "staging"])
 @pytest.mark.parametrize("reviewed_as_unknown", [True, False])
-def test_unknown_tools_are_denied_but_in_dev(
+def test_unknown_tools_are_denied_except_in_dev(
     standard: BundleFolder, env: str, reviewed_as_unknown: bool
 ) -> None:
     for reevaluated, code in ((False, "unknown_tool"), (True, "tool_changed")):
@@ -106,7 +108,7 @@ def test_unknown_tools_are_denied_but_in_dev(
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
 
-def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
+def test_unknown_tool_asks_people_in_dev(standard: BundleFolder) -> None:
     decision = standard.decide({"any": [None]}, tool="refund", env="dev")
     (gate,) = decision.gates
     assert (decision.outcome, decision.policies) == (Verdict.REVIEW, ("unknown-tool",))
@@ -119,12 +121,12 @@ def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
     assert again == decision
 
 
-def test_args_that_do_not_fit_are_denied_by_place(standard: BundleFolder) -> None:
+def test_invalid_args_are_denied_with_their_place(standard: BundleFolder) -> None:
     decision = standard.decide({"account": "a1", "amount": "100"})
     assert (decision.code, decision.reasons[0].text[:8]) == ("invalid_args", "amount: ")
 
 
-def test_every_forbid_that_holds_tells_what_its_author_wrote_and_where(folder: BundleFolder) -> None:
+def test_every_forbid_that_holds_is_a_reason(folder: BundleFolder) -> None:
     folder.policies(RULES + '@id("also") @title("Also not") forbid (principal, action, resource);')
     never, also = folder.decide({**PAY, "account": "a9"}).reasons
     assert (never.code, never.policy, also.policy) == ("forbidden_by_policy", "never", "also")
@@ -132,7 +134,7 @@ def test_every_forbid_that_holds_tells_what_its_author_wrote_and_where(folder: B
     assert "rules.cedar:5" in (never.advice or "")
 
 
-def test_no_permit_names_the_permits_looked_at_and_the_line_that_would_help(folder: BundleFolder) -> None:
+def test_no_permit_names_the_permits_and_the_missing_line(folder: BundleFolder) -> None:
     folder.policies('@id("boss-only") permit (principal in Role::"boss", action == Action::"pay", resource);')
     (reason,) = folder.decide(PAY, agent=AgentPrincipal('rob"ot')).reasons
     assert reason.code == "no_permit"
@@ -143,7 +145,7 @@ def test_no_permit_names_the_permits_looked_at_and_the_line_that_would_help(fold
     assert folder.decide(PAY, agent=AgentPrincipal('rob"ot')).outcome is Verdict.RELEASE
 
 
-def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(standard: BundleFolder) -> None:
+def test_failed_facts_are_a_deny_with_an_alarm(standard: BundleFolder) -> None:
     digest, alarm = standard.load().digest, "timeout at db.internal"
     decision = standard.decide(PAY, facts=Facts(digest, failed="source 'db' could not be used", alarm=alarm))
     assert (decision.code, decision.alarms) == ("facts_unavailable", (alarm,))
@@ -151,7 +153,7 @@ def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(standard: 
     assert standard.decide(PAY, facts=Facts("0" * 64)).code == "facts_unavailable", "of another bundle"
 
 
-def test_a_required_fact_that_is_not_there_decides_nothing(folder: BundleFolder) -> None:
+def test_missing_required_fact_is_a_deny(folder: BundleFolder) -> None:
     folder.write("facts.toml", facts_of("Account", state="String")).write("facts/accounts.json", {})
     decision = folder.decide(PAY, facts=Facts(folder.load().digest))
     assert decision.code == "facts_unavailable"
@@ -189,7 +191,7 @@ VISIBLE = {
         'principal has owner && principal.owner in Group::"cfo"',
         'context has on_behalf_of && context.on_behalf_of in Group::"finance"',
     ),
-    "of an agent that nobody owns, and what is only claimed": (
+    "of an agent without an owner, and what is only claimed": (
         "!(principal has owner)",
         'context.claimed has purpose && context.claimed.purpose == "x" && !(context has on_behalf_of)',
     ),
@@ -235,7 +237,7 @@ def test_policy_sees_typed_facts_about_resource_and_agent(folder: BundleFolder) 
     assert releases_when(folder, " && ".join([*conditions, "context.input.amount <= principal.limit"]))
 
 
-def test_hostile_names_are_only_names(folder: BundleFolder) -> None:
+def test_hostile_names_are_data(folder: BundleFolder) -> None:
     folder.policies(f'{PERMIT_ALL}@id("no") forbid (principal, action, resource == Account::"a1");')
     for text in ('a"] || true || ["', "a\x00b", "\u2028", "🙂", "a" * 500, '{"__entity": 1}'):
         asked = folder.decide({**PAY, "account": text}, agent=AgentPrincipal(text))
@@ -258,7 +260,7 @@ UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
     "an unseen field asks people": (PERMIT_ALL, ITEMS, Verdict.REVIEW),
     "a null asks people": (PERMIT_ALL, NOTE, Verdict.REVIEW),
     "a satisfied permit names it": (named("items"), ITEMS, Verdict.RELEASE),
-    "a permit beside the one that names it": (PERMIT_ALL + named("items"), ITEMS, Verdict.RELEASE),
+    "a permit in addition to the one that names it": (PERMIT_ALL + named("items"), ITEMS, Verdict.RELEASE),
     "an unsatisfied permit names it": (PERMIT_ALL + named("items", when="false"), ITEMS, Verdict.REVIEW),
     "a permit that names another": (named("note"), ITEMS, Verdict.REVIEW),
     "one permit names both": (named("items", "note"), BOTH, Verdict.RELEASE),
@@ -269,7 +271,7 @@ UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
 
 
 @pytest.mark.parametrize(("rules", "args", "verdict"), UNSEEN.values(), ids=UNSEEN)
-def test_the_unseen_asks_people(folder: BundleFolder, rules: str, args: Any, verdict: Verdict) -> None:
+def test_unseen_fields_ask_people(folder: BundleFolder, rules: str, args: Any, verdict: Verdict) -> None:
     decision = folder.policies(rules).decide(args)
     assert decision.outcome is verdict
     assert set(decision.unseen) == {name for name in ("items", "note") if name in args}
@@ -279,7 +281,7 @@ def test_the_unseen_asks_people(folder: BundleFolder, rules: str, args: Any, ver
         assert decision.policies[-1] == "unseen"
 
 
-def test_the_built_in_gate_stands_beside_others_and_a_forbid_beats_it(standard: BundleFolder) -> None:
+def test_built_in_gate_with_other_gates_and_a_forbid(standard: BundleFolder) -> None:
     decision = standard.decide({**ITEMS, "amount": 5000})
     assert [gate.policy_id for gate in decision.gates] == ["big", "unseen"]
     assert decision.valid_for == timedelta(minutes=10)
@@ -287,7 +289,7 @@ def test_the_built_in_gate_stands_beside_others_and_a_forbid_beats_it(standard: 
     assert (decision.outcome, decision.unseen) == (Verdict.DENY, ("items",))
 
 
-def test_a_gate_the_rules_do_not_hold_is_never_lost_on_the_way(standard: BundleFolder) -> None:
+def test_unknown_fired_gate_is_a_deny(standard: BundleFolder) -> None:
     rules = standard.load().rules
     without = {name: policy for name, policy in rules.policies.items() if name != "big"}
     decision = decide(replace(rules, policies=without), standard.question({**PAY, "amount": 5000}))
@@ -295,7 +297,7 @@ def test_a_gate_the_rules_do_not_hold_is_never_lost_on_the_way(standard: BundleF
     assert decision.alarms
 
 
-def test_now_is_the_questions_and_nobody_elses(folder: BundleFolder) -> None:
+def test_now_comes_from_the_question(folder: BundleFolder) -> None:
     condition = 'context.now < datetime("2026-11-22T00:00:00Z")'
     assert releases_when(folder, condition, now=NOW)
     assert not releases_when(folder, condition, now=datetime(2026, 11, 22, tzinfo=UTC))

@@ -1,10 +1,9 @@
-"""Every way in which Cedar would let a request through by failing, reproduced and closed (house rule 6,
-I-11).
+"""Every way in which Cedar would let a request through by failing, reproduced and closed (I-11).
 
-Each row is a bundle that a plain Cedar engine, asked carelessly, answers with Allow; `CARELESS` shows that it
-does, so that nobody takes the guard away because "the engine does that". Break the guard by hand and the row
-goes red: reading errors (`outcome_of`), the schema on the call (`ask`), the schema under the entities
-(`entities_of`), typing by the manifest (`InputCodec`), the entities always supplied (`entities_for`).
+A plain Cedar engine, used carelessly, answers each bundle here with Allow. `CARELESS` proves that, so that no guard is
+removed because "the engine does that". Without a guard its row fails: reading errors (`combine_outcome`), the schema
+of the call (`evaluate_policies`), the schema of the entities (`build_entities`), typing by the manifest (`InputCodec`),
+and the entities that are always supplied (`entities_json`).
 """
 
 import json
@@ -18,7 +17,8 @@ from cedarpy import Entities
 
 from countersign.contract import Resource, Verdict
 from policy_service.domain.policy_request import Facts
-from policy_service.pdp.cedar import (
+from policy_service.pdp.engine import combine_outcome
+from policy_service.pdp.rules import (
     CedarAnswer,
     build_entities,
     build_request,
@@ -26,7 +26,6 @@ from policy_service.pdp.cedar import (
     evaluate_policies,
     failed_policy_ids,
 )
-from policy_service.pdp.engine import combine_outcome
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
 FACTS = facts_of("Account", "facts/s.json", limit="Long")
@@ -47,7 +46,7 @@ def gate(condition: str) -> str:
 
 
 def careless(policies: str, context: dict[str, Any]) -> bool:
-    """What the plain engine says when nobody looks at errors or passes a schema."""
+    """The answer of the plain engine when errors are ignored and no schema is passed."""
     call = {"principal": 'Agent::"robot"', "action": 'Action::"pay"', "resource": 'Account::"a1"'}
     return bool(cedarpy.is_authorized(call | {"context": context}, policies, []).allowed)
 
@@ -66,9 +65,7 @@ CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("rules", [forbid, gate], ids=["a plain forbid", "a gate"])
 @pytest.mark.parametrize(("condition", "args"), CARELESS.values(), ids=CARELESS)
-def test_args_that_fail_a_rule_are_denied(
-    folder: BundleFolder, rules: Any, condition: str, args: Any
-) -> None:
+def test_erring_policy_denies(folder: BundleFolder, rules: Any, condition: str, args: Any) -> None:
     injects_null = args.get("amount", 0) is None  # plain Cedar refuses null by itself
     assert careless(rules(condition), {"input": args}) is not injects_null
     decision = folder.policies(rules(condition)).decide(args)
@@ -87,14 +84,14 @@ ERRING = {
     **{f"a plain forbid: {name}": forbid(condition) for name, condition in OVERFLOWS.items()},
     **{f"a gate: {name}": gate(condition) for name, condition in OVERFLOWS.items()},
     "a permit": f'{PERMIT_ALL}@id("guard") permit (principal, action, resource) when {{ {TOO_MUCH} }};',
-    "a forbid beside a gate that fired": forbid(TOO_MUCH) + ASKING,
-    "a gate beside a gate that fired": gate(TOO_MUCH) + ASKING,
-    "a gate beside a plain forbid": gate(TOO_MUCH) + PLAIN,
+    "a forbid and a gate that fired": forbid(TOO_MUCH) + ASKING,
+    "a gate and a gate that fired": gate(TOO_MUCH) + ASKING,
+    "a gate and a plain forbid": gate(TOO_MUCH) + PLAIN,
 }
 
 
 @pytest.mark.parametrize("rules", ERRING.values(), ids=ERRING)
-def test_arithmetic_that_leaves_64_bits_names_the_policy(folder: BundleFolder, rules: str) -> None:
+def test_overflow_names_the_policy(folder: BundleFolder, rules: str) -> None:
     decision = folder.policies(rules).decide({**PAY, "amount": 2**53 - 1})
     assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
     assert decision.reasons[0].policy == "guard"
@@ -125,7 +122,7 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     assert folder.decide(PAY).outcome is Verdict.REVIEW
 
 
-def test_a_rule_that_reads_a_missing_entity_would_err_so_all_are_supplied(folder: BundleFolder) -> None:
+def test_all_entities_are_supplied(folder: BundleFolder) -> None:
     rules = forbid("resource.limit > 5")
     assert careless(rules, {}), "the engine no longer fails this way"
     assert folder.policies(rules).decide(PAY).code == "forbidden_by_policy"
@@ -139,7 +136,7 @@ def test_a_rule_that_reads_a_missing_entity_would_err_so_all_are_supplied(folder
 BAD_FACTS: dict[str, dict[str, Any]] = {
     "an attribute that is missing": {},
     "an attribute of another type": {"limit": "much"},
-    "an attribute that nobody declared": {"limit": 1, "extra": 1},
+    "an undeclared attribute": {"limit": 1, "extra": 1},
     "an extension where a number belongs": {"limit": {"__extn": {"fn": "unknown", "arg": "x"}}},
     "an entity where a number belongs": {"limit": {"__entity": {"type": "User", "id": "root"}}},
 }
@@ -153,7 +150,7 @@ def test_entities_that_do_not_fit_the_schema_are_denied(folder: BundleFolder, at
     assert decision.code in ("facts_unavailable", "policy_error")
 
 
-def test_a_request_outside_the_schema_is_an_error_and_never_an_empty_answer(folder: BundleFolder) -> None:
+def test_request_outside_the_schema_is_an_error(folder: BundleFolder) -> None:
     question, rules = folder.policies(PERMIT_ALL).question(PAY), folder.load().rules
     tool = rules.tools["pay"]
     resource = tool.manifest.resource_of(PAY)
@@ -168,19 +165,19 @@ def test_a_request_outside_the_schema_is_an_error_and_never_an_empty_answer(fold
         assert combine_outcome(answer, frozenset()).verdict is Verdict.DENY
 
 
-def test_an_answer_with_errors_is_never_believed() -> None:
+def test_answer_with_errors_is_a_deny() -> None:
     for allowed in (True, False):
         for fired in (frozenset[str](), frozenset({"g"})):
             outcome = combine_outcome(CedarAnswer(allowed, frozenset({"p"}), ("boom",)), fired)
             assert (outcome.verdict, outcome.errors) == (Verdict.DENY, ("boom",))
 
 
-def test_the_failed_policy_is_read_off_the_engines_sentence() -> None:
+def test_failed_policy_is_parsed_from_the_engines_error() -> None:
     errors = ("error while evaluating policy `a.b-c_1`: integer overflow", "failed to build request: x `y`")
     assert failed_policy_ids(errors) == ("a.b-c_1",)
 
 
-def test_a_naive_time_is_no_time(folder: BundleFolder) -> None:
+def test_naive_time_is_refused(folder: BundleFolder) -> None:
     facts = Facts(folder.policies(PERMIT_ALL).load().digest, resource={"limit": 1})
     with pytest.raises(ValueError, match="time zone"):
         folder.decide(PAY, facts=facts, now=NOW.replace(tzinfo=None))

@@ -1,4 +1,4 @@
-"""A limit is told only where the text of a policy can mean nothing else."""
+"""A limit is found only where a policy's text has a single meaning."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def policy(
     return PolicySource(id=name, effect=effect, file="x.cedar", line=1, text=text, gate=gate)  # type: ignore[arg-type]
 
 
-def told(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
+def total_of(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
     found = find_limit(policies, meter="spent", field=field, action="pay", groups=frozenset({"money"}))
     return None if found is None else found.total
 
@@ -52,8 +52,8 @@ PLAIN: list[tuple[PolicySource, tuple[str, ...], int]] = [
 
 
 @pytest.mark.parametrize(("one", "field", "total"), PLAIN)
-def test_a_plain_limit_is_told(one: PolicySource, field: tuple[str, ...], total: int) -> None:
-    assert told(one, field=field) == total
+def test_plain_limit_is_found(one: PolicySource, field: tuple[str, ...], total: int) -> None:
+    assert total_of(one, field=field) == total
 
 
 NOT_PLAIN = {
@@ -78,13 +78,13 @@ NOT_PLAIN = {
 
 
 @pytest.mark.parametrize("one", NOT_PLAIN.values(), ids=NOT_PLAIN)
-def test_of_what_is_not_plain_no_limit_is_told(one: PolicySource) -> None:
-    assert told(one) is None
+def test_other_policies_have_no_limit(one: PolicySource) -> None:
+    assert total_of(one) is None
 
 
-def test_the_lowest_limit_is_told_and_one_that_forbids_before_one_that_asks() -> None:
+def test_lowest_limit_counts_and_a_forbid_before_a_gate() -> None:
     low, high = policy(f"{ADDED} > 10", name="low"), policy(f"{ADDED} > 20", name="high")
     asks = policy(f"{ADDED} > 5", asks=True, name="asks")
-    assert told(high, low) == 10
-    assert told(asks, high) == 20
-    assert told(asks) == 5
+    assert total_of(high, low) == 10
+    assert total_of(asks, high) == 20
+    assert total_of(asks) == 5

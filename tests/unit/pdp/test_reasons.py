@@ -1,4 +1,4 @@
-"""Every deny carries the command, the file or the policy line that would change it."""
+"""Every deny names the command, the file or the policy line that would change it."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def denied(folder: BundleFolder, code: DenyCode) -> tuple[Reason, ...]:
-    """A deny of that kind."""
+    """A deny with this code."""
     match code:
         case DenyCode.UNKNOWN_TOOL:
             return folder.decide({}, tool="refund").reasons
@@ -50,26 +50,26 @@ OF_THE_POLICY = [code for code in DenyCode if code.value not in _OF_THE_WORKFLOW
 
 
 @pytest.mark.parametrize("code", OF_THE_POLICY)
-def test_a_deny_names_what_would_change_it(folder: BundleFolder, code: DenyCode) -> None:
+def test_every_deny_names_a_remedy(folder: BundleFolder, code: DenyCode) -> None:
     reasons = denied(folder, code)
     assert reasons and {reason.code for reason in reasons} == {code.value}
     for reason in reasons:
         assert REMEDY.search(reason.advice or ""), reason
 
 
-def test_no_kind_of_deny_is_forgotten() -> None:
+def test_all_deny_codes_are_covered() -> None:
     assert len(OF_THE_POLICY) == 7
     assert set(_OF_THE_WORKFLOW) < {code.value for code in DenyCode}
 
 
-def test_an_erring_policy_and_a_forbid_are_named_by_file_and_line(folder: BundleFolder) -> None:
+def test_erring_policy_and_forbid_are_named_by_file_and_line(folder: BundleFolder) -> None:
     (forbid,) = denied(folder, DenyCode.FORBIDDEN_BY_POLICY)
     assert "rules.cedar:2" in (forbid.advice or "") and '`@approval("...")`' in (forbid.advice or "")
     (error,) = denied(folder, DenyCode.POLICY_ERROR)
     assert "rules.cedar:1" in (error.advice or "") and "`policy-service check`" in (error.advice or "")
 
 
-def test_a_tool_that_is_gone_is_not_answered_with_a_manifest_that_nobody_has(folder: BundleFolder) -> None:
+def test_removed_tool_does_not_refer_to_its_manifest(folder: BundleFolder) -> None:
     _, gone = denied(folder, DenyCode.TOOL_CHANGED)
     assert "GET /v1/tools" not in (gone.advice or "")
     assert "tools/refund.json back into the bundle" in (gone.advice or "")
@@ -82,13 +82,13 @@ THREE = PERMIT_ALL + "".join(
 
 
 class Walked(dict[str, PolicySource]):
-    """Policies through which nobody walks."""
+    """Policies that must not be iterated."""
 
     def __iter__(self) -> Iterator[str]:
         raise AssertionError("walked through")
 
 
-def test_ids_come_in_the_order_of_the_files_once_each_without_a_walk(tmp_path: Path) -> None:
+def test_ids_are_in_file_order_without_iterating_all_policies(tmp_path: Path) -> None:
     folder = BundleFolder(tmp_path).policies(THREE)
     assert folder.decide(PAY).policies == ("z", "y", "x")
     rules = replace(folder.load().rules)

@@ -1,4 +1,4 @@
-"""One desk for each test; its connections are closed whatever the test does, and its journal is verified."""
+"""One desk for each test; its connections are always closed, and its journal is verified."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def desk(tmp_path: Path, place: JournalLocation, request: pytest.FixtureRequest)
     yield world
     world.runtime.close()
     database = open_database(place)
-    is_there = database.is_there()
+    is_there = database.exists()
     database.close()
     if is_there:
         found = verify(place).findings

@@ -15,7 +15,7 @@ from countersign.journal import Journal
 @contextmanager
 def full_after(journal: Journal, begun: int) -> Iterator[None]:
     """It takes no outcome, nor that more than so many groups of calls have begun: the last of them stays `firing`."""
-    begin, left = journal.firing.begin, [begun]
+    begin, left = journal.effect_log.begin, [begun]
 
     def begin_some(*args: Any, **options: Any) -> None:
         left[0] -= 1
@@ -27,7 +27,7 @@ def full_after(journal: Journal, begun: int) -> Iterator[None]:
         raise JournalError("the disk is full")
 
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(journal.firing, "begin", begin_some)
-        broken.setattr(journal.firing, "write", full)
+        broken.setattr(journal.effect_log, "begin", begin_some)
+        broken.setattr(journal.effect_log, "write", full)
         broken.setattr(journal.transactions, "end_live", full)
         yield

@@ -1,4 +1,4 @@
-"""Hunting for a secret: a value of which no byte may be found again, in whatever dress, and the places to look at."""
+"""Search for a secret, of which no byte may be found again in any encoding, and the places to search."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dresses(text: str) -> Iterator[tuple[str, bytes]]:
 
 
 def found_in(places: Mapping[str, bytes]) -> list[str]:
-    """Where the secret stands, and how it is written there."""
+    """Where the secret occurs, and in which encoding."""
     return [
         f"{name}: {dress} of {part!r}: ...{content[max(0, at - 60) : at + 60]!r}..."
         for name, content in places.items()
@@ -50,11 +50,11 @@ def found_in(places: Mapping[str, bytes]) -> list[str]:
 
 
 def everything_of(place: JournalLocation) -> dict[str, bytes]:
-    """Every byte of a journal: its files with what SQLite keeps beside them, or every column of every row."""
+    """Every byte of a journal: all of SQLite's files, or every column of every row."""
     if isinstance(place, Path):
-        beside = sorted(place.parent.glob(f"{place.name}*"))
-        assert len(beside) > 1, "the journal is closed, so nothing of its write-ahead log is looked at"
-        return {file.name: file.read_bytes() for file in beside}
+        neighbor = sorted(place.parent.glob(f"{place.name}*"))
+        assert len(neighbor) > 1, "the journal is closed, so nothing of its write-ahead log is looked at"
+        return {file.name: file.read_bytes() for file in neighbor}
     return dict(_columns(place))
 
 

@@ -41,7 +41,7 @@ def paid(desk: Desk, **options: Any) -> Pay:
 
 
 def without_key(desk: Desk, tmp_path: Path) -> Runtime:
-    """Another host, to which nobody gave the key."""
+    """Another host, without the key."""
     settings = replace(desk.runtime.settings, journal_key_path=tmp_path / "nobody put it here")
     return make_runtime(settings, desk.face, desk.registry, desk.clock)
 

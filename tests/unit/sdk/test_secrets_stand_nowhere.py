@@ -71,7 +71,7 @@ class Airline:
 
         @tool("release", resource=("Passport", "passport"), registry=desk.registry)
         def release(passport: str, locator: str) -> str:
-            """Give a seat back. Nobody called these secret: they are what the booking was made with."""
+            """Give a seat back. These are not declared secret: they are what the booking was made with."""
             desk.act("release", passport, locator)
             if locator.startswith("bad"):
                 raise RuntimeError(f"no seat of {passport}")
@@ -136,10 +136,10 @@ class Airline:
 
     def meets(self, kind: type[BaseException], step: Callable[[], object], key: str, **options: Any) -> Any:
         """Run a step that does not go through."""
-        with pytest.raises(kind) as told, transaction(key, runtime=self.desk.runtime, **options):
+        with pytest.raises(kind) as reported, transaction(key, runtime=self.desk.runtime, **options):
             step()
-        self.raised(told.value)
-        return told.value
+        self.raised(reported.value)
+        return reported.value
 
 
 @pytest.fixture
@@ -208,17 +208,17 @@ def _unknown_and_settled(airline: Airline) -> None:
     assert unknown.__cause__.kind == "TimeoutError"
     (row,) = effect_rows(desk, "settled")
     assert row.error == "TimeoutError"
-    told = json.dumps(SECRET, ensure_ascii=False).encode()
+    reported = json.dumps(SECRET, ensure_ascii=False).encode()
     settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
-    news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), told)
+    news = RemoteOutcome(row.effect_id, (LocalState.FIRED,), settlements.encode(), reported)
     lease = runtime.journal.leases.acquire(unknown.txn)
     assert isinstance(lease, Lease)
-    runtime.journal.firing.learn(lease, row.staging, [news])
+    runtime.journal.effect_log.learn(lease, row.staging, [news])
     runtime.journal.leases.release(lease)
     (row,) = effect_rows(desk, "settled")
-    assert (row.result, row.said[0]["result"]) == (told, SECRET)
+    assert (row.result, row.parsed_settlements[0]["result"]) == (reported, SECRET)
     desk.service.settle(unknown.txn, row.effect_id, EffectState.FIRED)
-    airline.hear("records", (row, news, EffectOutcome("e", Outcome.FIRED, "a", result=told)))
+    airline.hear("records", (row, news, EffectOutcome("e", Outcome.FIRED, "a", result=reported)))
 
 
 def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> N
     desk, runtime = airline.desk, airline.desk.runtime
     airline.dies.append(Killed())
     with monkeypatch.context() as patched:
-        patched.setattr(runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
+        patched.setattr(runtime.journal.effect_log, "write", lambda *_: None)  # the dead write nothing
         desk.run((airline.check_in, SECRET), key="crashed", raises=Killed)
     parked = airline.meets(ReviewPending, lambda: airline.book("F3", LARGE, PASSENGER), "parked")
     desk.service.approve(parked.txn)
@@ -255,10 +255,10 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ]
     commands += [["show", key, *more] for key in keys for more in ([], ["--json"])]
     for command in commands:
-        told = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
-        assert told.exit_code == 0, told.output
-        airline.hear(" ".join(command), told.output)
-    assert HIDDEN in told.output or "(secret)" in str(airline.heard)
+        reported = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
+        assert reported.exit_code == 0, reported.output
+        airline.hear(" ".join(command), reported.output)
+    assert HIDDEN in reported.output or "(secret)" in str(airline.heard)
     runtime = airline.desk.runtime
 
     def step(passport: str) -> Callable[[Any], Placeholder[Any]]:

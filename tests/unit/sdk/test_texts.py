@@ -44,7 +44,7 @@ DIFFERS = Divergence("changed", "staged", 1, "pay", SECRET, SECRET, "pay has ano
 RESUME, ANOTHER_KEY = "`countersign resume --tools MODULE`", "use another key"
 
 
-ONCE_MORE, TWICE = "under another key it would be done once more", "might happen twice"
+ONCE_MORE, TWICE = "Another key would do it once more", "might happen twice"
 SPENT: list[tuple[list[str], bool, str]] = [
     (["fired", "unused"], True, ONCE_MORE),
     (["compensation_failed", "failed"], True, ONCE_MORE),
@@ -63,7 +63,7 @@ def budget_exceeded(measure: str, renews_at: datetime | None = None) -> BudgetEx
 
 
 def every_error() -> list[type[errors.CountersignError]]:
-    """The SDK's own, whatever module they stand in."""
+    """The SDK's own, from any module."""
     for module in pkgutil.walk_packages(countersign.__path__, "countersign."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -80,14 +80,14 @@ def every_error() -> list[type[errors.CountersignError]]:
 
 def told_below() -> dict[str, str]:
     """Name by name, the error that the page shows it below."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     above: list[tuple[int, str]] = [(0, "")]
     for spaces, name in re.findall(r"(?m)^( {4,})([A-Z]\w+)", errors.__doc__ or ""):
         while above[-1][0] >= len(spaces):
             above.pop()
-        told[name] = above[-1][1]
+        reported[name] = above[-1][1]
         above.append((len(spaces), name))
-    return told
+    return reported
 
 
 def test_the_page_tells_of_every_error_below_the_one_it_is_a_kind_of() -> None:
@@ -111,7 +111,7 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (errors.ReviewRequired("k", "t", "pay", "e", REVIEW.asks), "declare the tool staged"),
     (errors.AlreadyRedeemed("k", "t", "fired"), ANOTHER_KEY),
     (errors.AlreadyRedeemed("k", "t", "firing", finished=False), RESUME),
-    (errors.AlreadyRedeemed.here("k", "t", STANDS, "unsettled", well=False, kept=False), "not stand: mail#2"),
+    (errors.AlreadyRedeemed.here("k", "t", STANDS, "unsettled", well=False, kept=False), "not in effect: mail#2"),
     *[(errors.AlreadyRedeemed.elsewhere("k", "t", states), step) for states, _, step in SPENT],
     (errors.ReleaseRefused("t", "dev_assurance"), "set COUNTERSIGN_ALLOW_DEV=1"),
     (errors.ReleaseRefused("t", "bad_signature", step=3), "Tell the operator"),
@@ -123,11 +123,11 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (budget_exceeded("tokens"), "not renewed. Ask for less ("),
     (errors.SavepointLost("gone"), "Run it again"),
     (errors.SessionLost("db", "gone"), "run it again"),
-    (errors.SessionLost("db", "gone", may_stand=True), "look there before"),
+    (errors.SessionLost("db", "gone", may_stand=True), "check it before"),
     (errors.Edited("k", "t", [EDIT]), "accept_edits=True"),
     (errors.EffectFailed("k", "t", "pay", "e", "NotDone", {"pay#1": "failed"}), ANOTHER_KEY),
     (errors.EffectFailed("k", "t", "mail", "e", "NotDone", STANDS), RESUME),
-    (errors.PartlyFired("k", "t", "late", STANDS), "only what does not stand: mail#2"),
+    (errors.PartlyFired("k", "t", "late", STANDS), "only what is not in effect: mail#2"),
     (errors.OutcomeUnknown("k", "t", ["pay#1"], {}, tasks_url="https://q"), "queue at https://q"),
     (errors.OutcomeUnknown("k", "t", [], {}), RESUME),
     (errors.LiveCommitFailed("k", "t", "db", "full", {}), "Run it again"),
@@ -253,6 +253,6 @@ def test_no_error_is_left_out() -> None:
 
 
 def test_what_was_spent_elsewhere_is_finished_only_where_nothing_of_it_is_open() -> None:
-    told = [errors.AlreadyRedeemed.elsewhere("k", "t", states) for states, _, _ in SPENT]
-    assert [one.finished for one in told] == [finished for _, finished, _ in SPENT]
-    assert [ANOTHER_KEY in str(one) for one in told] == [step == ANOTHER_KEY for _, _, step in SPENT]
+    reported = [errors.AlreadyRedeemed.elsewhere("k", "t", states) for states, _, _ in SPENT]
+    assert [one.finished for one in reported] == [finished for _, finished, _ in SPENT]
+    assert [ANOTHER_KEY in str(one) for one in reported] == [step == ANOTHER_KEY for _, _, step in SPENT]

@@ -42,7 +42,7 @@ class LyingText(str):
 
 
 class Told(NotDone):
-    """Its text is whatever `answer` does."""
+    """Its text is the result of `answer`."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         super().__init__("not this one")
@@ -156,7 +156,7 @@ def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error
 
 @A_FEW
 def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) -> None:
-    """It is told apart from what was taken back."""
+    """It differs from a compensated one."""
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("full"), acts=False)
 
     def refuses(name: str) -> None:

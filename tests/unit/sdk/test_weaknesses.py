@@ -98,7 +98,7 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, 
         notify("o-4")
     voided = [one[1] for one in desk.done if one[0] == "void"]
     assert len(voided) <= index + 1 < 4
-    assert (len(voided) == 3) == ("Nothing of this transaction stands" in str(failed.value))
+    assert (len(voided) == 3) == ("Nothing of this transaction remains in effect" in str(failed.value))
     desk.service.compensate = compensate  # type: ignore[method-assign]
     desk.face.faults.clear()
     resume(desk.runtime)
@@ -121,7 +121,7 @@ def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogC
     with make_runtime(desk.runtime.settings, desk.face, lacking_void, desk.clock) as lacking:
         found = {one.run_key: one for one in resume(lacking)}
     assert (found["t-1"].after, found["t-2"].after) == ("unsettled", "settled")
-    assert "Still standing and not undone: charge#1" in found["t-1"].note
+    assert "Still in effect and not undone: charge#1" in found["t-1"].note
     assert "no tool 'void' is registered" in caplog.text
     assert desk.done[2:] == [("refund", "o-t-2", 90_000)]
     (later,) = resume(desk.runtime)

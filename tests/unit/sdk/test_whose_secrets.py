@@ -1,4 +1,4 @@
-"""Whoever calls an argument secret is heard: the code, the manifest beside it, the service; live calls and staged."""
+"""A secret may be declared by the code, the local manifest or the service, for live and staged calls."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def shown(desk: Desk, key: str, lane: str) -> tuple[ShownEffect, ...]:
     return desk.runtime.journal.transactions.shown(record, lane)
 
 
-def told_nowhere(*told: object) -> bool:
-    return found_in({"told": "".join(map(str, told)).encode()}) == []
+def told_nowhere(*reported: object) -> bool:
+    return found_in({"told": "".join(map(str, reported)).encode()}) == []
 
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def in_journal(desk: Desk) -> list[str]:
 
 @pytest.mark.parametrize(("ask", "secret"), [(None, True), ("live", True), (None, False)])
 def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: Any, secret: bool) -> None:
-    """And where nobody calls it secret the hunt finds it."""
+    """Without a declaration the search finds it."""
     remember = remember_tool(desk)
     desk.publish(remember, ask=ask, secret=("/text",) * secret)
     desk.run((remember, "here", SECRET))
@@ -92,16 +92,16 @@ def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask:
 
 
 def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
-    beside = tmp_path / "remember.json"
+    neighbor = tmp_path / "remember.json"
 
-    live: Any = {"lane": "live", "adapter": MemoryAdapter(), "secret": ["a"], "manifest": beside}
+    live: Any = {"lane": "live", "adapter": MemoryAdapter(), "secret": ["a"], "manifest": neighbor}
 
     @tool("remember", resource=("Note", "const:n"), registry=desk.registry, **live)
     def remember(a: str, b: str, c: str, d: str) -> None:
         """Remember something."""
 
     draft = tool_of(remember).draft_manifest()
-    beside.write_bytes(manifest_json(changed(draft, secret=("/b",))))
+    neighbor.write_bytes(manifest_json(changed(draft, secret=("/b",))))
     desk.service.review([changed(draft, secret=("/c",))])
     desk.run((remember, "1", "2", "3", "4"))
     assert shown(desk, "t-1", "live")[0].args == {"a": HIDDEN, "b": HIDDEN, "c": HIDDEN, "d": "4"}
@@ -176,12 +176,12 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     assert replay("t-1", lambda _: find("ada"), runtime=desk.runtime).status == "same"
     now[0] = f"another {SECRET}"
     other = replay("t-1", lambda _: find("ada"), runtime=desk.runtime)
-    (told,) = other.divergences
-    assert str(told) == "live call 1 of find: its result is another, and is hidden"
+    (reported,) = other.divergences
+    assert str(reported) == "live call 1 of find: its result is another, and is hidden"
     written = document(desk.runtime.journal, "t-1")
     from_export = replay("t-1", lambda _: find("ada"), export=written, runtime=desk.runtime)
-    (told,) = from_export.unchecked
-    assert told == "live call 1 of find: its result is hidden in the export, so it is not compared"
+    (reported,) = from_export.unchecked
+    assert reported == "live call 1 of find: its result is hidden in the export, so it is not compared"
     with pytest.raises(NotRecorded, match="is hidden in an export"):
         replay("t-1", lambda _: find("ada"), mode="reconstruct", export=written, runtime=desk.runtime)
     for one in (rebuilt, other, from_export):
@@ -244,15 +244,15 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
 def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, lane: Any) -> None:
-    beside = tmp_path / "tell.json"
+    neighbor = tmp_path / "tell.json"
     where = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
 
-    @tool("tell", resource=("Note", "who"), registry=desk.registry, manifest=beside, **where)
+    @tool("tell", resource=("Note", "who"), registry=desk.registry, manifest=neighbor, **where)
     def tell(who: str, text: str) -> None:
         """Tell somebody."""
 
     reviewed = changed(tool_of(tell).draft_manifest(), secret=("/text",))
-    beside.write_bytes(manifest_json(reviewed))
+    neighbor.write_bytes(manifest_json(reviewed))
     pay = pay_tool(desk)
     desk.publish(pay)
     desk.run((pay, "o-1", SECRET))
@@ -270,10 +270,10 @@ def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, l
 
 @pytest.mark.parametrize("reviewed_by", ["the service", "a file beside it"])
 def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
-    beside = tmp_path / "pay.json"
-    pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": beside}))
+    neighbor = tmp_path / "pay.json"
+    pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": neighbor}))
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
-    beside.write_bytes(manifest_json(reviewed))
+    neighbor.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
     desk.run((pay, "o-1", SECRET))
     desk.run((pay, "o-2", SECRET), key="t-2")
@@ -334,10 +334,10 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
 
 def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path) -> None:
     """Also where the service is away."""
-    beside = tmp_path / "pay.json"
-    pay = pay_tool(desk, manifest=beside)
+    neighbor = tmp_path / "pay.json"
+    pay = pay_tool(desk, manifest=neighbor)
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
-    beside.write_bytes(manifest_json(reviewed))
+    neighbor.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
     for lost in (0, 99):
         desk.face.faults["/v1/"] = ["lost_request"] * lost

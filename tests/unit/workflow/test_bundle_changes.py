@@ -1,4 +1,4 @@
-"""One bundle from facts to decision, and the times a client may ask to wait."""
+"""Deciding under one bundle, and the time a client may ask to wait."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from policy_service.workflow.effects.evaluation import (
 )
 
 
-class Swapping:
-    """What a context is to these functions: something whose active bundle changes a number of times."""
+class ChangingContext:
+    """A context whose active bundle changes a number of times."""
 
-    def __init__(self, swaps: int) -> None:
-        self.swaps = swaps
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
         self.active: Any = self
         self.current = object()
 
     async def work(self, bundle: Bundle) -> str:
-        """A request during which another bundle may become active."""
-        if self.swaps:
-            self.swaps -= 1
+        """A request during which another bundle becomes active."""
+        if self.changes:
+            self.changes -= 1
             self.current = object()
         require_current_bundle(cast(Context, self), bundle)
         return "decided"
 
 
 @pytest.mark.anyio
-async def test_a_request_is_decided_anew_under_the_bundle_that_came_meanwhile_but_not_for_ever() -> None:
-    for swaps in (0, 1, 4):
-        ctx = Swapping(swaps)
+async def test_a_request_is_repeated_under_a_new_bundle_a_limited_number_of_times() -> None:
+    for changes in (0, 1, 4):
+        ctx = ChangingContext(changes)
         assert await with_stable_bundle(cast(Context, ctx), ctx.work) == "decided"
-    ctx = Swapping(1_000)
+    ctx = ChangingContext(1_000)
     with pytest.raises(StorageUnavailableError, match="repeat it"):
         await with_stable_bundle(cast(Context, ctx), ctx.work)
     with pytest.raises(BundleChangedError):
@@ -55,7 +55,7 @@ PREFER = {
 
 
 @pytest.mark.parametrize(("prefer", "seconds"), PREFER.items(), ids=PREFER)
-def test_a_preference_is_a_wish_and_has_a_limit(prefer: str, seconds: int) -> None:
+def test_the_wait_preference_has_a_limit(prefer: str, seconds: int) -> None:
     for more in ([], [(b"prefer", b"respond-async")]):  # a list may be several fields
         request = Request({"type": "http", "headers": [*more, (b"prefer", prefer.encode())]})
         assert wanted_wait(request, 30) == seconds

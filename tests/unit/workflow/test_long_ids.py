@@ -1,4 +1,4 @@
-"""A resource's id may be longer than an index of PostgreSQL takes."""
+"""A resource id may be longer than a PostgreSQL index entry."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""What the page of a task says will follow from an answer, never more than will."""
+"""The consequences that the page of a task lists for each answer."""
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,18 +14,18 @@ R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A sibling of the effect that is not known."""
+class Sibling:
+    """A sibling of the unknown effect."""
 
     state: str
     undo: str | None = None
     may_fail: bool = False
 
 
-def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
-    """What follows, where an unknown effect stands beside these."""
+def consequence(answer: TaskAnswer, *siblings: Sibling, undo: str | None = None) -> str:
+    """The listed consequence for an unknown effect with these siblings."""
     asked = _effect("refund", "unknown", undo=undo)
-    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(beside)]
+    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(siblings)]
     snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
     task = _row(TaskRow, kind="unknown", state="open")
     case = TaskContext(task, snapshot, asked, _row(AgentRow, name="agent"))
@@ -35,39 +35,41 @@ def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
 
 def _effect(tool: str, state: str, undo: str | None = None, may_fail: bool = False) -> EffectRow:
     named = {"effect_id": tool, "kind": "effect", "tool": tool, "state": state, "redeemed_by": "a"}
-    compensation = {"tool": undo} if undo else None
+    compensation = {"tool": undo, "map": {}} if undo else None
     return _row(EffectRow, **named, compensation=compensation, may_fail=may_fail, settlements=[])
 
 
 def _row(table: type[R], /, **values: Any) -> R:
-    """A row that says only this; what else it needs is empty."""
+    """A row with these values; other required columns are empty."""
     empty = {name: "" for name, field in table.model_fields.items() if field.is_required()}
     return table(**empty | values)
 
 
 FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
-WENT_NOT, SETTLED = "The transaction did not go through.", "The transaction is settled."
-HAS_FIRED, STANDS, OPEN = Beside("fired", "undo_it"), Beside("fired"), Beside("redeemed")
-FAILED = Beside("failed", may_fail=True)
-TABLE: list[tuple[TaskAnswer, tuple[Beside, ...], str]] = [
+NOT_DONE, SETTLED = "The transaction did not complete.", "The transaction is settled."
+COMPENSABLE, IRREVERSIBLE, OPEN = Sibling("fired", "undo_it"), Sibling("fired"), Sibling("redeemed")
+FAILED = Sibling("failed", may_fail=True)
+TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
     (FIRED, (), SETTLED),
-    (NOT_FIRED, (), "Nothing of its transaction stands."),
-    (FIRED, (STANDS,), SETTLED),
+    (NOT_FIRED, (), "No effect of its transaction remains."),
+    (FIRED, (IRREVERSIBLE,), SETTLED),
     (FIRED, (FAILED,), SETTLED),
-    (FIRED, (Beside("unused"),), WENT_NOT),
-    (NOT_FIRED, (HAS_FIRED,), "undo_it is asked for"),
-    (NOT_FIRED, (STANDS,), "that becomes a task"),
-    (FIRED, (Beside("unknown"),), "Another effect"),
-    (FIRED, (OPEN,), "still to be told"),
-    (FIRED, (HAS_FIRED, OPEN), "still to be told"),
-    (FIRED, (FAILED, OPEN), "still to be told"),
+    (FIRED, (Sibling("unused"),), NOT_DONE),
+    (NOT_FIRED, (COMPENSABLE,), "undo_it is requested"),
+    (NOT_FIRED, (IRREVERSIBLE,), "become a task"),
+    (FIRED, (Sibling("unknown"),), "Another effect"),
+    (FIRED, (OPEN,), "not reported yet"),
+    (FIRED, (COMPENSABLE, OPEN), "not reported yet"),
+    (FIRED, (FAILED, OPEN), "not reported yet"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "beside", "follows"), TABLE)
-def test_what_follows_for_all_of_it(answer: TaskAnswer, beside: tuple[Beside, ...], follows: str) -> None:
-    text = told(answer, *beside, undo="take_back")
+@pytest.mark.parametrize(("answer", "siblings", "follows"), TABLE)
+def test_the_consequence_covers_all_siblings(
+    answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str
+) -> None:
+    text = consequence(answer, *siblings, undo="take_back")
     assert follows in text
-    torn = "did not go through" in text
-    assert torn == (follows in {WENT_NOT, "undo_it is asked for", "that becomes a task"})
-    assert OPEN not in beside or "is asked for" not in text, "nothing is taken back while others are open"
+    incomplete = "did not complete" in text
+    assert incomplete == (follows in {NOT_DONE, "undo_it is requested", "become a task"})
+    assert OPEN not in siblings or "is requested" not in text, "nothing is undone while others are open"

@@ -1,4 +1,4 @@
-"""What a person was shown, in one digest: another for all they read, the same for what merely moves."""
+"""The view digest: it changes with everything a person reads, and with nothing else."""
 
 import hashlib
 from dataclasses import replace
@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from countersign.contract import canonicalize
 from policy_service.queries import view_digest
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
 from policy_service.queries.view_digest import (
     API_RENDERER,
     BATCH_RENDERER,
     WEB_RENDERER,
+    RenderedView,
     folded_args,
     view_of,
     views_for_channel,
@@ -53,7 +55,7 @@ READ: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", READ.values(), ids=READ)
-def test_whatever_is_read_is_in_the_digest(changes: dict[str, Any]) -> None:
+def test_the_digest_covers_everything_shown(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest != view_of(PAGE, WEB_RENDERER).digest
 
 
@@ -71,12 +73,12 @@ MOVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", MOVES.values(), ids=MOVES)
-def test_what_merely_moves_is_not(changes: dict[str, Any]) -> None:
+def test_the_digest_ignores_what_changes_by_itself(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_how_it_was_drawn_is_in_it() -> None:
-    """And a sibling's state is not."""
+def test_the_digest_covers_the_renderer() -> None:
+    """The state of a sibling is not covered."""
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
     assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
@@ -92,8 +94,8 @@ def test_how_it_was_drawn_is_in_it() -> None:
     )
 
 
-def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
-    """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
+def test_folded_arguments_exclude_a_review_from_a_batch() -> None:
+    """A batch never shows such arguments, so no vote can be cast on them there."""
     page, short = reviews.refund(), reviews.credit(1)
     assert view_of(page, BATCH_RENDERER, full=True).digest not in {
         view.digest for view in views_for_channel(page, "web")
@@ -103,7 +105,7 @@ def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
     }
 
 
-def test_a_secret_is_not_in_its_material() -> None:
+def test_the_material_contains_no_secret() -> None:
     material = view_of(PAGE, WEB_RENDERER).canonical
     assert (
         view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
@@ -114,17 +116,30 @@ def test_a_secret_is_not_in_its_material() -> None:
     assert view_of(replace(PAGE, args=other), WEB_RENDERER).digest == view_of(PAGE, WEB_RENDERER).digest
 
 
-def test_parts_say_what_moved_and_nothing_where_they_are_not_ours() -> None:
+def test_parts_name_what_changed_and_unknown_parts_are_ignored() -> None:
     page = reviews.refund()
     view = view_of(page, WEB_RENDERER)
     assert view.moved(view.parts) == []
     warned: ReviewPage = replace(page, warnings=("careful",), claimed={})
-    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "what the agent says"]
+    assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "the agent's claims"]
     for parts in ("", "nonsense", "other=1 =2"):
         assert view_of(warned, WEB_RENDERER).moved(parts) == []
 
 
-# Bytes and lines are counted, and padding that is not drawn is not.
+def test_a_view_of_an_older_renderer_keeps_its_digest() -> None:
+    """Verification hashes the stored material, so exported votes stay valid; new votes need the new page."""
+    older = RenderedView(
+        dict(view_of(PAGE, WEB_RENDERER).material) | {"drawn": {"renderer": "web/1", "folded": []}}
+    )
+    assert (
+        older.digest
+        == hashlib.sha256(b"countersign/view/v1\n" + canonicalize(dict(older.material))).hexdigest()
+    )
+    assert folded_args(older) == []
+    assert older.digest not in {view.digest for view in views_for_channel(PAGE, "web")}
+
+
+# Bytes and lines count; padding that is not shown does not.
 LONG = [
     ("x" * 320, False),
     ("x" * 321, True),

@@ -1,4 +1,4 @@
-"""The story of an effect in a person's words: no name of ours for a cause or an outcome is left in them."""
+"""The timeline of an effect in plain sentences, without internal names of causes and outcomes."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return BundleFolder(tmp_path_factory.mktemp("bundle")).policies(PERMIT_ALL).load()
 
 
-def told(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service") -> EventLine:
+def line(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service") -> EventLine:
     row = AuditRow(audit_id="a1", kind=kind, actor=actor, body=canonicalize(body), at=NOW)
-    line = event_line(bundle, row, {"https://id.example|00u1": "Maya Lind"})
-    assert line is not None
-    return line
+    shown = event_line(bundle, row, {"https://id.example|00u1": "Maya Lind"})
+    assert shown is not None
+    return shown
 
 
 NAMES = {
@@ -32,35 +32,35 @@ NAMES = {
 }
 
 
-def test_somebody_is_told_by_the_name_they_signed_in_with(bundle: Bundle) -> None:
-    assert {actor: told(bundle, "effect_fired", {}, actor).actor for actor in NAMES} == NAMES
+def test_a_person_is_shown_by_their_sign_in_name(bundle: Bundle) -> None:
+    assert {actor: line(bundle, "effect_fired", {}, actor).actor for actor in NAMES} == NAMES
 
 
-ASKS = "the policy lets it go only when people agree"
+REQUIRES = "the policy requires approval"
 DECISIONS = {
-    ("submit", "release"): "The policy lets it go without asking anybody",
-    ("submit", "review"): "The policy lets it go only when people agree",
+    ("submit", "release"): "The policy releases it without approval",
+    ("submit", "review"): "The policy requires approval",
     ("submit", "deny"): "The policy forbids it",
-    ("compensate", "release"): "The policy lets it go without asking anybody",
-    ("vote", "review"): f"Asked again after the vote, {ASKS}",
-    ("vote", "deny"): "Asked again after the vote, the policy forbids it",
-    ("activation", "review"): f"Asked again under new rules, {ASKS}",
-    ("redeem", "review"): f"Asked again before it was spent, {ASKS}",
-    ("renew", "deny"): "Asked again for more time to fire, the policy forbids it",
+    ("compensate", "release"): "The policy releases it without approval",
+    ("vote", "review"): f"Evaluated again after the vote, {REQUIRES}",
+    ("vote", "deny"): "Evaluated again after the vote, the policy forbids it",
+    ("activation", "review"): f"Evaluated again under a new bundle, {REQUIRES}",
+    ("redeem", "review"): f"Evaluated again before redemption, {REQUIRES}",
+    ("renew", "deny"): "Evaluated again for a renewal, the policy forbids it",
 }
 
 
 @pytest.mark.parametrize(("asked", "text"), DECISIONS.items(), ids=list(map(", ".join, DECISIONS)))
-def test_an_answer_of_the_policy_is_a_sentence(bundle: Bundle, asked: tuple[str, str], text: str) -> None:
+def test_a_decision_is_shown_as_a_sentence(bundle: Bundle, asked: tuple[str, str], text: str) -> None:
     body = {"cause": asked[0], "outcome": asked[1], "bundle": "9f3c1ab0" + "0" * 56}
-    assert told(bundle, "decision_made", body).text == f"{text} (bundle 9f3c1ab0)"
+    assert line(bundle, "decision_made", body).text == f"{text} (bundle 9f3c1ab0)"
 
 
-# What happened, and words of what is told: a withdrawal with why, a vote with its worth, and a restore as one.
+# An event, and words of its sentence.
 HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("effect_withdrawn", {"why": "sibling"}, "Withdrawn: another effect of its transaction ended"),
     ("effect_withdrawn", {"why": "superseded"}, "Withdrawn: a newer revision replaced it"),
-    ("effect_withdrawn", {"why": "withdrawn"}, "Taken back by its agent"),
+    ("effect_withdrawn", {"why": "withdrawn"}, "Withdrawn by its agent"),
     ("vote_recorded", {"verdict": "approve"}, "Voted to approve"),
     ("vote_recorded", {"verdict": "deny", "late": True}, "too late"),
     ("vote_strengthened", {"step_up": "passkey"}, "passkey"),
@@ -68,13 +68,13 @@ HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("effect_unknown", {"why": "recalled"}, "may have fired since"),
     ("effect_unknown", {"why": "not_reported"}, "We do not know"),
     ("redemption_recalled", {}, "proves that it was redeemed"),
-    ("effect_submitted", {"to": "unknown"}, "Known again"),
-    ("decision_made", {"cause": "recalled"}, "what decided it is lost"),
+    ("effect_submitted", {"to": "unknown"}, "known again"),
+    ("decision_made", {"cause": "recalled"}, "its decision is lost"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "body", "words"), HAPPENED)
-def test_what_happened_is_told_in_words(bundle: Bundle, kind: str, body: dict[str, Any], words: str) -> None:
-    text = told(bundle, kind, body).text
+def test_an_event_is_shown_as_a_sentence(bundle: Bundle, kind: str, body: dict[str, Any], words: str) -> None:
+    text = line(bundle, kind, body).text
     assert text == words if kind == "effect_withdrawn" else words in text
     assert "too late" not in text or body.get("late")

@@ -1,4 +1,4 @@
-"""The one mover: a move is in the table or does not happen, and its line is in the log or it did not."""
+"""State transitions: only legal ones happen, each with its audit row."""
 
 import json
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import transitions
+from policy_service.workflow.effects.outcomes import sync_transaction_state
 from policy_service.workflow.transitions import (
     TransitionReason,
-    sync_transaction_state,
     transition_effect,
     transition_review,
     transition_transaction,
@@ -36,7 +36,7 @@ def states(conn: Connection) -> list[str]:
 
 
 def log(conn: Connection) -> list[tuple[str, dict[str, Any]]]:
-    """What happened to the transaction, in order."""
+    """The audit rows of the transaction, in order."""
     rows = table(AuditRow).c
     found = conn.execute(select(rows.kind, rows.body).where(rows.txn == TXN).order_by(rows.audit_id))
     return [(kind, json.loads(body)) for kind, body in found]
@@ -47,7 +47,7 @@ def messages(conn: Connection) -> list[str]:
 
 
 def on(written: Database, work: Mover) -> None:
-    """Run something on the transaction in one unit of work."""
+    """Run a change of the transaction in one unit of work."""
     written.write_sync(
         lambda tx: work(lock_transaction(tx, TXN), repository.require_transaction(tx.conn, TXN))
     )
@@ -71,14 +71,14 @@ MOVERS: dict[str, Mover] = {
 
 
 @pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
-def test_nothing_moves_in_a_unit_that_is_not_alone(written: Database, move: Mover) -> None:
+def test_a_unit_without_the_transactions_lock_is_refused(written: Database, move: Mover) -> None:
     with pytest.raises(RuntimeError, match="not alone with"):
         written.write_sync(lambda tx: move(tx, repository.require_transaction(tx.conn, TXN)))
     assert written.read_sync(states) == ["review", "review"]
     on(written, move)
 
 
-def test_a_move_changes_the_row_the_memory_and_the_log_together(written: Database) -> None:
+def test_a_transition_changes_the_row_the_memory_and_the_audit_log_together(written: Database) -> None:
     def work(tx: Tx, snapshot: Snapshot) -> None:
         transition_effect(tx, snapshot.effects[0], EffectState.RELEASED, CAUSE, decision_id="dec_9")
         assert (snapshot.effects[0].state, snapshot.effects[0].decision_id) == ("released", "dec_9")
@@ -90,7 +90,7 @@ def test_a_move_changes_the_row_the_memory_and_the_log_together(written: Databas
     assert body == {"from": "review", "to": "released", "why": "test", "kind": "effect"}
 
 
-def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> None:
+def test_an_illegal_transition_is_refused(written: Database) -> None:
     for to in set(EffectState) - EFFECT_TRANSITIONS[EffectState.REVIEW]:
         with pytest.raises(IllegalTransitionError):
             on(written, lambda tx, snapshot, to=to: transition_effect(tx, snapshot.effects[0], to, CAUSE))
@@ -103,7 +103,7 @@ def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> No
     assert written.read_sync(log) == []
 
 
-def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) -> None:
+def test_a_transition_from_a_stale_read_is_refused(written: Database) -> None:
     stale = written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0]
     on(written, lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE))
     with pytest.raises(ConflictError, match="changed while"):
@@ -121,7 +121,7 @@ def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) ->
 FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
 
 
-def test_what_cannot_be_logged_is_not_done(written: Database) -> None:
+def test_a_transition_without_its_audit_row_is_rolled_back(written: Database) -> None:
     def release(cause: TransitionReason) -> None:
         on(
             written,
@@ -136,7 +136,7 @@ def test_what_cannot_be_logged_is_not_done(written: Database) -> None:
     assert written.read_sync(states) == ["review", "review"]
 
 
-def test_a_review_settles_and_opens_again_and_people_are_told_each_time(written: Database) -> None:
+def test_settling_and_reopening_a_review_are_audited_and_published(written: Database) -> None:
     def work(tx: Tx, snapshot: Snapshot) -> None:
         review = snapshot.reviews["1" * 64]
         transition_review(tx, review, "met", CAUSE)
@@ -150,9 +150,9 @@ def test_a_review_settles_and_opens_again_and_people_are_told_each_time(written:
     assert written.read_sync(messages) == ["review_settled", "review_reopened"]
 
 
-def test_siblings_that_are_open_are_withdrawn_and_the_others_left(written: Database) -> None:
+def test_only_open_siblings_are_withdrawn(written: Database) -> None:
     on(written, lambda tx, snapshot: sync_transaction_state(tx, snapshot, CAUSE))
-    assert written.read_sync(log) == [], "the transaction is where its effects put it"
+    assert written.read_sync(log) == [], "the transaction has the state of its effects already"
 
     def work(tx: Tx, snapshot: Snapshot) -> None:
         transition_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE)
@@ -163,10 +163,10 @@ def test_siblings_that_are_open_are_withdrawn_and_the_others_left(written: Datab
     on(written, work)
     assert written.read_sync(states) == ["denied", "withdrawn"]
     reviews = written.read_sync(lambda conn: conn.execute(select(table(ReviewRow).c.state)).scalars().all())
-    assert sorted(reviews) == ["open", "withdrawn"]  # the denied one's is settled by whoever denies it
+    assert sorted(reviews) == ["open", "withdrawn"]  # the review of the denied effect is settled by the vote
 
 
-def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> None:
+def test_a_task_is_opened_once_and_settled_once(written: Database) -> None:
     def work(tx: Tx, snapshot: Snapshot) -> None:
         for _ in range(2):
             transitions.open_task(tx, snapshot.effects[0], TaskKind.UNKNOWN, "we do not know", CAUSE)

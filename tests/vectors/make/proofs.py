@@ -5,8 +5,8 @@ from typing import Any
 
 from countersign.contract import KeySet, body_digest
 
+from . import world
 from .faults import gate_faults
-from .tests.vectors.make import world
 from .world import AGENT_KEY, JTI, NOW, header, token
 
 TYP = "agent-proof+jwt"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from . import world
 from .faults import gate_faults
-from .tests.vectors.make import world
 from .world import NOW, header, receipt, token
 
 TYP = "effect-receipt+jwt"

@@ -7,8 +7,8 @@ from typing import Any
 
 from countersign.contract import Effect, Mode, Resource, txn_digest
 
+from . import world
 from .faults import gate_faults
-from .tests.vectors.make import world
 from .world import NOW, header, release, token
 
 TYP = "effect-release+jwt"

@@ -24,7 +24,7 @@ from countersign.contract import (
 )
 from countersign.contract import names as labels
 
-from .tests.vectors.make import world
+from . import world
 
 Case = dict[str, Any]
 

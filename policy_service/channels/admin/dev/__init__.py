@@ -1,1 +1,1 @@
-"""`policy-service dev`: the service, an agent's script and a starter policy in one terminal, for trying."""
+"""`policy-service dev`: the service, an agent's script and a starter policy in one terminal, for development."""

@@ -1,10 +1,10 @@
-"""The files beside the script: `.countersign/` for this machine, `policies/` with its manifests; and who saved what.
+"""The files of a dev session: `.countersign/` with local state, `policies/` with manifests, and a watcher for saves.
 
-Rules: made only where missing; `.countersign/` keeps itself out of git and belongs to this user alone; a starter policy
-is written only into a folder that has no policy yet. The script is imported by the SDK's own command in a process of
-its own. A manifest that people have edited is never written; one that is still as it was drafted follows the code; a
-tool that cannot be described keeps everything as it is. A save is reported once two looks agree, so that an editor that
-writes in two steps is not read in between.
+Files are created only if missing. `.countersign/` is ignored by git and readable only by this user. A starter policy is
+written only into a folder without policies. The SDK's own command imports the script, in a separate process. A manifest
+that people have edited is never overwritten; an unedited draft is updated from the code. If one tool cannot be
+described, no manifest is written. A save is reported once two polls agree, so that an editor that writes in two steps
+is not read in between.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from policy_service.storage.sqlite import DatabaseInUseError
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
 
-# A name of our own stands last, because some shells want at least one.
+# The last name is always there, because some shells require at least one.
 _UNSET_INHERITED: Final = (
     f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
 )
 
 STARTER: Final = Path(__file__).with_name("starter")
-"""The templates of a first policy and its groups."""
+"""Templates of a first policy and its groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevFolder:
-    """The places of one script."""
+    """The paths of one script."""
 
     script: Path
     bundle: Path
 
     @property
     def agent(self) -> str:
-        """The name the script is enrolled under: its file's."""
+        """The agent's name: the name of the script's file."""
         return re.sub(r"[^A-Za-z0-9._-]+", "-", self.script.stem).strip("-._")[:100] or "agent"
 
     @property
     def state(self) -> Path:
-        """Everything of this machine: keys, database, journal; may be deleted to begin anew."""
+        """The local state: keys, database, journal. May be deleted to start over."""
         return self.script.parent / _STATE
 
     @property
@@ -66,7 +66,7 @@ class DevFolder:
 
     @property
     def public_key(self) -> Path:
-        """Its public half, which is all the service is shown."""
+        """The agent's public key, the only half that the service reads."""
         return self.key.with_suffix(".jwk")
 
     @property
@@ -76,70 +76,69 @@ class DevFolder:
 
     @property
     def drafts(self) -> Path:
-        """The manifests as the code suggested them last."""
+        """The last drafts of manifests from the code."""
         return self.state / "drafts"
 
     @property
     def log(self) -> Path:
-        """What the service logs."""
+        """The log of the service."""
         return self.state / "service.log"
 
     @property
     def env(self) -> Path:
-        """The variables, for another terminal."""
+        """A file of environment variables for another terminal."""
         return self.state / "env"
 
     @property
     def has_admin_socket(self) -> bool:
-        """Whether the operator's socket can be opened so deep in the tree."""
+        """Whether the path of the operator's socket is short enough."""
         return len(bytes(self.state / "admin.sock")) <= _LONGEST_SOCKET
 
     def shown(self, path: Path) -> str:
-        """A path as the developer knows it: from the script's folder, where it lies in it."""
+        """A path relative to the script's folder, if it is inside."""
         home = self.script.parent
         return str(path.relative_to(home) if path.is_relative_to(home) else path)
 
 
 @contextmanager
 def exclusive_use(folder: DevFolder) -> Iterator[None]:
-    """While the database is made or taken.
+    """Report a database that another process holds.
 
     Raises:
-        StartError: another process has it: a second sitting in one folder, say.
+        StartError: another process holds it, for example another dev session in this folder.
     """
     try:
         yield
     except DatabaseInUseError as error:
         raise StartError(
-            f"this folder is in use by {error.holder}; end that one first (a dev by q and Enter), or put "
-            f"{folder.script.name} into a folder of its own"
+            f"this folder is in use by {error.holder}; end that process first (dev: press q and Enter), or put "
+            f"{folder.script.name} into another folder"
         ) from None
 
 
 def current_user() -> str:
-    """Whoever runs this, as the development sign-in names them."""
+    """The current user, as the development sign-in names them."""
     try:
         name = getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
+    except (OSError, KeyError):  # a container's user may have no name
         return "developer"
     return name if name.isprintable() and name.strip() == name and 0 < len(name) <= 100 else "developer"
 
 
 def prepare_folder(script: Path, bundle: Path | None) -> DevFolder:
-    """Make what is missing beside the script.
+    """Create missing files next to the script.
 
     Raises:
-        StartError: there is no such script, or the folder cannot be written.
+        StartError: the script does not exist, or the folder is not writable.
     """
     if script.suffix != ".py" or not script.is_file():
         raise StartError(
-            f"{str(script)!r} is no Python file here; write `policy-service dev my_agent.py`, options "
-            "before it and the script's own arguments after it"
+            f"{str(script)!r} is not a Python file; write `policy-service dev my_agent.py`, with options before it and "
+            "the script's own arguments after it"
         )
     if script.stem in sys.stdlib_module_names | {"countersign", "policy_service"}:
         raise StartError(
-            f"{script.name!r} hides the module {script.stem!r} from everything it imports; call the file something "
-            "else, like my_agent.py"
+            f"{script.name!r} would shadow the module {script.stem!r}; give the file another name, such as my_agent.py"
         )
     script = script.resolve()
     folder = DevFolder(script, (bundle or script.parent / "policies").absolute())
@@ -148,7 +147,7 @@ def prepare_folder(script: Path, bundle: Path | None) -> DevFolder:
         _make_bundle(folder.bundle)
     except OSError as error:
         raise StartError(
-            f"{error.filename!r} cannot be made: {error.strerror}; put the script where dev may write beside it"
+            f"{error.filename!r} cannot be created: {error.strerror}; put the script into a writable folder"
         ) from error
     return folder
 
@@ -172,7 +171,7 @@ def _make_bundle(bundle: Path) -> None:
 
 
 def sdk_variables(folder: DevFolder, url: str, keys: KeySet) -> dict[str, str]:
-    """What the SDK reads; `keys` are pinned."""
+    """The SDK's environment variables; `keys` are pinned."""
     return {
         "COUNTERSIGN_URL": url,
         "COUNTERSIGN_AGENT": folder.agent,
@@ -184,22 +183,22 @@ def sdk_variables(folder: DevFolder, url: str, keys: KeySet) -> dict[str, str]:
 
 
 def write_env(folder: DevFolder, variables: Mapping[str, str]) -> None:
-    """A file for `. .countersign/env` in another terminal: what that holds of another service is forgotten there."""
+    """Write the file for `. .countersign/env` in another terminal. It first unsets variables of any other service."""
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     folder.env.write_text(_UNSET_INHERITED + "".join(lines))
 
 
-_SECONDS = 60.0  # to import a script with everything it imports, on a busy machine
+_SECONDS = 60.0  # to import a script on a busy machine
 
 
 class ToolsError(Exception):
-    """The script's tools are not to be had; the text says what to write instead."""
+    """The script's tools cannot be read; the text says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the code declares: the draft of every tool's manifest, what a tool names and nothing defines, and the files
-    that were imported for it.
+    """The tools that the code declares: the draft of each manifest, references that nothing defines, and the imported
+    files.
     """
 
     drafts: Mapping[str, str]
@@ -209,39 +208,39 @@ class Tools:
 
 
 async def read_tools(script: Path, env: Mapping[str, str]) -> Tools:
-    """Import the script and ask what its tools are.
+    """Import the script in another process and list its tools.
 
     Raises:
-        ToolsError: it cannot be imported, has no tools, or one of them cannot be described.
+        ToolsError: it cannot be imported, has no tools, or a tool cannot be described.
     """
     words = ("-m", "countersign.cli", "tools", "list", "--tools", str(script), "--json")
     try:
         code, out, err = await processes.capture_process(words, env, seconds=_SECONDS)
     except TimeoutError:
         raise ToolsError(
-            f"importing {script.name} took longer than {_SECONDS:.0f} s and was ended; put what it does below "
+            f"importing {script.name} took longer than {_SECONDS:.0f} s and was stopped; move its main code below "
             '`if __name__ == "__main__":`'
         ) from None
     if code != 0:
-        told = err.replace(f"{script.parent}{os.sep}", "").strip().splitlines()
+        lines = err.replace(f"{script.parent}{os.sep}", "").strip().splitlines()
         raise ToolsError(
-            told[-1].removeprefix("misuse: ") if told else f"its import ended with status {code}"
+            lines[-1].removeprefix("misuse: ") if lines else f"its import ended with status {code}"
         )
-    told = json.loads(out)
-    if problems := [tool["problem"] for tool in told["tools"] if tool["problem"]]:
+    listing = json.loads(out)
+    if problems := [tool["problem"] for tool in listing["tools"] if tool["problem"]]:
         raise ToolsError("\n".join(problems))
     return Tools(
-        {tool["tool"]: tool["draft"] for tool in told["tools"]},
-        frozenset(tool["tool"] for tool in told["tools"] if tool["kind"] == "read"),
-        tuple(Path(file) for file in told["files"]),
-        tuple(f"{tool['tool']}: {lacking}" for tool in told["tools"] for lacking in tool.get("missing", ())),
+        {tool["tool"]: tool["draft"] for tool in listing["tools"]},
+        frozenset(tool["tool"] for tool in listing["tools"] if tool["kind"] == "read"),
+        tuple(Path(file) for file in listing["files"]),
+        tuple(f"{tool['tool']}: {each}" for tool in listing["tools"] for each in tool.get("missing", ())),
     )
 
 
 def merge_manifests(folder: DevFolder, tools: Tools) -> list[str]:
-    """Bring the bundle's manifests up to the code, and say what was done or is to be done."""
-    said = [line for name, draft in tools.drafts.items() for line in _merge_one(folder, tools, name, draft)]
-    return [*said, *tools.missing, *_removed_tools(folder, tools)]
+    """Update the bundle's manifests from the code. Returns lines that say what was done and what is left to do."""
+    lines = [line for name, draft in tools.drafts.items() for line in _merge_one(folder, tools, name, draft)]
+    return [*lines, *tools.missing, *_removed_tools(folder, tools)]
 
 
 def _merge_one(folder: DevFolder, tools: Tools, name: str, draft: str) -> Iterator[str]:
@@ -252,14 +251,14 @@ def _merge_one(folder: DevFolder, tools: Tools, name: str, draft: str) -> Iterat
     kind = "a read" if name in tools.reads else "a write"
     if now is None:
         place.write_text(draft)
-        yield f"drafted {folder.shown(place)} ({kind}); read it before you rely on it: it is what people will approve"
+        yield f"drafted {folder.shown(place)} ({kind}); review it before use: it is what people approve"
     elif now == before != draft:
         place.write_text(draft)
-        yield f"{folder.shown(place)} follows the code again ({kind})"
+        yield f"{folder.shown(place)} was updated from the code ({kind})"
     elif before not in {None, draft} and not _same_manifest(now, draft):
-        yield f"{folder.shown(place)} was edited by you and is left alone, but its tool has changed:"
+        yield f"{folder.shown(place)} was edited by you and is unchanged, but its tool has changed:"
         yield from _diff(before or "", draft)
-        yield f"change it the same way, or delete it and save {folder.script.name}: then it is drafted anew"
+        yield f"make the same change, or delete the file and save {folder.script.name} to draft it again"
     seen.write_text(draft)
 
 
@@ -276,26 +275,26 @@ def _diff(before: str, after: str) -> Iterator[str]:
 
 
 def _removed_tools(folder: DevFolder, tools: Tools) -> Iterator[str]:
-    """Drafts of tools this script once had and has no longer, each told once."""
+    """Report manifests of tools that the script no longer has, each once."""
     files = {manifest_file(name) for name in tools.drafts}
     for seen in sorted(folder.drafts.glob("*.json")):
         place = folder.bundle / "tools" / seen.name
         if seen.name in files:
             continue
         if place.exists():
-            yield f"{folder.shown(place)}: {folder.script.name} has no such tool any more; delete it if nobody has"
+            yield f"{folder.shown(place)}: {folder.script.name} no longer has this tool; delete it unless another does"
         seen.unlink()
 
 
 _EVERY_S = 0.25
 FileStates: TypeAlias = dict[Path, tuple[int, int] | None]
-"""When each file was changed and how long it is; None for one that is not there."""
+"""Modification time and size of each file; None if it does not exist."""
 
 
 async def watch_saves(folder: Path, files: Callable[[], Iterable[Path]]) -> AsyncIterator[set[Path]]:
-    """What was changed, made or deleted since the last time: any file of a bundle's folder, and these files.
+    """Yield the changed, new or deleted files of a bundle's folder, and of ``files``.
 
-    A file that was not looked at before has not been changed since.
+    A file that is watched for the first time does not count as changed.
     """
     before = _file_states(folder, files())
     while True:
@@ -323,12 +322,12 @@ def _stat(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:
-        return None  # deleted, or between an editor's two steps
+        return None  # deleted, or an editor is replacing it
     return found.st_mtime_ns, found.st_size
 
 
 def _bundle_files(folder: Path) -> Iterator[Path]:
-    """The files of a bundle's folder and one below, where bundles keep theirs; hidden files are nobody's rules."""
+    """The files of a bundle's folder and its direct subfolders, without hidden files."""
     for path in _visible_entries(folder):
         if path.is_dir():
             yield from (inner for inner in _visible_entries(path) if inner.is_file())

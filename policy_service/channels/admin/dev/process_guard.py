@@ -1,9 +1,8 @@
-"""Holds one program on a leash: when whoever started it closes the leash, or dies, the program and all it began end.
+"""Run one program and stop it, with all its child processes, when the parent process closes the pipe or dies.
 
-Run by path in an interpreter of its own (`python -I keeper.py PROGRAM ...`), because it must outlive nothing and depend
-on nothing. Its standard input is the leash. The program gets a session of its own, so that Ctrl-C in the terminal
-reaches only the one that holds the leash, who then ends things in order: asked first (Ctrl-C, which a transaction
-unwinds from), told next, killed last.
+Started by path in its own interpreter (`python -I process_guard.py PROGRAM ...`) without any dependency. Its standard
+input is a pipe from the parent. The program gets its own session, so Ctrl-C in the terminal reaches only the parent.
+The program is stopped with SIGINT first, which lets a transaction roll back, then SIGTERM, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ import sys
 import threading
 import time
 
-# How it is ended, and how many seconds it has to comply.
+# The signals in order, and the seconds to wait after each.
 STOP_SIGNALS = ((signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 
 
 def main(words: list[str]) -> int:
-    """Run the program to its end and answer its exit status, 128 and the number for one that a signal ended."""
-    # A shell's background jobs ignore Ctrl-C and hand that on; whoever is asked by it must hear it.
+    """Run the program and return its exit status, or 128 plus the number of the signal that ended it."""
+    # Background jobs of a shell inherit an ignored SIGINT; the program must receive it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     program = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_stop_when_stdin_closes, args=(program.pid,), daemon=True).start()
     code = program.wait()
-    _signal_group(program.pid, signal.SIGKILL)  # what it left behind
+    _signal_group(program.pid, signal.SIGKILL)  # remaining child processes
     return code if code >= 0 else 128 - code
 
 
 def _stop_when_stdin_closes(group: int) -> None:
-    os.read(0, 1)  # nothing is ever written there: it returns when the other end is closed
+    os.read(0, 1)  # nothing is ever written: it returns when the other end is closed
     for number, seconds in STOP_SIGNALS:
         _signal_group(group, number)
         time.sleep(seconds)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
         os.killpg(group, number)
 
 

@@ -1,8 +1,8 @@
-"""Runs one script as `python SCRIPT` would, but an uncaught question to people is told without a traceback.
+"""Run a script as `python SCRIPT` does, but print an uncaught `ReviewPending` without a traceback.
 
-Run by path (`python runner.py SCRIPT ...`) in an interpreter of its own, which is the script's: nothing of the service
-is imported. That people are asked is no fault of the script, and the first thing its author sees. Everything else is as
-it is anywhere: the exit status, other errors, and a script with an `excepthook` of its own keeps that.
+Started by path (`python script_runner.py SCRIPT ...`) in the script's own interpreter, without importing the service. A
+pending review is not an error of the script. The exit status, other errors and the script's own `excepthook` are
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from types import ModuleType, TracebackType
 
 
 def main() -> None:
-    """Be the script whose path stands first among the arguments."""
+    """Run the script whose path is the first argument as `__main__`."""
     del sys.argv[0]
     script = sys.argv[0]
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(script).resolve().parent)
     sys.excepthook = _excepthook
     module = ModuleType("__main__")
-    # What this module was given is what Python gives a script: only what names it is another's.
+    # The dunder names of this module are those of any script, except the ones that name the file.
     given = {name: value for name, value in globals().items() if name.startswith("__")}
     module.__dict__.update(
         given, __doc__=None, __file__=script, __loader__=SourceFileLoader("__main__", script)
     )
     sys.modules["__main__"] = module
     code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - it is what whoever sits here has asked to be run
+    exec(code, module.__dict__)  # noqa: S102 - the developer's own script
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -42,10 +42,10 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 def _is_review_pending(error: BaseException) -> bool:
-    """Whether it is a `ReviewPending`, and nothing else is hidden with its traceback."""
-    asked = getattr(sys.modules.get("countersign"), "ReviewPending", None)
-    beside = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return asked is not None and isinstance(error, asked) and beside is None
+    """Whether it is a `ReviewPending` without another exception behind it."""
+    pending = getattr(sys.modules.get("countersign"), "ReviewPending", None)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return pending is not None and isinstance(error, pending) and cause is None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Serves one sitting: settings no environment can widen, the agent's enrolment, signals, and the end in order."""
+"""Run one dev session: fixed settings, the agent's enrolment, signals, and shutdown in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def dev_settings(folder: DevFolder, port: int) -> Settings:
-    """The settings of a sitting. What makes it a trial is fixed here: whatever the environment holds is not asked."""
+    """The settings of a dev session. The environment cannot change what keeps it local and for development."""
     chosen = _free_port(port)
     return load_settings(
         data_dir=folder.state,
@@ -50,12 +50,12 @@ def dev_settings(folder: DevFolder, port: int) -> Settings:
         dev_signin=True,
         api_keys=False,
         sign_in_link_s=3_600,
-        poll_bundle_s=3_600,  # the sitting itself looks, and says what it saw
+        poll_bundle_s=3_600,  # the session watches the bundle itself and reports changes
     )
 
 
 def _free_port(wanted: int) -> int:
-    """The wanted port when nobody has it, else any free one."""
+    """The wanted port if it is free, otherwise any free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,7 +64,7 @@ def _free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise StartError("no port is free on the loopback address; stop a program that holds one")
+    raise StartError("no port is free on the loopback address; stop a program that uses one")
 
 
 async def run_dev_session(
@@ -78,10 +78,10 @@ async def run_dev_session(
     roles: Sequence[str],
     arguments: Sequence[str],
 ) -> None:
-    """Serve, and hold one sitting, until a signal or the person ends it.
+    """Serve and run one dev session until a signal or the developer ends it.
 
     Raises:
-        StartError: the service or the agent's key cannot be had.
+        StartError: the service cannot start, or the agent's key cannot be created.
     """
     settings = ctx.settings
     variables = sdk_variables(folder, settings.public_url, ctx.signer.keys)
@@ -96,21 +96,23 @@ async def run_dev_session(
 
 
 async def _run_until_signal(session: Session) -> None:
-    sitting, loop = asyncio.create_task(session.run()), asyncio.get_running_loop()
+    running, loop = asyncio.create_task(session.run()), asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, sitting.cancel)
+        loop.add_signal_handler(number, running.cancel)
     if sys.stdin is not None and os.isatty(0):
-        signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # a shell's background job goes on without a keyboard
-    await asyncio.wait({sitting})
-    if not sitting.cancelled():
-        sitting.result()
+        signal.signal(
+            signal.SIGTTIN, signal.SIG_IGN
+        )  # as a background job of a shell, continue without a keyboard
+    await asyncio.wait({running})
+    if not running.cancelled():
+        running.result()
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    """The script's environment: what another service left there would only mislead it.
+    """The script's environment, without variables of any other service.
 
-    At a terminal Python writes whole lines by itself. Unbuffered, it would write a ``print`` in pieces, and a line of
-    this program could fall between them.
+    At a terminal Python is line-buffered. Unbuffered, it would write a ``print`` in pieces, and the session's own lines
+    could appear between them.
     """
     left_out = (ENV_PREFIX, _UNBUFFERED)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
@@ -118,7 +120,7 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def admin_variables(settings: Settings) -> dict[str, str]:
-    """What `policy-service` reads in another terminal: what this sitting chose, whatever a file there says."""
+    """The environment of `policy-service` in another terminal. It overrides any configuration file there."""
     return {
         "COUNTERSIGN_DATA_DIR": str(settings.data_dir),
         "COUNTERSIGN_DATABASE_URL": settings.database_url,
@@ -133,7 +135,7 @@ def admin_variables(settings: Settings) -> dict[str, str]:
 
 
 def _person(ctx: Context) -> DevPerson:
-    """The first person of the bundle that the development sign-in can be, or whoever runs this."""
+    """The bundle's first person that the development sign-in can sign in, otherwise the current user."""
     prefix = f"{DEV_ISSUER}|"
     people = ctx.active.current.directory.people
     found = [
@@ -143,9 +145,9 @@ def _person(ctx: Context) -> DevPerson:
 
 
 async def _enrol(ctx: Context, folder: DevFolder, make_key: MakeKey, roles: Sequence[str]) -> Sequence[str]:
-    """Enrol the script without an owner, so that one person can try everything; its key is made once.
+    """Enrol the script without an owner, so that one person can approve everything. Its key is created once.
 
-    Answers the roles it has: those it was enrolled with first.
+    Returns its roles: those of its first enrolment.
     """
     key = _agent_public_key(folder, make_key)
 
@@ -161,11 +163,11 @@ async def _enrol(ctx: Context, folder: DevFolder, make_key: MakeKey, roles: Sequ
 
 
 def _agent_public_key(folder: DevFolder, make_key: MakeKey) -> PublicKey:
-    """The public half of the agent's key. It is kept beside the key, because nobody here reads that."""
+    """The agent's public key, from its own file: the session never reads the private key."""
     try:
         if folder.key.exists():
             return PublicKey.from_jwk(json.loads(folder.public_key.read_text()))
     except (OSError, ValueError):
-        folder.key.unlink()  # a key nobody can enrol; the next one is as good
+        folder.key.unlink()  # without its public half it cannot be enrolled; create another one
     folder.public_key.write_text(json.dumps(make_key(folder.key)))
     return PublicKey.from_jwk(json.loads(folder.public_key.read_text()))

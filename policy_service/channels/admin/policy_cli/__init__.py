@@ -1,4 +1,4 @@
-"""The commands for authors of policies; none of them needs a running service."""
+"""Commands for policy authors: check, test, new, fmt, schema, diff, explain, calls, replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from policy_service.channels.admin.policy_cli import (
 
 
 def add_author_verbs(app: typer.Typer) -> None:
-    """Put the authors' commands on the command line."""
+    """Add the commands for policy authors."""
     app.command("check")(check.check)
     app.command("test")(run_cases.run_cases)
     app.command("new")(new.new)

@@ -1,4 +1,4 @@
-"""Which bundle an author means (a folder, a commit, or the one of the settings), and files of recorded calls."""
+"""Load the bundle that a command names (a folder, a commit, or that of the settings), and files of recorded calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from policy_service.settings import Settings, load_settings
 
 
 def load_bundle_files(name: str | None) -> BundleFiles:
-    """The bytes of the bundle at ``name``: a folder, or ``FOLDER@REVISION`` for the folder as a commit of the
-    repository around it has it; without a name, of the bundle the settings name.
+    """The files of a bundle: a folder, or ``FOLDER@REVISION`` for the folder at a commit of its repository; without a
+    name, the bundle of the settings.
 
     Raises:
-        BundleError: there is no such bundle, or it holds what does not belong.
-        StartError: the settings are wrong.
+        BundleError: there is no such bundle, or it contains unexpected files.
+        StartError: the settings are invalid.
     """
     if name is None:
         return configured_bundle_files(load_settings())
@@ -32,10 +32,10 @@ def load_bundle_files(name: str | None) -> BundleFiles:
 
 
 def configured_bundle_files(settings: Settings) -> BundleFiles:
-    """The bundle of a deployment as this host has it: its folder, or the commit it last had in force.
+    """The bundle of a deployment on this host: its folder, or the last active commit.
 
     Raises:
-        BundleError: there is none, or it holds what does not belong.
+        BundleError: there is none, or it contains unexpected files.
     """
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir).read()
@@ -43,13 +43,19 @@ def configured_bundle_files(settings: Settings) -> BundleFiles:
 
 
 def _at_revision(folder: Path, revision: str) -> BundleFiles:
-    """A folder as a commit has it. The folder itself may be gone by now, so the repository is looked for above it."""
+    """A folder at a commit. The folder may no longer exist, so the repository is searched above it."""
     here = folder.absolute()
     for above in (here, *here.parents):
         if (above / ".git").exists() or _is_bare_repository(above):
             return read_revision(above, revision, here.relative_to(above).as_posix().removeprefix("."))
     raise BundleError(
-        [Problem(str(folder), None, f"no git repository is here or above, so there is no {revision!r} of it")]
+        [
+            Problem(
+                str(folder),
+                None,
+                f"no git repository contains this folder, so there is no revision {revision!r}",
+            )
+        ]
     )
 
 
@@ -60,10 +66,10 @@ def _is_bare_repository(folder: Path) -> bool:
 def read_recorded_calls(
     file: Path, bundles: Sequence[Bundle]
 ) -> tuple[list[RecordedCall], list[InvalidLine]]:
-    """The calls of a file for these bundles, and the lines that are none.
+    """The calls of a file for these bundles, and its invalid lines.
 
     Raises:
-        InvalidRequestError: there is no such file.
+        InvalidRequestError: the file cannot be read.
     """
     try:
         with file.open("rb") as lines:
@@ -77,5 +83,5 @@ def read_recorded_calls(
 
 
 def bad_line_messages(bad: Sequence[InvalidLine]) -> list[str]:
-    """Each bad line by its number."""
-    return [f"line {each.number} is no call and was left out: {each.why}" for each in bad]
+    """One message for each invalid line."""
+    return [f"line {each.number} is not a call and was skipped: {each.why}" for each in bad]

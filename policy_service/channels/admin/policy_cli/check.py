@@ -1,4 +1,4 @@
-"""``policy-service check`` and ``schema``: whether a bundle is valid and looks right, and its Cedar schema."""
+"""``policy-service check`` and ``schema``: validate and lint a bundle, and print its Cedar schema."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ BundleName = Annotated[
     str | None,
     typer.Argument(
         metavar="[BUNDLE]",
-        help="Its folder, or FOLDER@REVISION for a commit of it; without one that of the settings.",
+        help="Its folder, or FOLDER@REVISION for a commit. Default: the bundle of the settings.",
     ),
 ]
 
 
-Strict = Annotated[bool, typer.Option("--strict", help="End with status 1 when anything is a warning.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 if there is a warning.")]
 
 
 def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = False) -> None:
-    """Load and validate a bundle as the service would, and say what is wrong with it or looks wrong."""
+    """Validate a bundle as the service does, and print errors, warnings and notes."""
     with report_errors():
         try:
             files = load_bundle_files(bundle)
@@ -41,13 +41,13 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
             raise typer.Exit(1) from None
         checked.close()
         warned = any(finding.level == "warning" for finding in findings)
-        told = [problem_json(finding) for finding in findings]
+        listed = [problem_json(finding) for finding in findings]
         done = {
             "ok": not (strict and warned),
             "digest": checked.digest,
             "commit": checked.commit,
-            "warnings": [one for one in told if one["level"] == "warning"],
-            "notes": [one for one in told if one["level"] == "note"],
+            "warnings": [one for one in listed if one["level"] == "warning"],
+            "notes": [one for one in listed if one["level"] == "note"],
         }
         counted = f"{len(checked.policies)} policies, {len(checked.manifests)} tools"
         lines = [
@@ -59,18 +59,18 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
             raise typer.Exit(1)
 
 
-AsJsonSchema = Annotated[bool, typer.Option("--json", help="Cedar's JSON form instead of its human syntax.")]
-Out = Annotated[Path | None, typer.Option(help="File to write; else it is printed.")]
+AsJsonSchema = Annotated[bool, typer.Option("--json", help="Cedar's JSON format instead of its text format.")]
+Out = Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")]
 People = Annotated[
     bool,
-    typer.Option("--people", help="The schema of what people do (approve, settle) instead of the tools'."),
+    typer.Option("--people", help="The schema of people's actions (approve, settle) instead of the tools'."),
 ]
 
 
 def schema(
     bundle: BundleName = None, people: People = False, as_json: AsJsonSchema = False, out: Out = None
 ) -> None:
-    """Write the schema that every rule of a bundle is validated against."""
+    """Print the Cedar schema of a bundle."""
     with report_errors(as_json):
         prepared = build_bundle(load_bundle_files(bundle))
         prepared.close()

@@ -1,4 +1,4 @@
-"""``policy-service diff OLD NEW``: what a change lets through, before anybody merges it."""
+"""``policy-service diff OLD NEW``: what a change newly permits, to check before it is merged."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from policy_service.pap.diff.findings import Direction, Finding
 from policy_service.pap.diff.replay import replay, replay_differences, replay_findings
 from policy_service.pap.problems import BundleError
 
-Old = Annotated[str, typer.Argument(metavar="OLD", help="The bundle that is active, say the folder of main.")]
-New = Annotated[str, typer.Argument(metavar="NEW", help="The bundle that should become active.")]
+Old = Annotated[str, typer.Argument(metavar="OLD", help="The active bundle, for example the folder at main.")]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The candidate bundle.")]
 Acknowledged = Annotated[
     list[str] | None,
     typer.Option(
-        "--ack", metavar="ID", help="A loosening that is meant, by the id in brackets; again for more."
+        "--ack", metavar="ID", help="The id of an intended loosening, as in brackets. May be repeated."
     ),
 ]
 Calls = Annotated[
-    Path | None, typer.Option("--calls", metavar="FILE", help="Recorded calls to replay through both.")
+    Path | None, typer.Option("--calls", metavar="FILE", help="Recorded calls to replay with both bundles.")
 ]
 
 
 def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_json: AsJson = False) -> None:
-    """Say what NEW permits that OLD did not; 0 when nothing does that was not acknowledged by its id."""
+    """List what NEW permits and OLD did not. Exits 0 if every such loosening is acknowledged."""
     with report_errors():
         before, after = _prepared(old, as_json), _prepared(new, as_json)
         recorded, bad = ([], []) if calls is None else read_recorded_calls(calls, (before, after))
@@ -89,15 +89,15 @@ def _json(report: DiffReport, asked: list[Finding], unused: list[str], recorded:
 
 
 _HEADS = {
-    Direction.LOOSENING: "Loosenings: deny or review becomes less, or other people, facts, tools or cases",
-    Direction.LOOK: "Changed, look: decides nothing by itself, or was tried and changes no answer",
+    Direction.LOOSENING: "Loosenings: less is denied or reviewed, or other people, facts, tools or cases",
+    Direction.LOOK: "Changes to review: they decide nothing by themselves, or changed no tried decision",
     Direction.TIGHTENING: "Tightenings",
 }
 
 
 def _replay_summary(count: int, unknown: int) -> str:
-    told = f"Replayed: {count} recorded calls; facts as recorded, else from each bundle's own sources"
-    return f"{told}; {unknown} of them cannot be replayed, see `replay`" if unknown else told
+    text = f"Replayed: {count} recorded calls; facts as recorded, otherwise from each bundle's own sources"
+    return f"{text}; {unknown} of them cannot be replayed, see `replay`" if unknown else text
 
 
 def _text(report: DiffReport, asked: list[Finding], unused: list[str], replayed: list[str]) -> list[str]:
@@ -112,15 +112,15 @@ def _text(report: DiffReport, asked: list[Finding], unused: list[str], replayed:
         lines.append("Tried:")
         for one in changed:
             why = f" ({'; '.join(one.why_not)})" if one.why_not else ""
-            lines.append(f"  {one.tool}: {one.how}, {one.count} made-up calls{why}")
+            lines.append(f"  {one.tool}: {one.how}, {one.count} generated calls{why}")
     if report.equivalent_files:
-        lines.append(f"Differ in form only: {', '.join(report.equivalent_files)}")
+        lines.append(f"Differ in formatting only: {', '.join(report.equivalent_files)}")
     lines += replayed
-    lines += [f"--ack {name} names no loosening of this change; drop it" for name in unused]
+    lines += [f"--ack {name} names no loosening of this change; remove it" for name in unused]
     counted = len(report.in_direction(Direction.LOOSENING))
     if asked:
         lines.append(
-            f"{len(asked)} loosenings are not acknowledged; if they are meant: "
+            f"{len(asked)} loosenings are not acknowledged; if they are intended: "
             + " ".join(f"--ack {f.id}" for f in asked)
         )
     else:

@@ -1,4 +1,4 @@
-"""``policy-service fmt``: the policy files of a bundle in one layout."""
+"""``policy-service fmt``: format the policy files of a bundle."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.scan import format_file
 
 Check = Annotated[
-    bool, typer.Option("--check", help="Write nothing; show what would change and end with status 1.")
+    bool,
+    typer.Option("--check", help="Write nothing; print the changes and exit with status 1 if there are any."),
 ]
 
 
 def fmt(bundle: BundleName = None, check: Check = False, as_json: AsJson = False) -> None:
-    """Lay out every policy file of a bundle; what the rules mean and every comment stay as they are."""
+    """Format every policy file of a bundle. Policies keep their meaning, and comments are kept."""
     with report_errors(as_json):
         source = load_bundle_files(bundle)
         if source.folder is None:
-            raise BundleError([Problem(source.origin, None, "is no folder, so nothing can be written there")])
+            raise BundleError(
+                [Problem(source.origin, None, "is not a folder, so nothing can be written there")]
+            )
         changed: dict[str, tuple[str, str]] = {}
         left: list[Problem] = []
         problems: list[Problem] = []
@@ -45,14 +48,14 @@ def fmt(bundle: BundleName = None, check: Check = False, as_json: AsJson = False
         if not check:
             for name, (_, after) in changed.items():
                 _replace(source.folder / name, after)
-    told = {
+    result = {
         "ok": not (check and changed),
         "changed": list(changed),
         "unchanged": [name for name in files if name not in changed],
         "left": [{"file": one.file, "line": one.line, "message": one.message} for one in left],
         "diff": {name: _diff(name, *texts) for name, texts in changed.items()} if check else {},
     }
-    print_result(told, as_json, "\n".join(_lines(changed, len(files), left, check=check)))
+    print_result(result, as_json, "\n".join(_lines(changed, len(files), left, check=check)))
     if check and changed:
         raise typer.Exit(1)
 
@@ -62,19 +65,19 @@ def _lines(changed: dict[str, tuple[str, str]], count: int, left: list[Problem],
     if check:
         shown = "\n".join(_diff(name, *texts) for name, texts in changed.items())
         lines += [line.rstrip("\r") for line in shown.split("\n")] if changed else []
-    done = "would be laid out anew" if check else "laid out anew"
+    done = "would be formatted" if check else "formatted"
     return [*lines, f"{len(changed)} of {count} policy files {done}"]
 
 
 def _diff(name: str, before: str, after: str) -> str:
     lines = difflib.unified_diff(
-        before.split("\n"), after.split("\n"), f"{name} (as it is)", f"{name} (laid out)", lineterm=""
+        before.split("\n"), after.split("\n"), f"{name} (current)", f"{name} (formatted)", lineterm=""
     )
     return "\n".join(lines)
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file at once or not at all, with the permissions it had."""
+    """Replace a file atomically and keep its permissions."""
     mode = path.stat().st_mode & 0o777
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

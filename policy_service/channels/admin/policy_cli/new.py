@@ -1,4 +1,4 @@
-"""``policy-service new``: a starter bundle with its cases and a CI workflow, in a folder of its own."""
+"""``policy-service new``: create a starter bundle with cases and a CI workflow."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ STARTER: Final = (
     "cases/rules.yaml",
     ".github/workflows/policies.yml",
 )
-"""The files of the starter bundle; their templates are in ``starter/``, where `.github` has no dot."""
+"""The files of the starter bundle. Their templates are in ``starter/``, where `.github` has no dot."""
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="Where to write it: a new or an empty folder.")
-]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write to: new or empty.")]
 _TEMPLATES: Final = Path(__file__).with_name("starter")
-_OF_GIT = {".git"}  # of a repository just made; everything else is somebody's
+_OF_GIT = {".git"}  # allowed in a new repository
 
 
 def new(folder: Folder, as_json: AsJson = False) -> None:
-    """Write a starter bundle: rules, tools, groups, facts, cases and a CI workflow."""
+    """Write a starter bundle: policies, tools, groups, facts, cases and a CI workflow."""
     with report_errors():
         _require_empty(folder)
         try:
@@ -51,12 +49,12 @@ def _require_empty(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise StartError(f"{str(folder)!r} is a file; name a folder that is new or empty")
+        raise StartError(f"{str(folder)!r} is a file; name a new or empty folder")
     try:
         there = sorted(path.name for path in folder.iterdir() if path.name not in _OF_GIT)
     except OSError as error:
         raise StartError(f"{str(folder)!r} cannot be read: {error.strerror}; name another folder") from error
     if there:
         raise StartError(
-            f"{str(folder)!r} is not empty: it holds {there[0]!r}; name a folder that is new or empty"
+            f"{str(folder)!r} is not empty: it contains {there[0]!r}; name a new or empty folder"
         )

@@ -1,4 +1,4 @@
-"""``policy-service calls`` and ``replay FILE``: recorded calls of the last days, and their outcome under a bundle."""
+"""``policy-service calls`` and ``replay FILE``: export recorded calls, and evaluate them with a bundle."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from policy_service.channels.admin.policy_cli.bundles import (
     load_bundle_files,
     read_recorded_calls,
 )
+from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.diff.findings import Direction
@@ -32,14 +33,16 @@ from policy_service.settings import load_settings
 Days = Annotated[int, typer.Option("--days", min=1, max=3650, help="How far back.")]
 WithSecrets = Annotated[
     bool,
-    typer.Option("--with-secrets", help="Keep arguments that the manifest calls secret; guard the file."),
+    typer.Option(
+        "--with-secrets", help="Keep arguments that the manifest marks as secret; protect the file."
+    ),
 ]
 
 
 def calls(days: Days = 7, with_secrets: WithSecrets = False) -> None:
-    """Print what agents submitted in the last days, one JSON object a line, and change nothing.
+    """Print the calls that agents submitted in the last days, one JSON object a line.
 
-    Without --with-secrets secret arguments are replaced, and a replay says where a rule would have read one.
+    Without --with-secrets secret arguments are replaced, and a replay reports where a policy would have read one.
     """
     with report_errors():
         for call in run_admin_command(
@@ -49,20 +52,16 @@ def calls(days: Days = 7, with_secrets: WithSecrets = False) -> None:
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Recorded calls, one JSON object a line.")]
-BundleName = Annotated[
-    str | None,
-    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder; without one that of the settings."),
-]
 Against = Annotated[
     str | None,
-    typer.Option("--against", metavar="BUNDLE", help="Another bundle, to tell what it answers otherwise."),
+    typer.Option("--against", metavar="BUNDLE", help="Another bundle, to list different decisions."),
 ]
 
 
 def replay_calls(
     file: File, bundle: BundleName = None, against: Against = None, as_json: AsJson = False
 ) -> None:
-    """Decide recorded calls by a bundle, and count what they come to; 1 when a line is no call."""
+    """Evaluate recorded calls with a bundle and count the decisions. Exits 1 if a line is not a call."""
     with report_errors(as_json), ExitStack() as opened:
         bundles = []
         for name in (bundle, against) if against is not None else (bundle,):
@@ -124,18 +123,18 @@ def _text(
         lines += ["", *_differences(differences, against, sum(each.decision is None for each in replayed))]
     own = sum(each.call.facts is None for each in replayed)
     lines.append(
-        f"{len(replayed)} calls; for {own} of them facts were read from the bundle's own sources, as they are now"
+        f"{len(replayed)} calls; for {own} of them the current facts were read from the bundle's own sources"
     )
     return lines
 
 
 def _differences(differences: list[ReplayDifference], against: str, unknown: int) -> list[str]:
     if not differences and unknown:
-        return [f"{against} answers every call that can be replayed as before; {unknown} cannot be"]
+        return [f"{against} decides every replayable call the same; {unknown} cannot be replayed"]
     if not differences:
-        return [f"{against} answers every call as before"]
+        return [f"{against} decides every call the same"]
     loose = sum(each.way is Direction.LOOSENING for each in differences)
-    lines = [f"{against} answers {len(differences)} otherwise, {loose} of them more loosely:"]
+    lines = [f"{against} decides {len(differences)} calls differently, {loose} of them less strictly:"]
     for each in differences:
         call = each.before.call
         name = f" ({call.name})" if call.name else ""

@@ -1,4 +1,4 @@
-"""``policy-service test``: run the cases, report coverage and JUnit XML, and check that each mutant is noticed."""
+"""``policy-service test``: run a bundle's cases, report coverage and JUnit XML, and run mutation tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U
 
 
 def junit_report(answered: Sequence[CaseResult]) -> bytes:
-    """One suite for each file of cases, one test case for each case. What XML cannot hold is shown as U+FFFD."""
+    """One suite for each file of cases, one test case for each case. Characters XML cannot hold become U+FFFD."""
     root = Xml.Element("testsuites", tests=str(len(answered)), failures=str(_failures(answered)))
     for file in dict.fromkeys(each.case.file for each in answered):
         of_file = [each for each in answered if each.case.file == file]
@@ -74,15 +74,17 @@ def _xml_text(text: str) -> str:
 
 WithMutants = Annotated[
     bool,
-    typer.Option("--mutate", help="Change each rule in every small way; refuse when no case notices one."),
+    typer.Option("--mutate", help="Mutate each policy; fail if no case detects a mutant."),
 ]
-WithCoverage = Annotated[bool, typer.Option("--coverage", help="Print which rules the cases use.")]
-JunitFile = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")]
+WithCoverage = Annotated[bool, typer.Option("--coverage", help="Print which policies the cases use.")]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML to this file.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class _MutationResult:
-    """The mutants, and what is wrong about them."""
+    """The mutation result: unacknowledged survivors, and acknowledgements that match no survivor."""
 
     mutation: MutationResult
     left: list[Mutant]
@@ -100,7 +102,7 @@ def run_cases(
     junit: JunitFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a bundle's cases. Refused unless there are cases, all hold and, with --mutate, every mutant is noticed."""
+    """Run a bundle's cases. Fails without cases, if one fails, or with --mutate if a mutant is not detected."""
     with report_errors(as_json):
         _run(bundle, mutate_rules, coverage, junit, as_json)
 
@@ -135,7 +137,7 @@ def _require_outside_bundle(file: Path, loaded: Bundle) -> None:
     folder = loaded.source.folder
     if folder is not None and file.resolve().is_relative_to(folder.resolve()):
         raise StartError(
-            f"{str(file)!r} lies in the bundle, where a report does not belong; name another --junit FILE"
+            f"{str(file)!r} is inside the bundle, where reports are not allowed; name another --junit FILE"
         )
 
 
@@ -158,9 +160,9 @@ def _lines(
     if tried is not None:
         lines += [_survivor(mutant) for mutant in tried.left] + [str(problem) for problem in tried.stale]
     lines += [coverage_table(covered)] if covered else []
-    lines.append(f"{len(answered) - len(wrong)} cases hold, {len(wrong)} do not")
+    lines.append(f"{len(answered) - len(wrong)} cases pass, {len(wrong)} fail")
     if not answered:
-        lines.append("a bundle without cases is held by nothing; write the first into cases/NAME.yaml")
+        lines.append("the bundle has no cases; write the first into cases/NAME.yaml")
     if tried is not None:
         lines.append(counted(tried.mutation, len(tried.mutation.survived) - len(tried.left)))
     return lines
@@ -177,7 +179,7 @@ def _json(
     covered: tuple[PolicyCoverage, ...],
     tried: _MutationResult | None,
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "ok": passed,
         "digest": loaded.digest,
         "commit": loaded.commit,
@@ -189,7 +191,7 @@ def _json(
         "coverage": [row.to_json() for row in covered],
     }  # fmt: skip
     if tried is not None:
-        told["mutants"] = {
+        result["mutants"] = {
             "noticed": tried.mutation.noticed,
             "refused": tried.mutation.refused,
             "acknowledged": len(tried.mutation.survived) - len(tried.left),
@@ -198,4 +200,4 @@ def _json(
             ],
             "stale": [problem.message for problem in tried.stale],
         }
-    return told
+    return result

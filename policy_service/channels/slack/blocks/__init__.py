@@ -1,1 +1,1 @@
-"""From read models to Slack's blocks. Pure."""
+"""Render read models as Slack blocks. Pure functions."""

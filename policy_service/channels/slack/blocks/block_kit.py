@@ -1,14 +1,11 @@
-"""Messages, views and rich text as Slack takes them.
+"""Building blocks of Slack messages: limits, ids, rich text, and safe rendering of untrusted text.
 
-Pure. Rules kept here:
-- a message has at most 50 blocks and 10,000 characters, all strings of its blocks counted;
-- its first block is named for review, revision and outbox row, so that a send nobody answered can be looked up;
-- a pointer says which card was pressed and what was on it; who may do what is never read from it.
-
-Pure. Rules kept here:
-- what cannot be seen becomes its code point between ‹ and ›, and a letter that passes for another carries its own;
-- a text that is longer than its place says how much of how much is shown, and the pen remembers that it had to cut;
-- only `escaped` makes text for Slack's markup, for the one place that has no other: the notification.
+- A message has at most 50 blocks and 10,000 characters, counting all strings of its blocks.
+- The id of its first block names review, revision and outbox row, so that an unacknowledged send can be looked up.
+- A pointer in a button names the card and the view; it grants no permission.
+- An invisible character becomes its code point between ‹ and ›; a confusable letter is followed by its code point.
+- A text that is too long says how much of it is shown, and the writer records that it was cut.
+- Only `escape_markup` produces text in Slack's markup, for the notification, which has no other format.
 """
 
 from __future__ import annotations
@@ -34,12 +31,10 @@ from slack_sdk.models.views import View
 
 from countersign.contract import canonicalize
 from policy_service.channels.presentation.marked_text import Span, mark
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 
 MAX_BLOCKS: Final = 50  # of a message; chat.postMessage refuses more, and slack_sdk does not count them
-MAX_CHARACTERS: Final = (
-    10_000  # of all blocks; Slack refuses a message somewhere above 13,000 and does not say where
-)
+MAX_CHARACTERS: Final = 10_000  # of all blocks; Slack's undocumented limit is above 13,000
 MAX_BLOCK_ID: Final = 255
 
 _POINTER = re.compile(r"cs1:([A-Za-z0-9_-]{1,64}):([0-9a-f]{64})", re.ASCII)
@@ -47,18 +42,18 @@ _POINTER = re.compile(r"cs1:([A-Za-z0-9_-]{1,64}):([0-9a-f]{64})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class RenderedMessage:
-    """One message: the text of its notification, and its blocks."""
+    """One message: its notification text and its blocks."""
 
     text: str
     blocks: tuple[dict[str, Any], ...]
 
     @property
     def size(self) -> int:
-        """What Slack counts of it, or a little more."""
+        """An upper bound of the characters that Slack counts."""
         return characters(self.blocks)
 
     def digest(self) -> str:
-        """The name of what it says: the same for every outbox row that says the same."""
+        """A digest of the content, independent of the outbox row."""
         blocks = [
             {**block, "block_id": _without_outbox(block["block_id"])} if "block_id" in block else block
             for block in self.blocks
@@ -68,9 +63,9 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Which card, and what was on it.
+    """A reference to a card and the view it showed.
 
-    Raises ValueError where the two could not be read back.
+    Raises ValueError if the two could not be parsed again.
     """
 
     card_id: str
@@ -78,9 +73,7 @@ class Pointer:
 
     def __post_init__(self) -> None:
         if _POINTER.fullmatch(self.value) is None:
-            raise ValueError(
-                f"no pointer can be written of card {self.card_id!r} and view {self.view_digest!r}"
-            )
+            raise ValueError(f"no pointer can be made of card {self.card_id!r} and view {self.view_digest!r}")
 
     @property
     def value(self) -> str:
@@ -89,26 +82,26 @@ class Pointer:
 
     @classmethod
     def read(cls, value: object) -> Pointer | None:
-        """None for whatever is not exactly one of ours."""
+        """Parse a pointer; None for any other value."""
         match = _POINTER.fullmatch(value) if isinstance(value, str) else None
         return cls(match[1], match[2]) if match else None
 
 
 def block_id(review_id: str, rev: int, outbox_id: str) -> str:
-    """The name of a message's first block.
+    """The id of a message's first block.
 
-    Raises ValueError where Slack would refuse it.
+    Raises ValueError if Slack would refuse it.
     """
     name = f"cs/{review_id}/{rev}/{outbox_id}"
     if len(name) > MAX_BLOCK_ID:
-        raise ValueError(f"a block is named by {MAX_BLOCK_ID} characters at most, not {len(name)}")
+        raise ValueError(f"a block id has {MAX_BLOCK_ID} characters at most, not {len(name)}")
     return name
 
 
 def render_message(text: str, blocks: Sequence[Block]) -> RenderedMessage:
-    """The message of these blocks; ``text`` is escaped already.
+    """A message of these blocks; ``text`` must be escaped.
 
-    Raises SlackObjectFormationError or ValueError: a limit does not hold.
+    Raises SlackObjectFormationError or ValueError if a limit is exceeded.
     """
     made = RenderedMessage(text, tuple(block.to_dict() for block in blocks))
     if len(made.blocks) > MAX_BLOCKS:
@@ -119,21 +112,21 @@ def render_message(text: str, blocks: Sequence[Block]) -> RenderedMessage:
 
 
 def view_json(view: View) -> dict[str, Any]:
-    """A modal or a home, as Slack takes it.
+    """The JSON of a modal or home view.
 
-    Raises SlackObjectFormationError: a limit does not hold.
+    Raises SlackObjectFormationError if a limit is exceeded.
     """
     made: dict[str, Any] = view.to_dict()
     return made
 
 
 def utf16_units(text: str) -> int:
-    """Characters as Slack's own client counts them: UTF-16 units."""
+    """The length in UTF-16 code units, as Slack's client counts."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
 def characters(value: object) -> int:
-    """The length of every string in it, names of kinds and links as well: never less than what Slack counts."""
+    """The length of all strings in a value, an upper bound of what Slack counts."""
     if isinstance(value, str):
         return utf16_units(value)
     if isinstance(value, dict):
@@ -145,17 +138,17 @@ def _without_outbox(name: str) -> str:
     return name.rpartition("/")[0] if name.startswith("cs/") else name
 
 
-MAX_NAME: Final = 80  # characters of a name, an id, a group: longer ones are cut, and say so
+MAX_NAME: Final = 80  # characters of a name, an id or a group
 MAX_VALUE: Final = 300  # of one value in a sentence
 MAX_SENTENCE: Final = 900  # of a whole sentence: about ten lines
-MAX_WRITTEN: Final = 400  # of what a person wrote, where it stands beside something else
+MAX_WRITTEN: Final = 400  # of a person's text, except in its own message
 MAX_PIECES: Final = 40  # of a sentence: each is an element of its own
 
 Line: TypeAlias = list[RichTextElement]
 
 
 class TextWriter:
-    """Writes the lines of one message, and remembers whether it had to cut."""
+    """Renders untrusted text of one message, and records whether any text was cut."""
 
     def __init__(self) -> None:
         self.cut = False
@@ -169,16 +162,16 @@ class TextWriter:
         block: bool = False,
         edges: bool = True,
     ) -> str:
-        """Somebody else's text in characters that can be seen; ``block``: it keeps its lines."""
-        room, read, out = limit, 0, ""
+        """Untrusted text with invisible characters escaped; ``block``: keep its lines."""
+        remaining, read, out = limit, 0, ""
         marked = mark(text[: limit + 1], address=address, block=block, every=True, edges=edges)
         for span in marked.spans:
             written = visible_span(span)
-            if utf16_units(written) > room:
-                part = _prefix(span.text, room) if span.kind == "plain" else ""
+            if utf16_units(written) > remaining:
+                part = _prefix(span.text, remaining) if span.kind == "plain" else ""
                 self.cut = True
                 return f"{out}{part}… (the first {read + len(part):,} of {len(text):,} characters)"
-            room, read, out = room - utf16_units(written), read + len(span.text), out + written
+            remaining, read, out = remaining - utf16_units(written), read + len(span.text), out + written
         return out
 
     def value(self, text: str, limit: int = MAX_VALUE, *, address: bool = False, block: bool = False) -> Line:
@@ -191,20 +184,20 @@ class TextWriter:
         return our_text(self.shown(text, limit, block=block))
 
     def sentence(self, pieces: Sequence[Piece], limit: int = MAX_SENTENCE) -> Line:
-        """A sentence: its words as they are printed, its values bold."""
+        """A sentence with its values in bold."""
         line: Line = []
-        room = limit
+        remaining = limit
         for place, piece in enumerate(pieces):
-            if room <= 0 or place >= MAX_PIECES:
+            if remaining <= 0 or place >= MAX_PIECES:
                 self.cut = True
                 return line + our_text(f"… (the first {place:,} of {len(pieces):,} parts of this sentence)")
-            words = self._piece(piece, min(MAX_VALUE, room))
-            room -= max(1, utf16_units(words))
+            words = self._piece(piece, min(MAX_VALUE, remaining))
+            remaining -= max(1, utf16_units(words))
             line += bold(words) if piece.value else our_text(words)
         return line
 
     def spoken(self, pieces: Sequence[Piece], limit: int = MAX_SENTENCE) -> str:
-        """The same in one string, for plain text."""
+        """The same as plain text."""
         return "".join(str(getattr(part, "text", "")) for part in self.sentence(pieces, limit))
 
     def names(self, names: Sequence[str], most: int, limit: int = MAX_NAME) -> str:
@@ -215,57 +208,57 @@ class TextWriter:
         self.cut = True
         return f"{shown} and {len(names) - most:,} more"
 
-    def _piece(self, piece: Piece, room: int) -> str:
+    def _piece(self, piece: Piece, remaining: int) -> str:
         if not piece.value:
-            return self.shown(piece.text, room, edges=False)
-        return self.shown(piece.text, room, address=piece.kind == "recipient") or "(empty)"
+            return self.shown(piece.text, remaining, edges=False)
+        return self.shown(piece.text, remaining, address=piece.kind == "recipient") or "(empty)"
 
 
 def our_text(text: str) -> Line:
-    """Our words, which are short and hold nothing of others but what a pen has shown."""
+    """Our own text. Untrusted parts must have been rendered by a writer."""
     return [RichTextElementParts.Text(text=text)] if text else []
 
 
 def bold(text: str) -> Line:
-    """A value."""
+    """Bold text, for values."""
     style = RichTextElementParts.TextStyle(bold=True)
     return [RichTextElementParts.Text(text=text, style=style)] if text else []
 
 
 def link(url: str, text: str) -> Line:
-    """A way to a page of ours, and to nowhere else."""
+    """A link, only to a page of this service."""
     return [RichTextElementParts.Link(url=url, text=text)]
 
 
 def date_text(at: datetime, *, left: bool = False) -> Line:
-    """A time in the reader's own zone, in UTC where the client cannot say it; ``left``: and how far away it is."""
+    """A time in the reader's time zone, with UTC as fallback; ``left``: also relative."""
     form = "{date_short_pretty} at {time}, {ago}" if left else "{date_short_pretty} at {time}"
     return [RichTextElementParts.Date(timestamp=int(at.timestamp()), format=form, fallback=utc_text(at))]
 
 
 def utc_text(at: datetime) -> str:
-    """`19 Nov 2026, 17:07 UTC`: with its day, because a message stays where it is."""
+    """`19 Nov 2026, 17:07 UTC`."""
     return f"{at.day} {at:%b %Y}, {at:%H:%M} UTC"
 
 
 def section(*lines: Line) -> RichTextSectionElement:
-    """One paragraph; one that would be nothing says so, because Slack draws none."""
+    """One paragraph; an empty one becomes "(empty)", because Slack does not render it."""
     return RichTextSectionElement(elements=[part for line in lines for part in line] or our_text("(empty)"))
 
 
 def quote(line: Line) -> RichTextQuoteElement:
-    """What somebody wrote."""
+    """A quotation."""
     return RichTextQuoteElement(elements=line)
 
 
 def preformatted(text: str) -> RichTextPreformattedElement:
-    """Exactly these characters."""
+    """Preformatted text."""
     return RichTextPreformattedElement(elements=our_text(text))
 
 
 def rich_text(*paragraphs: RichTextElement, block_id: str | None = None) -> RichTextBlock:
-    """A block of paragraphs. Those that follow each other are lines of one section, as Slack's own editor writes them:
-    what stands between two sections is each client's own idea."""
+    """A block of paragraphs. Adjacent paragraphs become lines of one section, as in Slack's own editor, because clients
+    render the space between sections differently."""
     joined: list[RichTextElement] = []
     for one in paragraphs:
         last = joined[-1] if joined else None
@@ -277,26 +270,26 @@ def rich_text(*paragraphs: RichTextElement, block_id: str | None = None) -> Rich
 
 
 def plain(text: str) -> PlainTextObject:
-    """Plain text in which `:smile:` stays as it was written."""
+    """Plain text without emoji codes."""
     return PlainTextObject(text=text, emoji=False)
 
 
 def escape_markup(text: str) -> str:
-    """Text for a notification: nothing in it is a mention or a link."""
+    """Escape text for a notification, so that it contains no mention or link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def visible_span(span: Span) -> str:
-    """A stretch of text in characters that can be seen."""
+    """A span of text with invisible characters escaped."""
     if span.kind == "plain":
         return span.text
     times = f"{span.count:,} × " if span.count > 1 else ""
     return f"{span.text if span.kind == 'suspect' else ''}‹{times}{span.code}›"
 
 
-def _prefix(text: str, room: int) -> str:
-    """As much as fits, never half a character."""
-    part = text[: max(0, room)]
-    while utf16_units(part) > room:
+def _prefix(text: str, remaining: int) -> str:
+    """The longest prefix that fits, without splitting a character."""
+    part = text[: max(0, remaining)]
+    while utf16_units(part) > remaining:
         part = part[:-1]
     return part

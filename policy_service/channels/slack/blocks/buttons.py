@@ -1,6 +1,6 @@
 """Buttons of a card, and rows of a list of reviews.
 
-Pure. Approving takes two presses in two places: a dialog repeats what is signed, or a form asks for the reason.
+Approving takes two steps: a confirmation dialog repeats what is signed, or a form requests the reason.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from slack_sdk.models.blocks import (
     RichTextSectionElement,
 )
 
-from policy_service.channels.presentation.review_status import quorum_status, short_outcome_text
-from policy_service.channels.presentation.signing import signed_sentence, single_amount, waiting_siblings
+from policy_service.channels.presentation.review_status import (
+    quorum_status,
+    short_outcome_text,
+    signed_sentence,
+    single_amount,
+    waiting_siblings,
+)
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_NAME,
     MAX_VALUE,
@@ -38,17 +43,17 @@ from policy_service.channels.slack.blocks.block_kit import (
 from policy_service.queries.queue import CappedCount, QueuePage, QueueRow
 from policy_service.queries.review_models import ReviewPage
 
-MAX_CONFIRM: Final = 300  # of a confirmation's text: what Slack takes
+MAX_CONFIRM: Final = 300  # Slack's limit for a confirmation's text
 MAX_LABEL: Final = 75  # of a button's text
 
 
 def review_url(public_url: str, review_id: str) -> str:
-    """Where a review stands on the web."""
+    """The URL of a review's page."""
     return f"{public_url.rstrip('/')}/reviews/{quote(review_id, safe='')}"
 
 
 def decision_buttons(page: ReviewPage, pointer: Pointer, public_url: str) -> ActionsBlock:
-    """Approve, deny, ask, and the ways to the page."""
+    """Approve, deny, ask, and links to the page."""
     url = review_url(public_url, page.review_id)
     return ActionsBlock(
         elements=[
@@ -62,7 +67,7 @@ def decision_buttons(page: ReviewPage, pointer: Pointer, public_url: str) -> Act
 
 
 def open_buttons(page: ReviewPage, public_url: str, *, late: bool) -> ActionsBlock:
-    """The ways to the page, and no other; ``late``: nobody can decide there either."""
+    """Only links to the page; ``late``: the deadline has passed, so the page cannot decide either."""
     waits = page.state == "open" and page.superseded_by is None and not late
     here = review_url(public_url, page.review_id)
     elements = [open_button(here, "Open to review" if waits else "Open")]
@@ -74,27 +79,27 @@ def open_buttons(page: ReviewPage, public_url: str, *, late: bool) -> ActionsBlo
 
 
 def open_button(url: str, label: str) -> ButtonElement:
-    """A link that looks like a button."""
+    """A button that opens a link."""
     return ButtonElement(text=plain(label), action_id="open", url=url)
 
 
 def completes_quorum(page: ReviewPage) -> bool:
-    """Whether one more approval is the last thing that is missing."""
+    """Whether one more approval releases the transaction."""
     return quorum_status(page).wanted <= 1 and not waiting_siblings(page)
 
 
 def signing_text(page: ReviewPage, most: int) -> str:
-    """`You sign: refund $1,240.00 USD to card_visa_4242, once.`; a long one is named by its digest."""
+    """`You sign: refund $1,240.00 USD to card_visa_4242, once.`; a long sentence is replaced by its digest."""
     pen = TextWriter()
     words = f"You sign: {pen.spoken(signed_sentence(page))}, once."
     if pen.cut or utf16_units(words) > most:
         digest = f"{page.effect_digest[:4]} {page.effect_digest[4:8]}"
-        return f"You sign the effect as it stands in the message, digest {digest}, once."
+        return f"You sign the effect as shown in the message, digest {digest}, once."
     return words
 
 
 def approval_text(page: ReviewPage) -> str:
-    """What is signed, and whether it can be taken back."""
+    """What is signed, and whether it can be reversed."""
     final = TextWriter().shown(page.finality, MAX_CONFIRM // 2)
     return f"{signing_text(page, MAX_CONFIRM - 1 - utf16_units(final))} {final}"
 
@@ -115,14 +120,14 @@ def _approve_button(page: ReviewPage, pointer: Pointer) -> ButtonElement:
     return ButtonElement(text=plain(label), action_id="approve", value=pointer.value, confirm=confirm)
 
 
-MAX_LIST_CHARACTERS: Final = 7_500  # of all rows of one list: the frame around it needs the rest
-MAX_ROWS: Final = 20  # who has more waiting works on the web
+MAX_LIST_CHARACTERS: Final = 7_500  # of all rows of one list; the rest is for the view around it
+MAX_ROWS: Final = 20  # longer lists are on the web
 
 Row = list[RichTextSectionElement]
 
 
 def queue_row(row: QueueRow, public_url: str) -> Row:
-    """A review of the queue in two lines."""
+    """A review of the queue, in two lines."""
     pen = TextWriter()
     way = link(review_url(public_url, row.review_id), "Open")
     if row.broken:
@@ -131,19 +136,19 @@ def queue_row(row: QueueRow, public_url: str) -> Row:
         f"{row.risk.capitalize()} risk · {pen.shown(row.agent)} · {row.have:,} of {row.need:,} signed · "
     )
     until = [*our_text("by "), *date_text(row.answer_by, left=True)]
-    told = short_outcome_text(row.state, row.effect_state, opened=row.opened)
-    stands = until if row.state == "open" else our_text(pen.shown(told.heading, MAX_NAME))
-    return [section(pen.sentence(row.sentence, MAX_VALUE)), section(by, stands, our_text(" · "), way)]
+    outcome = short_outcome_text(row.state, row.effect_state, opened=row.opened)
+    state = until if row.state == "open" else our_text(pen.shown(outcome.heading, MAX_NAME))
+    return [section(pen.sentence(row.sentence, MAX_VALUE)), section(by, state, our_text(" · "), way)]
 
 
 def list_blocks(rows: Iterable[Row], total: CappedCount, where: str, most: int = MAX_ROWS) -> list[Block]:
-    """As many rows as there is room for, and how many of the ``total`` stand elsewhere."""
+    """As many rows as fit, and how many of the ``total`` are left out."""
     blocks: list[Block] = []
-    room, shown = MAX_LIST_CHARACTERS, 0
+    remaining, shown = MAX_LIST_CHARACTERS, 0
     for row in islice(rows, most):
         block = rich_text(*row)
-        room -= characters(block.to_dict())
-        if room < 0:
+        remaining -= characters(block.to_dict())
+        if remaining < 0:
             break
         blocks += [block] if not blocks else [DividerBlock(), block]
         shown += 1
@@ -152,7 +157,7 @@ def list_blocks(rows: Iterable[Row], total: CappedCount, where: str, most: int =
 
 
 def count_waiting(page: QueuePage) -> CappedCount:
-    """How many reviews wait for the person whose queue this is."""
+    """The number of reviews that wait for this person."""
     return CappedCount(max(page.counts.me.number, len(page.rows)), page.counts.me.capped)
 
 
@@ -164,5 +169,5 @@ def waiting_text(count: CappedCount) -> str:
 
 def _more_block(more: CappedCount, where: str) -> Block:
     one = more.number == 1 and not more.capped
-    words = "1 more stands" if one else f"{more.words} more stand"
+    words = "1 more is" if one else f"{more.words} more are"
     return rich_text(section(our_text(f"{words} "), link(where, "on the web"), our_text(".")))

@@ -1,10 +1,10 @@
-"""Messages of a channel: the card of a review, the digest of many, and the lines of a thread.
+"""Messages of a channel: the card of a review, the digest of many reviews, and replies in threads.
 
-Pure: `now` is a parameter, and only tells whether the time is up. A card that would be too much for one message is
-drawn smaller, without buttons; one that Slack refuses even so is drawn bare.
+`now` only decides whether the deadline has passed. A card that is too large for one message is rendered smaller,
+without buttons; one that Slack still refuses is rendered minimally.
 
-A card has no buttons when Slack does not show the effect whole and as it is. `buttons_withheld` alone decides that: the
-card asks it before it draws a button, and the dispatcher asks it again for every press.
+A card has no buttons unless it shows the complete, unchanged effect. `no_buttons_reason` alone decides that, when the
+card is rendered and again for every press.
 """
 
 from __future__ import annotations
@@ -48,48 +48,50 @@ from policy_service.channels.slack.blocks.buttons import (
 )
 from policy_service.channels.slack.blocks.card_body import CardBody, card_body
 from policy_service.channels.slack.blocks.people import state_text
-from policy_service.queries.effect_text import Piece
+from policy_service.queries.effects import Piece
 from policy_service.queries.queue import CappedCount
 from policy_service.queries.review_models import EventLine, ReviewPage
 
-FOOTER_CHARACTERS: Final = 2_600  # the buttons: two values, four addresses, what is signed, once more
+FOOTER_CHARACTERS: Final = 2_600  # of the buttons: two pointers, four URLs, and the signed sentence
 MAX_BODY_CHARACTERS: Final = MAX_CHARACTERS - FOOTER_CHARACTERS
 
 
 def no_buttons_reason(page: ReviewPage) -> str | None:
-    """A sentence why there are no buttons; None where there are."""
+    """Why the card has no buttons; None if it has them."""
     return body_no_buttons_reason(page, card_body(page))
 
 
 def body_no_buttons_reason(page: ReviewPage, body: CardBody) -> str | None:
-    """The same, where its body is at hand."""
+    """The same for a rendered body."""
     if page.superseded_by is not None or page.state != "open":
-        return f"{state_text(page)}: nobody is asked here any more."
+        return f"{state_text(page)}: this review is no longer open."
     if not matches_canonical(page):
-        return "Its arguments do not add up to the canonical bytes. Nobody can vote on it: tell the operator."
+        return (
+            "Its arguments do not match the canonical bytes, so it cannot be voted on. Notify the operator."
+        )
     return _cannot_be_read_here(page, body) or _asks_for_more(page)
 
 
 def _cannot_be_read_here(page: ReviewPage, body: CardBody) -> str | None:
     if body.misled:
         each = "it" if len(body.misled) == 1 else "each"
-        return f"{pluralize(len(body.misled), 'thing')} in it can mislead: on the page {each} is marked."
+        return f"{pluralize(len(body.misled), 'thing')} in it can mislead: {each} is marked on the web."
     if page.warnings:
-        return "It carries a warning: read it on the page."
+        return "It has a warning: read it on the web."
     if body.args.note:
-        return "Its arguments are longer than a message shows: on the page all of them stand."
+        return "Its arguments are longer than a message shows: read them on the web."
     if not body.args.exact:
-        return "Its arguments hold characters that cannot be seen: on the page each is marked."
+        return "Its arguments contain invisible characters: each is marked on the web."
     if not body.whole or body.size > MAX_BODY_CHARACTERS:
-        return "It is more than a message shows: on the page all of it stands."
+        return "It is larger than a message: read it on the web."
     return None
 
 
 def _asks_for_more(page: ReviewPage) -> str | None:
     if any(gate.step_up for gate in page.gates) or page.step_up != "none":
-        return "Its gate asks for a passkey, and that is used on the page."
+        return "Its gate requires a passkey, which works on the web only."
     if page.proposals:
-        return "Other arguments are proposed for it. Compare them on the page."
+        return "Other arguments are proposed for it. Compare them on the web."
     return None
 
 
@@ -123,7 +125,7 @@ def card(
 
 
 def minimal_card(page: ReviewPage, *, outbox_id: str, public_url: str, now: datetime) -> RenderedMessage:
-    """The least that a channel has to know: which tool, which agent, what state, where."""
+    """The minimal card: tool, agent, state and a link."""
     pen = TextWriter()
     late = _expired_text(page, now) is not None
     state = "Time is up" if late else state_text(page)
@@ -135,7 +137,7 @@ def minimal_card(page: ReviewPage, *, outbox_id: str, public_url: str, now: date
         bold(pen.shown(page.agent)),
         our_text("."),
     )
-    where = section(our_text("It cannot be shown here. All of it stands on the page."))
+    where = section(our_text("It cannot be shown here. Read it on the web."))
     name = block_id(page.review_id, page.rev, outbox_id)
     return render_message(
         escape_markup(f"{state}: {pen.shown(page.tool)}, asked by {pen.shown(page.agent)}"),
@@ -144,14 +146,14 @@ def minimal_card(page: ReviewPage, *, outbox_id: str, public_url: str, now: date
 
 
 def headline(page: ReviewPage) -> str:
-    """What a notification says."""
+    """The text of the notification."""
     return escape_markup(f"{state_text(page)}: {TextWriter().spoken(page.sentence, _HEADLINE)}")
 
 
 def _reason_blocks(page: ReviewPage, why: str, *, late: bool) -> list[Block]:
     if page.state != "open" or page.superseded_by is not None:
-        return []  # what became of it stands above
-    return [rich_text(section(*([] if late else [bold("Decide on the page. ")]), our_text(why)))]
+        return []  # the outcome is shown above
+    return [rich_text(section(*([] if late else [bold("Decide on the web. ")]), our_text(why)))]
 
 
 def _expired_text(page: ReviewPage, now: datetime) -> str | None:
@@ -162,7 +164,7 @@ def _expired_text(page: ReviewPage, now: datetime) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DigestLine:
-    """One review of a digest: its state is a word of the review's, `open` while people are asked."""
+    """One review of a digest. ``state``: the review's state, such as `open`."""
 
     review_id: str
     sentence: tuple[Piece, ...]
@@ -173,12 +175,12 @@ class DigestLine:
 def digest(
     lines: Sequence[DigestLine], more: int, *, digest_id: str, outbox_id: str, public_url: str, now: datetime
 ) -> RenderedMessage:
-    """A list with a link for each; ``more`` stand besides. It is named like a card: `cs/<digest_id>/0/<outbox_id>`."""
+    """A list of reviews with links; ``more`` are not listed. Its block id is `cs/<digest_id>/0/<outbox_id>`."""
     waiting = sum(_is_waiting(line, now) for line in lines)
     head = (
         f"{waiting_text(CappedCount(waiting + more))} here, listed together"
         if waiting + more
-        else "Nobody is asked about these any more"
+        else "None of these is open any more"
     )
     blocks: list[Block] = [
         rich_text(section(bold(head), our_text(".")), block_id=block_id(digest_id, 0, outbox_id))
@@ -210,7 +212,7 @@ def _is_waiting(line: DigestLine, now: datetime) -> bool:
 MAX_EVENT_TEXT = 400  # characters of the line itself
 
 _ACTORLESS_KINDS = frozenset({"effect_released", "effect_denied"})
-"""Lines that follow from one that says who: a vote, a rule."""
+"""Rows that follow from one with an actor: a vote, a decision."""
 
 _CHANNEL_NAMES = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
 
@@ -218,19 +220,19 @@ _CHANNEL_NAMES = {"web": "on the web", "api": "by the API", "slack": "in Slack",
 def thread_reply(
     line: EventLine, words: str | None, *, review_id: str, rev: int, outbox_id: str, public_url: str
 ) -> RenderedMessage:
-    """One event of a review; ``words`` is a reason or a comment that a person wrote, or None."""
+    """One event of a review in its thread; ``words``: a reason or comment that a person wrote, or None."""
     pen = TextWriter()
-    told = section(
+    event = section(
         pen.said(line.text, MAX_EVENT_TEXT), _actor_text(line, pen), our_text(" · "), date_text(line.at)
     )
-    said = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
-    where = [section(link(review_url(public_url, review_id), "Read all of it"))] if pen.cut else []
-    block = rich_text(told, *said, *where, block_id=block_id(review_id, rev, outbox_id))
+    quoted = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
+    where = [section(link(review_url(public_url, review_id), "Read the full text"))] if pen.cut else []
+    block = rich_text(event, *quoted, *where, block_id=block_id(review_id, rev, outbox_id))
     return render_message(escape_markup(pen.shown(line.text, MAX_EVENT_TEXT)), [block])
 
 
 def _actor_text(line: EventLine, pen: TextWriter) -> Line:
-    """By whom, which way, under which rules."""
+    """The actor, the channel and the policies' commit."""
     actor = "" if line.kind in _ACTORLESS_KINDS else line.actor
     way = _CHANNEL_NAMES.get(line.channel, pen.shown(line.channel))
     way = "" if way in line.text else way  # "Commented in Slack" says it

@@ -1,13 +1,11 @@
-"""What stands on a card above its buttons, in its order: the effect, warnings, its arguments, who asks and why.
+"""The body of a card, above its buttons: the effect, warnings, arguments, gates and requester, in this order.
 
-Pure. A body knows whether all of it is there: one that had to cut anything of the effect has no buttons under it.
+A body records whether it is complete: if anything of the effect is cut, the card has no buttons.
 
-The exact arguments as one block of JSON, a member a line; and the proof that it is the bytes people vote on.
-
-Pure. Rules kept here:
-- take the layout away and the canonical bytes are there again; where they are not, the card has no buttons;
-- a secret value is a count of its bytes, in its place;
-- what does not fit shows its beginning, with how much of how much that is.
+The arguments are one block of JSON, one member per line:
+- Removing the layout gives the canonical bytes again. If it does not, the card has no buttons.
+- A secret value is replaced by its number of bytes.
+- Arguments that do not fit are cut, with a note how much is shown.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ from policy_service.channels.presentation.arguments import (
     ordered_members,
 )
 from policy_service.channels.presentation.formatting import pluralize
-from policy_service.channels.presentation.marked_text import mark
-from policy_service.channels.presentation.review_status import quorum_status
-from policy_service.channels.presentation.signing import approval_effect
-from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.marked_text import TextFinding, mark
+from policy_service.channels.presentation.review_status import approval_effect, quorum_status
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_VALUE,
     MAX_WRITTEN,
@@ -55,12 +51,12 @@ from policy_service.channels.slack.blocks.people import (
     recent_denial_lines,
     rule_names,
 )
-from policy_service.queries.effect_text import ArgRow, Piece
+from policy_service.queries.effects import ArgRow, Piece
 from policy_service.queries.review_models import ReviewPage
 
-MAX_ARGS_CHARACTERS: Final = 1_500  # about two screens of a phone: who has to scroll further reads the page
+MAX_ARGS_CHARACTERS: Final = 1_500  # about two screens of a phone
 MAX_ARGS_LINES: Final = 30
-PREFIX_CHARACTERS: Final = 600  # shown of what does not fit: enough to know it again, too little to decide by
+PREFIX_CHARACTERS: Final = 600  # of arguments that do not fit: enough to recognize, too little to decide
 PREFIX_LINES: Final = 20
 
 _DECODER: Final = json.JSONDecoder(strict=True)
@@ -68,7 +64,7 @@ _DECODER: Final = json.JSONDecoder(strict=True)
 
 @dataclass(frozen=True, slots=True)
 class ShownArgs:
-    """What is shown of the arguments. ``exact``: all of them, as they are. ``note``: how much of them this is, else."""
+    """The rendered arguments. ``exact``: complete and unchanged; otherwise ``note`` says how much is shown."""
 
     text: str
     exact: bool
@@ -76,9 +72,10 @@ class ShownArgs:
 
 
 def show_args(page: ArgumentsPage, *, short: bool = False) -> ShownArgs:
-    """The arguments of an effect, nothing of them where the rows are not the bytes. ``short``: nobody decides by it."""
+    """Render the arguments of an effect, or none if the rows do not match the canonical bytes. ``short``: for a card
+    without buttons."""
     if not matches_canonical(page):
-        return ShownArgs("", False, "The arguments are not shown: they do not add up to the canonical bytes.")
+        return ShownArgs("", False, "The arguments are not shown: they do not match the canonical bytes.")
     text = lay_out_args(page)
     secrets = {row.name: row.value_json for row in page.args if row.secret}
     most = PREFIX_CHARACTERS if short else MAX_ARGS_CHARACTERS
@@ -88,23 +85,23 @@ def show_args(page: ArgumentsPage, *, short: bool = False) -> ShownArgs:
 
 
 def lay_out_args(page: ArgumentsPage) -> str:
-    """`{`, a member a line, `}`: in canonical order, with what cannot be seen written out."""
+    """`{`, one member per line, `}`: in canonical order, with invisible characters escaped."""
     lines = ",\n".join(f"  {_string(row.name)}: {_value(row)}" for _, row in ordered_members(page))
     return f"{{\n{lines}\n}}" if lines else "{}"
 
 
 def canonical_from_layout(text: str, secrets: Mapping[str, str]) -> bytes | None:
-    """The canonical bytes behind a text that was laid out; None where it is none."""
+    """The canonical bytes of rendered arguments; None if the text is not in that layout."""
     if text == "{}":
         return b"{}"
     if not text.startswith("{\n") or not text.endswith("\n}"):
         return None
     lines = text[2:-2].split("\n")
-    told = [
+    parts = [
         _member(line.removesuffix(",") if place < len(lines) else line, secrets)
         for place, line in enumerate(lines, 1)
     ]
-    whole = [member for member in told if member is not None]
+    whole = [member for member in parts if member is not None]
     return ("{" + ",".join(whole) + "}").encode() if len(whole) == len(lines) else None
 
 
@@ -130,7 +127,7 @@ def _value(row: ArgRow) -> str:
 
 
 def _string(text: str, *, address: bool = False) -> str:
-    """A string as JSON. It is marked by its own characters: an escape must not make a word of what is none."""
+    """A JSON string. It is checked before JSON escaping, because an escape could hide a confusable word."""
     return f'"{_written(text, address=address, json_text=True)}"'
 
 
@@ -147,7 +144,7 @@ def _written(text: str, *, address: bool, json_text: bool = False) -> str:
 def _args_prefix(text: str, size: int) -> ShownArgs:
     lines = text.split("\n")
     first = "\n".join(lines[:PREFIX_LINES])
-    rest = f"all {pluralize(size, 'byte')} are on the page."
+    rest = f"all {pluralize(size, 'byte')} are on the web."
     if utf16_units(first) <= PREFIX_CHARACTERS:
         shown = min(PREFIX_LINES, len(lines))
         return ShownArgs(first, False, f"The first {shown:,} of {pluralize(len(lines), 'line')}; {rest}")
@@ -156,14 +153,14 @@ def _args_prefix(text: str, size: int) -> ShownArgs:
 
 
 MAX_WARNINGS: Final = 4
-MAX_SIBLINGS: Final = 6  # a transaction of more is read on the page
+MAX_SIBLINGS: Final = 6  # larger transactions are shown on the web
 MAX_AMOUNTS: Final = 5
 MAX_CHANGES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MisleadingPart:
-    """Something that can mislead, and the argument it is in; no name: the sentence."""
+    """A misleading part and the argument it is in; an empty name: the sentence."""
 
     name: str
     finding: TextFinding
@@ -171,7 +168,7 @@ class MisleadingPart:
 
 @dataclass(frozen=True, slots=True)
 class CardBody:
-    """The blocks of a card but for its buttons. ``whole``: nothing of the effect is missing or changed."""
+    """The blocks of a card without its buttons. ``whole``: nothing of the effect is missing or changed."""
 
     blocks: tuple[Block, ...]
     whole: bool
@@ -184,7 +181,7 @@ class CardBody:
 
 
 def card_body(page: ReviewPage, name: str | None = None, *, small: bool = False) -> CardBody:
-    """The body of a card; ``small``: only what must stand there, for a page that is too much for one message."""
+    """Render the body of a card; ``small``: only the essential parts, for a review that is too large for a message."""
     is_open = page.state == "open" and page.superseded_by is None
     pen, args, misled = TextWriter(), show_args(page, short=small or not is_open), misleading_parts(page)
     most = 1 if small else MAX_GATES
@@ -207,13 +204,13 @@ def card_body(page: ReviewPage, name: str | None = None, *, small: bool = False)
 
 
 def misleading_parts(page: ReviewPage) -> tuple[MisleadingPart, ...]:
-    """Everything in names, values and sentences that can mislead, each once."""
+    """Everything in names, values and sentences that can mislead, without duplicates."""
     found = [MisleadingPart(arg.row.name, finding) for arg in _views(page) for finding in arg.findings]
-    told = {one.finding for one in found}
+    parts = {one.finding for one in found}
     for pieces in (page.sentence, *(sibling.sentence for sibling in page.siblings)):
         for finding in _in_sentence(pieces):
-            if finding not in told:
-                told.add(finding)
+            if finding not in parts:
+                parts.add(finding)
                 found.append(MisleadingPart("", finding))
     return tuple(found)
 
@@ -238,7 +235,7 @@ def _warning_lines(
     lines += [section(_misleading_line(one, pen)) for one in misled[:MAX_WARNINGS]]
     if (more := number - min(len(page.warnings), MAX_WARNINGS) - min(len(misled), MAX_WARNINGS)) > 0:
         pen.cut = True
-        lines.append(section(our_text(f"{pluralize(more, 'more warning')}: on the page.")))
+        lines.append(section(our_text(f"{pluralize(more, 'more warning')}: on the web.")))
     return lines
 
 
@@ -250,7 +247,7 @@ def _misleading_line(one: MisleadingPart, pen: TextWriter) -> Line:
 
 def _effect_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]:
     may_fire = page.state in ("open", "met") and page.superseded_by is None
-    # of what never fires it says nothing
+    # an effect that never fires has no finality
     final = [section(pen.said(page.finality, MAX_VALUE))] if may_fire else []
     return [section(pen.sentence(page.sentence)), *final]
 
@@ -271,13 +268,15 @@ def _arg_lines(page: ReviewPage, args: ShownArgs, pen: TextWriter) -> list[RichT
     unseen = [row.name for row in page.args if row.unseen]
     if unseen:
         lines.append(
-            section(our_text("No policy could weigh "), bold(pen.names(unseen, MAX_AMOUNTS)), our_text("."))
+            section(
+                our_text("No policy could evaluate "), bold(pen.names(unseen, MAX_AMOUNTS)), our_text(".")
+            )
         )
     return lines
 
 
 def _review_lines(page: ReviewPage, pen: TextWriter, most: int, *, small: bool) -> list[RichTextElement]:
-    """How far it has come, until when, and which rules ask whom: what a reader in passing looks for comes first."""
+    """The quorum, the deadline and the gates, the most important first."""
     lines = quorum_lines(page, pen)
     lines.append(
         section(
@@ -310,7 +309,7 @@ def _sibling_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]:
     ]
     if (more := len(page.siblings) - MAX_SIBLINGS) > 0:
         pen.cut = True
-        lines.append(section(our_text(f"{pluralize(more, 'more effect')}: on the page.")))
+        lines.append(section(our_text(f"{pluralize(more, 'more effect')}: on the web.")))
     return lines
 
 
@@ -318,18 +317,18 @@ def _requester_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]
     owner = (
         [*our_text(", for "), *bold(pen.shown(page.agent_owner))]
         if page.agent_owner
-        else our_text(", for nobody: this agent has no owner")
+        else our_text("; this agent has no owner")
     )
     lines: list[RichTextElement] = [
         section(our_text("Asked by "), bold(pen.shown(page.agent)), owner, our_text("."))
     ]
     facts = f"{pluralize(len(page.facts), 'fact')} looked up" if page.facts else ""
-    claims = "what the agent says of it, unchecked" if page.claimed else ""
-    beside = ", and ".join(filter(None, (facts, claims)))
-    return [*lines, section(our_text(f"On the page: {beside}."))] if beside else lines
+    claims = "the agent's unverified explanation" if page.claimed else ""
+    context = ", and ".join(filter(None, (facts, claims)))
+    return [*lines, section(our_text(f"On the web: {context}."))] if context else lines
 
 
 def _reference_line(page: ReviewPage, pen: TextWriter) -> str:
-    """What it is found by."""
+    """Tool, risk, digest and revision."""
     digest = f"{page.effect_digest[:4]} {page.effect_digest[4:8]}"
     return f"{pen.shown(page.tool_title)} · {page.risk} risk · effect {digest} · revision {page.rev:,}"

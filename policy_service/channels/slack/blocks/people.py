@@ -1,8 +1,6 @@
-"""Who was asked, who said what, who could: the people of a review, in lines.
+"""Lines about the people of a review: gates, quorum, votes, denials, and the outcome.
 
-Pure. It counts nothing itself: which votes count, and how many are wanted, arrive decided.
-
-What became of an effect, for a card nobody decides on any more. Pure.
+Nothing is counted here: the read model says which votes count and how many are needed.
 """
 
 from __future__ import annotations
@@ -31,27 +29,25 @@ from policy_service.channels.slack.blocks.block_kit import (
 )
 from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, VoteLine
 
-MAX_GATES: Final = 4  # more rules than this about one effect are read on the page
+MAX_GATES: Final = 4  # further gates are on the web
 MAX_NAMES: Final = 6
-MAX_DENIALS: Final = 2  # the newest; they are context, and all of them stand on the page
+MAX_DENIALS: Final = 2  # the newest; all are on the web
 
 
 def gate_lines(page: ReviewPage, pen: TextWriter, most: int = MAX_GATES) -> list[RichTextElement]:
-    """Every rule that asks, in a plain sentence; whom it asks, where the line of the quorum does not say it."""
+    """Each gate in a sentence; its groups unless the quorum's line names them."""
     alone = len(page.gates) == 1
     lines: list[RichTextElement] = [_gate(gate, pen, alone=alone) for gate in page.gates[:most]]
     if len(page.gates) > most:
         pen.cut = True
         lines.append(
-            section(
-                our_text(f"{pluralize(len(page.gates) - most, 'more gate')} asked: they are on the page.")
-            )
+            section(our_text(f"{pluralize(len(page.gates) - most, 'more gate')} apply: see the web."))
         )
     return lines
 
 
 def rule_names(page: ReviewPage, pen: TextWriter, most: int = MAX_GATES) -> list[str]:
-    """The names and the commit by which these rules are found."""
+    """The policy ids, files and commit of the gates."""
     return [_rule_name(gate, page.commit, pen) for gate in page.gates[:most]]
 
 
@@ -82,7 +78,7 @@ def _added_groups_text(gate: GateView, pen: TextWriter) -> str:
 
 
 def quorum_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]:
-    """`1 of 2 approvals by finance: Ana Ito.`, and who else could."""
+    """`1 of 2 approvals by finance: Ana Ito.`, and who else could approve."""
     aside, signatures = TextWriter(), quorum_status(page)
     groups = f" by {pen.shown(signatures.groups, MAX_WRITTEN)}" if signatures.groups else ""
     who = _voters(signatures.signed, aside)
@@ -94,7 +90,7 @@ def quorum_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]:
             section(
                 our_text("What "),
                 bold(_voters(idle, aside)),
-                our_text(f" approved {does} not count as things stand."),
+                our_text(f" approved {does} not count at present."),
             )
         )
     could = dict.fromkeys(
@@ -110,11 +106,11 @@ def _eligible_text(gate: GateView, aside: TextWriter) -> str:
     more = gate.could_sign_more + max(0, len(gate.could_sign) - MAX_NAMES)
     could = f"{join_names(names, more)} could sign." if names else ""
     barred = [aside.shown(name) for name in gate.barred[:MAX_NAMES]]
-    return could + (f" Not {join_or(barred)}, on the asking side." if barred else "")
+    return could + (f" Not {join_or(barred)}, on the requester's side." if barred else "")
 
 
 def decision_lines(page: ReviewPage) -> list[RichTextElement]:
-    """Who settled it and when, where people did; a denial with its reason."""
+    """Who decided and when, if people did; a denial with its reason."""
     aside = TextWriter()
     if page.state == "denied" and (vote := counted_denial(page)) is not None:
         lines: list[RichTextElement] = [
@@ -141,15 +137,15 @@ def decision_lines(page: ReviewPage) -> list[RichTextElement]:
 
 
 def _break_glass_line(glass: BreakGlassView) -> RichTextElement:
-    """An opening is nobody's approval, and never reads like one."""
+    """A break-glass release. It is not an approval and must not look like one."""
     opened = glass.opened_at is not None
-    words = "Opened in an emergency by " if opened else "Signed, to open it in an emergency, by "
+    words = "Released by break-glass by " if opened else "Signed for break-glass by "
     at = glass.opened_at or max(vote.at for vote in glass.signed)
     return section(our_text(words), bold(_voters(glass.signed, TextWriter())), our_text(" · "), date_text(at))
 
 
 def recent_denial_lines(page: ReviewPage, most: int = MAX_DENIALS) -> list[RichTextElement]:
-    """What people said no to a short while ago."""
+    """Recent denials of similar effects."""
     aside, lines = TextWriter(), list[RichTextElement]()
     for one in page.denied_before[:most]:
         differs = ", ".join(aside.shown(name) for name in one.differs[:MAX_NAMES])
@@ -167,7 +163,7 @@ def recent_denial_lines(page: ReviewPage, most: int = MAX_DENIALS) -> list[RichT
         if one.reason:
             lines.append(quote(aside.said(one.reason, MAX_WRITTEN, block=True)))
     if (more := len(page.denied_before) - most) > 0:
-        lines.append(section(our_text(f"Denied {pluralize(more, 'more time')} before: see the page.")))
+        lines.append(section(our_text(f"Denied {pluralize(more, 'more time')} before: see the web.")))
     return lines
 
 
@@ -180,27 +176,27 @@ def _voters(votes: Sequence[VoteLine], aside: TextWriter) -> str:
 
 
 _SELF_EXPLANATORY = frozenset({"Denied", "Approved", "Released", "Break-glass"})
-"""Outcomes that the line of who settled it says already."""
+"""Outcomes that the line with the decider already states."""
 
 
 def outcome_lines(page: ReviewPage) -> list[RichTextElement]:
-    """What became of it, whether anything fired above all; and who settled it. Nothing is said twice."""
-    told, who = outcome_text(page), decision_lines(page)
-    words = TextWriter().said(told.text, 300)
-    if who and told.tag in _SELF_EXPLANATORY:
-        return [*who, *([section(words)] if told.text else [])]
-    head = bold(TextWriter().shown(told.heading, 120))
+    """The outcome, above all whether anything fired, and who decided, without repetition."""
+    result, who = outcome_text(page), decision_lines(page)
+    words = TextWriter().said(result.text, 300)
+    if who and result.tag in _SELF_EXPLANATORY:
+        return [*who, *([section(words)] if result.text else [])]
+    head = bold(TextWriter().shown(result.heading, 120))
     if page.state == "expired" and page.superseded_by is None:
         return [section(head, our_text(" · "), date_text(page.answer_by)), section(words)]
-    return [section(head, our_text("."), our_text(" "), words) if told.text else section(head), *who]
+    return [section(head, our_text("."), our_text(" "), words) if result.text else section(head), *who]
 
 
 def state_text(page: ReviewPage) -> str:
-    """The state of a review in a word or two."""
+    """The state of a review in one or two words."""
     if page.state == "open" and page.superseded_by is None:
         return "Review wanted"
     return _short_text(outcome_text(page))
 
 
-def _short_text(told: OutcomeText) -> str:
-    return TextWriter().shown(told.heading or told.tag)
+def _short_text(result: OutcomeText) -> str:
+    return TextWriter().shown(result.heading or result.tag)

@@ -1,7 +1,7 @@
-"""What one person sees: answers to a press or a command, the app's home, and forms.
+"""What one person sees: responses to a press or a command, the app's home, and forms.
 
-Pure. A form repeats the sentence it is about and carries the same pointer as the button; who may send it is asked when
-it comes back.
+A form repeats the sentence of its effect and carries the same pointer as the button. Permissions are checked when it is
+submitted.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from policy_service.queries.policies import EvaluatedCall
 from policy_service.queries.queue import QueuePage
 from policy_service.queries.review_models import ReviewPage
 
-MAX_ROWS: Final = 10  # an answer is read in passing
-MAX_LINES: Final = 6  # of each kind in the answer to a trial
+MAX_ROWS: Final = 10  # of the response to /countersign
+MAX_LINES: Final = 6  # of each kind in the response to simulate
 MAX_FIELD_ERROR: Final = 150  # characters under a field of a form
 
 _READ_ON: Final = " Open the review on the web."
 _OUTCOMES: Final = {
-    "release": "It would be released; nobody is asked.",
-    "review": "People would be asked.",
+    "release": "It would be released without a review.",
+    "review": "It would require a review.",
     "deny": "It would be denied.",
 }
 _USAGE: Final = (
     ("/countersign", "what waits for you"),
-    ("/countersign link", "say who you are to Countersign, once"),
-    ("/countersign unlink", "take that back"),
+    ("/countersign link", "link your Slack account to your Countersign account, once"),
+    ("/countersign unlink", "remove that link"),
     (
         "/countersign direct on",
-        "be asked in direct messages too; off ends it, and direct alone says how it stands",
+        "get reviews as direct messages too; `off` disables them, `direct` alone shows the setting",
     ),
     (
         "/countersign simulate <agent> <tool> <arguments as JSON>",
@@ -78,36 +78,36 @@ _USAGE: Final = (
 
 
 def refusal_message(words: str, *, url: str | None) -> RenderedMessage:
-    """Why not, and where to go. What did not happen stands in the words: a late vote is on record all the same."""
-    told = TextWriter().shown(as_sentence(words), MAX_WRITTEN)
+    """A refusal with an optional link. Its text says what did not happen, because a late vote is recorded anyway."""
+    text = TextWriter().shown(as_sentence(words), MAX_WRITTEN)
     ways: list[Block] = [ActionsBlock(elements=[open_button(url, "Open")])] if url else []
-    return render_message(escape_markup(told), [rich_text(section(our_text(told))), *ways])
+    return render_message(escape_markup(text), [rich_text(section(our_text(text))), *ways])
 
 
 def field_error(words: str, *, elsewhere: bool) -> str:
-    """The same below a field of a form, which is a short line; ``elsewhere``: a page says how to mend it."""
-    told = as_sentence(words)
-    if not elsewhere and len(told) <= MAX_FIELD_ERROR:
-        return told
-    room = MAX_FIELD_ERROR - len(_READ_ON)
-    return f"{told if len(told) <= room else _shortened(told, room)}{_READ_ON}"
+    """A refusal below a field of a form, as a short line; ``elsewhere``: the web shows how to resolve it."""
+    text = as_sentence(words)
+    if not elsewhere and len(text) <= MAX_FIELD_ERROR:
+        return text
+    remaining = MAX_FIELD_ERROR - len(_READ_ON)
+    return f"{text if len(text) <= remaining else _shortened(text, remaining)}{_READ_ON}"
 
 
-def _shortened(text: str, room: int) -> str:
-    """Its beginning, up to a word's end."""
-    head = text[: room - 1]
+def _shortened(text: str, remaining: int) -> str:
+    """A prefix that ends at a word."""
+    head = text[: remaining - 1]
     return f"{(head.rpartition(' ')[0] or head).rstrip(' ,;:')}…"
 
 
 def text_message(words: str) -> RenderedMessage:
-    """One sentence."""
-    told = TextWriter().shown(as_sentence(words), MAX_WRITTEN)
-    return render_message(escape_markup(told), [rich_text(section(our_text(told)))])
+    """A message of one sentence."""
+    text = TextWriter().shown(as_sentence(words), MAX_WRITTEN)
+    return render_message(escape_markup(text), [rich_text(section(our_text(text)))])
 
 
 def link_invitation(url: str, minutes: int) -> RenderedMessage:
-    """The way to say who one is."""
-    once = f"The link is yours alone, works once, and for {pluralize(minutes, 'minute')}."
+    """An invitation to link an account."""
+    once = f"The link is only for you and works once, for {pluralize(minutes, 'minute')}."
     words = f"Sign in once, so that Countersign knows who you are. {once}"
     button = ButtonElement(text=plain("Link my account"), action_id="link", url=url)
     return render_message(
@@ -116,7 +116,7 @@ def link_invitation(url: str, minutes: int) -> RenderedMessage:
 
 
 def my_reviews_message(page: QueuePage, *, public_url: str) -> RenderedMessage:
-    """What waits for the person who asked."""
+    """The reviews that wait for a person."""
     queue = f"{public_url.rstrip('/')}/"
     if not page.rows:
         return text_message("nothing waits for you")
@@ -127,26 +127,28 @@ def my_reviews_message(page: QueuePage, *, public_url: str) -> RenderedMessage:
 
 
 def simulation_message(tried: EvaluatedCall) -> RenderedMessage:
-    """What would be decided about a call."""
+    """The decision that a call would get."""
     pen, head = TextWriter(), _OUTCOMES[tried.outcome]
     lines: list[RichTextElement] = [section(bold(head), our_text(" Nothing was recorded and nothing fires."))]
-    lines += _told(pen, [f"Asks {ask}." for ask in tried.asks], "more gate")
-    lines += _told(pen, [*tried.reasons, *tried.advice], "more reason")
-    lines += _told(pen, [f"By {row.title}." for row in tried.policies], "more policy", "more policies")
+    lines += _limited_lines(pen, [f"Asks {ask}." for ask in tried.asks], "more gate")
+    lines += _limited_lines(pen, [*tried.reasons, *tried.advice], "more reason")
+    lines += _limited_lines(
+        pen, [f"By {row.title}." for row in tried.policies], "more policy", "more policies"
+    )
     if tried.unseen:
-        lines.append(section(our_text(f"No policy could weigh {pen.names(tried.unseen, MAX_LINES)}.")))
+        lines.append(section(our_text(f"No policy could evaluate {pen.names(tried.unseen, MAX_LINES)}.")))
     facts = [f"{fact.label}: {fact.value} ({fact.source}, {age_words(fact.age)})" for fact in tried.facts]
-    return render_message(escape_markup(head), [rich_text(*lines, *_told(pen, facts, "more fact"))])
+    return render_message(escape_markup(head), [rich_text(*lines, *_limited_lines(pen, facts, "more fact"))])
 
 
 def usage_message() -> RenderedMessage:
-    """What /countersign understands."""
+    """The subcommands of /countersign."""
     pen = TextWriter()
     lines = [section(bold(pen.shown(command)), our_text(f": {what}.")) for command, what in _USAGE]
-    return render_message("What /countersign understands", [rich_text(*lines)])
+    return render_message("Commands of /countersign", [rich_text(*lines)])
 
 
-def _told(pen: TextWriter, words: list[str], more: str, plural: str = "") -> list[RichTextElement]:
+def _limited_lines(pen: TextWriter, words: list[str], more: str, plural: str = "") -> list[RichTextElement]:
     lines: list[RichTextElement] = [section(pen.said(one, 2 * MAX_NAME)) for one in words[:MAX_LINES]]
     rest = len(words) - MAX_LINES
     return lines + ([section(our_text(f"{pluralize(rest, more, plural)}."))] if rest > 0 else [])
@@ -166,8 +168,8 @@ def home_view(
     why_not: str | None = None,
     linked: bool = False,
 ) -> dict[str, Any]:
-    """A person's home; ``waiting`` is None for somebody who is asked nothing here: ``why_not`` says why, and without
-    it they are not ``linked`` yet. ``direct``: they want direct messages; ``slack_note``: what is said first."""
+    """A person's home. ``waiting`` is None if they cannot decide here: ``why_not`` says why; without it the account is
+    not ``linked``. ``direct``: direct messages are enabled; ``slack_note``: a message shown first."""
     note = [_noted(slack_note)] if slack_note and slack_note != why_not else []
     queue = f"{public_url.rstrip('/')}/"
     if waiting is None:
@@ -190,8 +192,8 @@ def _noted(words: str) -> Block:
 
 
 def _unknown() -> list[Block]:
-    words = "Countersign does not know yet who you are in Slack. Link your account once, by signing in."
-    way = "Write /countersign link to get a link of your own."
+    words = "This Slack account is not linked to a person in Countersign. Link it once, by signing in."
+    way = "Run /countersign link to get your link."
     return [
         HeaderBlock(text=plain("Link your account")),
         rich_text(section(our_text(words))),
@@ -202,7 +204,7 @@ def _unknown() -> list[Block]:
 def _refused(why_not: str, queue: str, *, linked: bool) -> list[Block]:
     ways = [_open(queue), _unlink()] if linked else [_open(queue)]
     return [
-        HeaderBlock(text=plain("You decide nothing from here")),
+        HeaderBlock(text=plain("You cannot decide from here")),
         _noted(why_not),
         ActionsBlock(elements=ways),
     ]
@@ -229,7 +231,7 @@ def _open(queue: str) -> ButtonElement:
 def _unlink() -> ButtonElement:
     sure = ConfirmObject(
         title=plain("Unlink"),
-        text=plain("Nobody decides for you from Slack any more. You can link again at any time."),
+        text=plain("You can no longer decide from Slack. You can link again at any time."),
         confirm=plain("Unlink"),
         deny=plain("Go back"),
     )
@@ -238,11 +240,11 @@ def _unlink() -> ButtonElement:
 
 REASON_BLOCK: Final = "reason"
 REASON_ACTION: Final = "words"
-MAX_INPUT: Final = 3_000  # characters of a field: what Slack takes, less than the other channels do
+MAX_INPUT: Final = 3_000  # characters of a field: Slack's limit, lower than that of the other channels
 
 
 def deny_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
-    """Asks why not: a denial without a reason teaches nobody."""
+    """A form for the reason of a denial, which the agent needs to learn from it."""
     hint = f"One denial settles it. The agent{_and_owner(page)} will read this."
     return _form(
         "deny", "Deny this effect", "Deny this effect", pointer, _about(page), _words("Why not?", hint)
@@ -250,26 +252,28 @@ def deny_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
 
 
 def ask_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
-    """Asks the agent something, while the review stays open."""
-    hint = "The agent reads this. What it answers is a claim, and stands in the thread and on the page."
+    """A form for a question to the agent. The review stays open."""
+    hint = "The agent reads this. Its answer is unverified, and appears in the thread and on the web."
     return _form(
         "ask", "Ask the agent", "Ask", pointer, _about(page), _words("What do you want to know?", hint)
     )
 
 
 def approve_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
-    """Asks the reason that a gate wants for a yes, and says what is signed."""
+    """A form for the reason that a gate requires for an approval. It repeats what is signed."""
     submit = "Countersign and release" if completes_quorum(page) else "Countersign"
     about = rich_text(
         section(our_text(signing_text(page, MAX_CONFIRM))),
         section(TextWriter().said(page.finality, MAX_CONFIRM)),
     )
-    hint = "It goes into the log under your name."
-    return _form("approve", "Countersign", submit, pointer, about, _words("Note (this gate wants one)", hint))
+    hint = "It is recorded in the audit log under your name."
+    return _form(
+        "approve", "Countersign", submit, pointer, about, _words("Note (required by this gate)", hint)
+    )
 
 
 def notice_modal(words: str) -> dict[str, Any]:
-    """What becomes of a form that was sent."""
+    """The result of a submitted form."""
     about = rich_text(section(our_text(TextWriter().shown(words, MAX_WRITTEN))))
     return view_json(View(type="modal", title=plain("Your answer"), close=plain("Close"), blocks=[about]))
 

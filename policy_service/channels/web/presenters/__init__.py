@@ -1,1 +1,1 @@
-"""From values to what a template needs, and back from what a form holds. Pure."""
+"""Convert read models to template variables, and form fields back to values. Pure."""

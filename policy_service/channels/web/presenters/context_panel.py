@@ -1,14 +1,14 @@
-"""What stands beside the facts, as the templates draw it: words for outcomes, lengths of bars. Pure."""
+"""The context panel for templates: labels of outcomes, lengths of bars. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from policy_service.channels.presentation.arguments import FoldedText, fold
 from policy_service.channels.presentation.formatting import clock_time
 from policy_service.channels.presentation.marked_text import Marked, mark
-from policy_service.channels.presentation.signing import approval_effect, waiting_siblings
+from policy_service.channels.presentation.review_status import approval_effect, waiting_siblings
 from policy_service.domain.values import money_text
 from policy_service.queries.context_panel import (
     ContextPanel,
@@ -18,16 +18,16 @@ from policy_service.queries.context_panel import (
     Precedents,
     RedemptionProof,
 )
-from policy_service.queries.effect_text import ArgRow, Money
+from policy_service.queries.effects import ArgRow, Money
 from policy_service.queries.review_models import ReviewPage, Sibling
 
 CELL_CHARS = 160
-_BEFORE_IT = 30  # characters shown in front of the first difference
+_CONTEXT_CHARS = 30  # characters shown before the first difference
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One side of a row. ``size`` is 0 where the whole value is shown."""
+    """One side of a row. ``size`` is 0 if the whole value is shown."""
 
     text: Marked
     money: Money | None = None
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """An argument that differs; None where one side has no such argument."""
+    """An argument that differs; None if one side has no such argument."""
 
     name: Marked
     then: Cell | None
@@ -48,7 +48,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs, in the order of the sheet, and the names of the rest."""
+    """The arguments that differ, in page order, and the names of the others."""
 
     rows: tuple[ComparisonRow, ...]
     same: tuple[Marked, ...]
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare_args(then: Sequence[ArgRow], now: Sequence[ArgRow]) -> Comparison:
-    """Every argument of either side is in exactly one of the three."""
+    """Put every argument of either side into exactly one of the three lists."""
     before, after = {row.name: row for row in then}, {row.name: row for row in now}
     rows, same, hidden = [], [], []
     for name in [*after, *(name for name in before if name not in after)]:
@@ -74,7 +74,7 @@ def _cells(old: ArgRow | None, new: ArgRow | None) -> tuple[Cell | None, Cell | 
     shared = 0
     if old is not None and new is not None:
         one, other = old.value_text, new.value_text
-        ends = min(len(one), len(other))  # the one may be the beginning of the other
+        ends = min(len(one), len(other))  # one may be a prefix of the other
         shared = next((at for at in range(ends) if one[at] != other[at]), ends)
     return _cell(old, shared), _cell(new, shared)
 
@@ -85,14 +85,14 @@ def _cell(row: ArgRow | None, shared: int) -> Cell | None:
     text = row.value_text
     if len(text) <= CELL_CHARS:
         return Cell(mark(text, block=True, address=row.recipient), row.money)
-    start = max(0, min(shared - _BEFORE_IT, len(text) - CELL_CHARS))
+    start = max(0, min(shared - _CONTEXT_CHARS, len(text) - CELL_CHARS))
     piece = text[start : start + CELL_CHARS]
     marked = mark(piece, block=True, address=row.recipient, edges=False)
     return Cell(marked, row.money, start > 0, start + CELL_CHARS < len(text), row.bytes)
 
 
 def _note(old: ArgRow | None, new: ArgRow | None) -> str:
-    """What a reader should not have to work out."""
+    """A remark about the difference, for example "3 times larger"."""
     if old is None or new is None:
         return ""
     if new.recipient:
@@ -118,7 +118,7 @@ def _currency(row: ArgRow) -> str:
     return row.money.currency if row.money else ""
 
 
-# By state: the word in a list, its icon, how its tag looks.
+# By state: label, icon and CSS class.
 _OUTCOMES: Final[dict[str, tuple[str, str, str]]] = {
     "fired": ("fired", "fire", "tag-good"),
     "compensating": ("fired, being undone", "refresh", "tag-warn"),
@@ -135,8 +135,8 @@ _OUTCOMES: Final[dict[str, tuple[str, str, str]]] = {
     "withdrawn": ("withdrawn", "close", ""),
     "revoked": ("revoked", "close", ""),
 }
-# What a count is told as; the order is that of the sentence.
-_COUNTED_AS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+# How states are counted; the order is that of the sentence.
+_COUNT_LABELS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("fired", frozenset({"fired", "compensating", "compensated", "compensation_failed"})),
     ("denied", frozenset({"denied"})),
     ("failed", frozenset({"failed"})),
@@ -161,7 +161,7 @@ class PrecedentLine:
 
 @dataclass(frozen=True, slots=True)
 class LastApprovedView:
-    """The last approved one beside this one."""
+    """The last approved effect compared with this one."""
 
     last: LastApproved
     line: PrecedentLine
@@ -170,7 +170,9 @@ class LastApprovedView:
 
 @dataclass(frozen=True, slots=True)
 class MeterBar:
-    """A meter. Lengths are percent of the limit; None where no rule has a plain one, and then no bar is drawn."""
+    """A meter. Lengths are percentages of the limit; None if no policy has a plain limit, and then no bar is
+    drawn.
+    """
 
     line: MeterLine
     before: str
@@ -197,7 +199,7 @@ class SiblingLine:
 
 @dataclass(frozen=True, slots=True)
 class ContextPanelView:
-    """Everything the partials draw."""
+    """The variables of the panel's templates."""
 
     last: LastApprovedView | None
     past: Precedents | None
@@ -205,31 +207,31 @@ class ContextPanelView:
     past_counts: str
     bars: tuple[MeterBar, ...]
     parts: tuple[SiblingLine, ...]
-    approving: str  # what an approval does to the whole; empty where that goes without saying
-    releases: bool  # an approval is the last thing that is missing
+    approving: str  # what an approval does to the transaction; may be empty
+    releases: bool  # whether this approval is the last one needed
     proof: RedemptionProof | None
 
 
 def context_panel_view(page: ReviewPage, wanted: int, now: datetime) -> ContextPanelView:
-    """``wanted`` is how many signatures are missing."""
-    beside = page.beside or ContextPanel()
-    past = beside.past
+    """``wanted`` is the number of missing signatures."""
+    panel = page.panel or ContextPanel()
+    past = panel.past
     return ContextPanelView(
-        last=None if beside.last is None else _last(beside.last, page, now),
+        last=None if panel.last is None else _last(panel.last, page, now),
         past=past,
-        past_lines=() if past is None else tuple(_past_line(row, now) for row in past.rows),
+        past_lines=() if past is None else tuple(_precedent_line(row, now) for row in past.rows),
         past_counts="" if past is None else _counts(past),
-        bars=tuple(_bar(line, now) for line in beside.meters),
+        bars=tuple(_bar(line, now) for line in panel.meters),
         parts=tuple(sibling_line(sibling) for sibling in page.siblings),
         approving=approval_effect(page, wanted),
         releases=wanted <= 1 and not waiting_siblings(page),
-        proof=beside.proof,
+        proof=panel.proof,
     )
 
 
 def drawn_bytes(page: ReviewPage) -> int:
-    """How many bytes are drawn beside the sheet: a page about much is drawn beside the event loop."""
-    last = page.beside.last if page.beside is not None else None
+    """The size of the data around the sheet; a large page is rendered in a thread."""
+    last = page.panel.last if page.panel is not None else None
     return _bytes(row for sibling in page.siblings for row in sibling.args) + _bytes(
         last.args if last else ()
     )
@@ -240,10 +242,10 @@ def _bytes(rows: Iterable[ArgRow]) -> int:
 
 
 def _last(last: LastApproved, page: ReviewPage, now: datetime) -> LastApprovedView:
-    return LastApprovedView(last, _past_line(last.effect, now), compare_args(last.args, page.args))
+    return LastApprovedView(last, _precedent_line(last.effect, now), compare_args(last.args, page.args))
 
 
-def _past_line(row: Precedent, now: datetime) -> PrecedentLine:
+def _precedent_line(row: Precedent, now: datetime) -> PrecedentLine:
     word, icon, tag = _OUTCOMES.get(row.state, (row.state, "info", ""))
     if row.state == "denied" and row.by is None:
         word = "denied by policy"
@@ -254,7 +256,7 @@ def _past_line(row: Precedent, now: datetime) -> PrecedentLine:
 def _counts(past: Precedents) -> str:
     parts = [
         f"{number:,} {word}"
-        for word, states in _COUNTED_AS
+        for word, states in _COUNT_LABELS
         if (number := sum(past.counts.get(state, 0) for state in states))
     ]
     total = sum(past.counts.values())
@@ -267,11 +269,11 @@ def _bar(line: MeterLine, now: datetime) -> MeterBar:
     limit = None if line.limit is None else line.limit.total
     bar = MeterBar(
         line=line,
-        before=_figure(line, line.before),
-        this="" if line.this is None else _figure(line, line.this),
-        after=_figure(line, after),
-        limit="" if limit is None else _figure(line, limit),
-        left="" if limit is None else _figure(line, abs(limit - after)),
+        before=_amount_text(line, line.before),
+        this="" if line.this is None else _amount_text(line, line.this),
+        after=_amount_text(line, after),
+        limit="" if limit is None else _amount_text(line, limit),
+        left="" if limit is None else _amount_text(line, abs(limit - after)),
         until="" if line.until is None else clock_time(line.until, now),
         over=limit is not None and after > limit,
     )
@@ -281,17 +283,15 @@ def _bar(line: MeterLine, now: datetime) -> MeterBar:
     this = min(100.0 - used, round(100 * line.this / limit, 1))
     rest = f"{bar.left} over the limit" if bar.over else f"{bar.left} left"
     label = f"{bar.before} before, {bar.this} for this effect, {rest} of {bar.limit}"
-    return MeterBar(
-        line, bar.before, bar.this, bar.after, bar.limit, bar.left, bar.until, used, this, label, bar.over
-    )
+    return replace(bar, used_width=used, this_width=this, label=label)
 
 
-def _figure(line: MeterLine, number: int) -> str:
+def _amount_text(line: MeterLine, number: int) -> str:
     return f"{number:,}" if line.currency is None else f"{money_text(number, line.currency)} {line.currency}"
 
 
 def sibling_line(sibling: Sibling) -> SiblingLine:
-    """Another effect of the transaction, with what became of it in a word."""
+    """Another effect of the transaction, with its outcome in words."""
     word, icon, _ = _OUTCOMES.get(sibling.state, (sibling.state, "info", ""))
     args = tuple(
         (mark(row.name), row, fold("" if row.secret else row.value_text, address=row.recipient))

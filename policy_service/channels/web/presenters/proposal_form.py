@@ -1,10 +1,10 @@
-"""The form by which other arguments are proposed: from values to fields, and from fields back to the same values.
+"""The proposal form: from arguments to fields, and from fields back to the same arguments.
 
-Pure. Rules kept here:
-- a field that is sent as it was drawn gives back the value it was drawn from, to the byte;
-- text that a form could change or hide (other line breaks, characters that cannot be seen) is written as JSON text with
-  every such character escaped;
-- what a field holds is judged by its name, and nothing is guessed: no spaces are cut off, no number is rounded.
+Pure.
+
+- A field submitted unchanged yields the value it was rendered from, byte for byte.
+- Text that a form could change or hide (other line breaks, invisible characters) is edited as escaped JSON.
+- A field is parsed by its type, and nothing is guessed: spaces are kept and numbers are not rounded.
 """
 
 import json
@@ -16,24 +16,23 @@ from typing import Literal, TypeAlias
 from countersign.contract import JSON, ContractError, canonicalize, load
 from policy_service.channels.presentation.arguments import FoldedText, fold
 from policy_service.channels.presentation.deceptive_text import hidden_positions
-from policy_service.channels.presentation.marked_text import Marked, mark, typed_json
-from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.marked_text import Marked, TextFinding, mark, typed_json
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.effect_text import Money
+from policy_service.queries.effects import Money
 from policy_service.queries.proposal_views import ProposalField, ProposalForm
 from policy_service.queries.review_models import ArgChange
 
 InputShape: TypeAlias = Literal["line", "lines", "integer", "boolean", "choice", "json"]
 
-MAX_PROPOSAL_BYTES = 1_048_576  # the largest arguments, each byte of them urlencoded, with room
-_LONG_LINE = 80  # characters; a longer text is easier to read in several lines
+MAX_PROPOSAL_BYTES = 1_048_576  # fits the largest arguments, urlencoded
+_LONG_LINE = 80  # longer texts get several lines
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,15})\Z", re.ASCII)
 _NO_ERRORS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class FieldView:
-    """One argument as the form draws it."""
+    """One argument as the form shows it."""
 
     place: int
     field: ProposalField
@@ -56,14 +55,14 @@ class ChangedArg:
 
     @property
     def findings(self) -> tuple[TextFinding, ...]:
-        """What can mislead in what is proposed."""
+        """Findings in the proposed value."""
         return self.name.findings + self.now.whole.findings
 
 
 def field_views(
     form: ProposalForm, sent: Mapping[str, str] | None = None, errors: Mapping[str, str] = _NO_ERRORS
 ) -> tuple[FieldView, ...]:
-    """The fields: as the effect stands, or as somebody has filled them in."""
+    """The fields: with the effect's arguments, or as somebody filled them in."""
     return tuple(
         FieldView(
             place=place,
@@ -79,14 +78,14 @@ def field_views(
 
 
 def field_names(form: ProposalForm) -> tuple[frozenset[str], frozenset[str]]:
-    """What the form sends: always, and where it is ticked."""
+    """The names of required fields, and of optional checkboxes."""
     places = range(len(form.fields))
     optional = (place for place in places if not form.fields[place].required)
     return frozenset(f"value_{n}" for n in places), frozenset(f"out_{n}" for n in optional)
 
 
 def input_shape(field: ProposalField) -> InputShape:
-    """How an argument is written: as itself where that cannot deceive or be changed on the way, else as JSON text."""
+    """How an argument is edited: as plain text if that cannot deceive or change it, otherwise as JSON."""
     if not field.present:
         return {"text": "line", "integer": "integer", "boolean": "boolean", "choice": "choice"}.get(
             field.kind, "json"
@@ -118,14 +117,14 @@ def _text(field: ProposalField) -> str:
 
 
 def read_fields(form: ProposalForm, sent: Mapping[str, str]) -> tuple[dict[str, JSON], dict[str, str]]:
-    """The arguments that were filled in, and what is wrong with them by name."""
+    """The submitted arguments, and the errors by name."""
     args: dict[str, JSON] = {}
     errors: dict[str, str] = {}
     for place, field in enumerate(form.fields):
         text = sent[f"value_{place}"]
         if f"out_{place}" in sent:
             if not field.present and text not in ("", "false"):
-                errors[field.name] = "it is left out and has a value; untick that, or empty it"
+                errors[field.name] = "it is left out and has a value; uncheck that, or clear it"
             continue
         try:
             args[field.name] = _value(field, text)
@@ -163,11 +162,11 @@ def parse_json(text: str) -> JSON:
     try:
         return load(text.strip().encode("utf-8", "surrogatepass"))
     except ContractError as error:
-        raise InvalidRequestError(f"this is no JSON text we take: {error}") from error
+        raise InvalidRequestError(f"this is not valid JSON: {error}") from error
 
 
 def change_lines(changes: Sequence[ArgChange]) -> tuple[ChangedArg, ...]:
-    """A difference, with what can mislead in it marked."""
+    """A difference, with deceptive text marked."""
     return tuple(
         ChangedArg(
             mark(change.name),
@@ -181,6 +180,6 @@ def change_lines(changes: Sequence[ArgChange]) -> tuple[ChangedArg, ...]:
 
 
 def _shown(canonical: str) -> str:
-    """A text's own characters, as everywhere on our pages; of everything else its JSON."""
+    """A string's own characters, any other value as JSON."""
     value = json.loads(canonical) if canonical.startswith('"') else canonical
     return value if isinstance(value, str) else canonical

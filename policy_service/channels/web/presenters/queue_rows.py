@@ -1,8 +1,4 @@
-"""The rows of the queue as a template needs them: under their stretch of time, alike ones as one, each with its link.
-
-Pure. Reviews of one kind that a person may decide together (the workflow says which) become one row from three on;
-nothing is decided there: it leads to the page that lists every one of them.
-"""
+"""Rows of the queue for templates: grouped by time, similar ones combined, each with its link. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +15,12 @@ from policy_service.channels.presentation.formatting import Deadline, clock_time
 from policy_service.channels.presentation.marked_text import mark
 from policy_service.channels.presentation.review_status import OutcomeText, short_outcome_text
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.effect_text import Money, Piece
+from policy_service.queries.effects import Money, Piece
 from policy_service.queries.queue import Order, QueueFilter, QueuePage, QueueRow, Tab
 
 _MAX_CHARS = 200
-# where in the list and in the log, and what stands beside it
-_BESIDE = frozenset({"cursor", "review", "since"})
+# parameters that are no filters
+_OTHER_PARAMS = frozenset({"cursor", "review", "since"})
 _NAMES = {"agent": "Agent", "tool": "Tool", "group": "Asks", "risk": "Risk", "text": "Says"}
 _RISKS = ("low", "medium", "high")
 _ORDERS = ("due", "newest")
@@ -45,7 +41,7 @@ class TabView:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A filter that is on, and the address without it."""
+    """An active filter, and the address without it."""
 
     name: str
     value: str
@@ -53,14 +49,14 @@ class Chip:
 
 
 def parse_filter(params: QueryParams) -> QueueFilter:
-    """What an address asks for.
+    """The filter of an address.
 
     Raises:
-        InvalidRequestError: it asks for nothing the queue can show.
+        InvalidRequestError: the queue cannot serve it.
     """
     given = params.multi_items()
     names = [name for name, _ in given]
-    if odd := [name for name in names if name not in _KNOWN | _BESIDE]:
+    if odd := [name for name in names if name not in _KNOWN | _OTHER_PARAMS]:
         raise InvalidRequestError(
             f"the queue has no filter {odd[0]!r}: there are {', '.join(sorted(_KNOWN))}"
         )
@@ -74,7 +70,7 @@ def parse_filter(params: QueryParams) -> QueueFilter:
     _one_of("tab", values, tuple(Tab))
     _one_of("risk", values, _RISKS)
     _one_of("order", values, _ORDERS)
-    return _servable(QueueFilter(**values | {"tab": Tab(values.get("tab", Tab.ME))}))
+    return _check_supported(QueueFilter(**values | {"tab": Tab(values.get("tab", Tab.ME))}))
 
 
 def _one_of(name: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -82,25 +78,25 @@ def _one_of(name: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
         raise InvalidRequestError(f"there is no {name} {values[name]!r}: there are {', '.join(known)}")
 
 
-def _servable(wanted: QueueFilter) -> QueueFilter:
-    """Whom a settled review had asked is not kept by group, and the sentences of all that ever was are not searched."""
+def _check_supported(wanted: QueueFilter) -> QueueFilter:
+    """Settled reviews have no group index, and their sentences are too many to search."""
     if wanted.tab is Tab.DECIDED and (wanted.group or wanted.text):
         name = "group" if wanted.group else "text"
-        raise InvalidRequestError(f"decided reviews are not filtered by {name}: use agent, tool or risk")
+        raise InvalidRequestError(f"decided reviews cannot be filtered by {name}: use agent, tool or risk")
     return wanted
 
 
-def address(wanted: QueueFilter, **beside: str | None) -> str:
-    """The queue's address for this."""
+def address(wanted: QueueFilter, **params: str | None) -> str:
+    """The queue's address for a filter."""
     said = {field.name: str(getattr(wanted, field.name)) for field in fields(QueueFilter)}
     usual = {field.name: field.default for field in fields(QueueFilter)}
     named = {name: value for name, value in said.items() if value != usual[name]}
-    named |= {name: value for name, value in beside.items() if value}
+    named |= {name: value for name, value in params.items() if value}
     return "/?" + urlencode(named) if named else "/"
 
 
 def tabs(wanted: QueueFilter, page: QueuePage) -> tuple[TabView, ...]:
-    """The four tabs; filters stay where the other tab can serve them."""
+    """The four tabs; filters are kept where the other tab supports them."""
     counts = {Tab.ME: page.counts.me, Tab.OPEN: page.counts.open, Tab.MINE: page.counts.mine}
     counts[Tab.DECIDED] = page.counts.decided
     return tuple(
@@ -116,7 +112,7 @@ def _on_tab(wanted: QueueFilter, tab: Tab) -> str:
 
 
 def chips(wanted: QueueFilter) -> tuple[Chip, ...]:
-    """The filters that are on."""
+    """The active filters."""
     said = {name: str(getattr(wanted, name)) for name in _NAMES}
     return tuple(
         Chip(_NAMES[name], value, address(replace(wanted, **cast(Any, {name: ""}))))
@@ -126,7 +122,7 @@ def chips(wanted: QueueFilter) -> tuple[Chip, ...]:
 
 
 def other_order(wanted: QueueFilter) -> tuple[str, str]:
-    """The order it is in, in words, and the address of the other."""
+    """The current order in words, and the address of the other."""
     if wanted.tab is Tab.DECIDED:
         return "Decided last", ""
     other: Order = "due" if wanted.order == "newest" else "newest"
@@ -136,16 +132,16 @@ def other_order(wanted: QueueFilter) -> tuple[str, str]:
 
 
 def unfiltered_address(wanted: QueueFilter) -> str:
-    """The same tab and order without a filter."""
+    """The same tab and order without filters."""
     return address(QueueFilter(tab=wanted.tab, order=wanted.order))
 
 
-BATCH_FROM_ROWS = 3  # two rows are read as quickly as one that stands for both
+BATCH_FROM_ROWS = 3  # two rows are as quick to read as a combined one
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """Rows of one kind: how many, and between which amounts."""
+    """The size of a batch, and its smallest and largest amount."""
 
     size: int
     least: Money | None
@@ -154,7 +150,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A row with its link, its time left and the number of things in it that can mislead."""
+    """A row with its link, time left and number of warnings."""
 
     row: QueueRow
     href: str
@@ -163,12 +159,12 @@ class QueueEntry:
     outcome: OutcomeText | None = None
     settled: str = ""
     together: BatchSummary | None = None
-    current: bool = False  # it stands beside the list
+    current: bool = False  # shown next to the list
 
 
 @dataclass(frozen=True, slots=True)
 class QueueGroup:
-    """Rows of one stretch of time."""
+    """Rows of one period."""
 
     name: str
     size: int
@@ -176,45 +172,45 @@ class QueueGroup:
 
 
 def queue_groups(
-    rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, beside: str = ""
+    rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, open_id: str = ""
 ) -> tuple[QueueGroup, ...]:
-    """Rows in the order given, under their stretch of time; ``beside`` is the review shown next to the list."""
+    """Rows in the given order, grouped by period; ``open_id`` is the review shown next to the list."""
     stretches: dict[str, list[QueueRow]] = {}
     for row in rows:
-        stretches.setdefault(_stretch(row, now, wanted), []).append(row)
+        stretches.setdefault(_period(row, now, wanted), []).append(row)
     return tuple(
-        QueueGroup(name, len(some), tuple(_entries(some, now, wanted, beside)))
+        QueueGroup(name, len(some), tuple(_entries(some, now, wanted, open_id)))
         for name, some in stretches.items()
     )
 
 
 def _entries(
-    rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, beside: str
+    rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, open_id: str
 ) -> Iterable[QueueEntry]:
     kinds = Counter(row.alike for row in rows if row.alike)
-    told: set[str] = set()
+    combined: set[str] = set()
     for row in rows:
         if kinds[row.alike] < BATCH_FROM_ROWS:
-            yield _entry(row, now, wanted, beside)
-        elif row.alike not in told:
-            told.add(row.alike)
-            yield _together([one for one in rows if one.alike == row.alike], now, beside)
+            yield _entry(row, now, wanted, open_id)
+        elif row.alike not in combined:
+            combined.add(row.alike)
+            yield _together([one for one in rows if one.alike == row.alike], now, open_id)
 
 
-def _entry(row: QueueRow, now: datetime, wanted: QueueFilter, beside: str) -> QueueEntry:
+def _entry(row: QueueRow, now: datetime, wanted: QueueFilter, open_id: str) -> QueueEntry:
     decided = row.state != "open"
     return QueueEntry(
         row,
-        address(wanted, review=row.review_id) if beside else f"/reviews/{row.review_id}",
+        address(wanted, review=row.review_id) if open_id else f"/reviews/{row.review_id}",
         deadline_of(row.opened_at, row.answer_by, now),
         sentence_warnings(row.sentence),
         short_outcome_text(row.state, row.effect_state, opened=row.opened) if decided else None,
         clock_time(row.settled_at, now) if row.settled_at else "",
-        current=row.review_id == beside,
+        current=row.review_id == open_id,
     )
 
 
-def _together(rows: Sequence[QueueRow], now: datetime, beside: str) -> QueueEntry:
+def _together(rows: Sequence[QueueRow], now: datetime, open_id: str) -> QueueEntry:
     first = min(rows, key=lambda row: (row.answer_by, row.review_id))
     amounts = sorted((row.amount for row in rows if row.amount), key=lambda money: money.minor)
     same = len({money.currency for money in amounts}) == 1 and len(amounts) == len(rows)
@@ -225,11 +221,11 @@ def _together(rows: Sequence[QueueRow], now: datetime, beside: str) -> QueueEntr
         deadline_of(first.opened_at, first.answer_by, now),
         warnings,
         together=BatchSummary(len(rows), amounts[0] if same else None, amounts[-1] if same else None),
-        current=beside in {row.review_id for row in rows},
+        current=open_id in {row.review_id for row in rows},
     )
 
 
-def _stretch(row: QueueRow, now: datetime, wanted: QueueFilter) -> str:
+def _period(row: QueueRow, now: datetime, wanted: QueueFilter) -> str:
     if wanted.tab is Tab.DECIDED:
         return _day(row.settled_at or row.answer_by, now)
     if wanted.order == "newest":
@@ -248,6 +244,6 @@ def _day(at: datetime, now: datetime) -> str:
 
 
 def sentence_warnings(pieces: Iterable[Piece]) -> int:
-    """How many things in a sentence can mislead."""
+    """The number of findings in a sentence."""
     values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
     return sum(len(marked.findings) for marked in values)

@@ -1,11 +1,10 @@
-"""From read models to what a template needs: folding, marking, choosing words. Pure."""
+"""The review page for templates: folding, marking, labels. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import (
     ArgView,
     FoldedText,
@@ -16,20 +15,25 @@ from policy_service.channels.presentation.arguments import (
 )
 from policy_service.channels.presentation.formatting import clock_time, deadline_of
 from policy_service.channels.presentation.marked_text import Marked
-from policy_service.channels.presentation.review_status import counted_denial, outcome_text, quorum_status
-from policy_service.channels.presentation.signing import signed_sentence, single_amount
+from policy_service.channels.presentation.review_status import (
+    counted_denial,
+    outcome_text,
+    quorum_status,
+    signed_sentence,
+    single_amount,
+)
 from policy_service.channels.web.presenters.context_panel import context_panel_view
 from policy_service.channels.web.presenters.proposal_form import ChangedArg, change_lines
 from policy_service.queries.review_models import CommentLine, EventLine, ProposalCard, ReviewPage
 from policy_service.queries.view_digest import WEB_RENDERER, view_of
 
-# The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
+# Common reasons that fit every effect.
 DENIAL_REASONS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
 
-_WHENCE = {"web": "on the web", "api": "over the API"}
+_COMMENT_CHANNEL_TEXTS = {"web": "on the web", "api": "over the API"}
 
-# What a timeline line is about, by the word its kind contains: icon, then how its dot is filled.
-_LINE_LOOKS = (
+# By a word of the event kind: icon and CSS class of its dot.
+_LINE_ICONS = (
     ("task_settled", "sign", "dot-ink"),
     ("contradict", "swap", ""),
     ("unknown", "unknown", ""),
@@ -57,7 +61,7 @@ _LINE_LOOKS = (
 
 @dataclass(frozen=True, slots=True)
 class WarningLine:
-    """One line of the notice above the sheet."""
+    """One line of the warnings above the sheet."""
 
     text: str
     name: Marked | None = None
@@ -66,19 +70,19 @@ class WarningLine:
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """An event with its look."""
+    """An event with its icon."""
 
     event: EventLine
     icon: str
     dot: str
     clock: str
-    more: str = ""  # by whom, which way, under which rules
+    more: str = ""  # actor, channel and commit
     anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLine:
-    """Something the agent says about itself."""
+    """A claim of the agent."""
 
     name: str
     text: FoldedText
@@ -86,19 +90,19 @@ class ClaimLine:
 
 @dataclass(frozen=True, slots=True)
 class ProposedView:
-    """Other arguments that are proposed, with the difference marked."""
+    """A proposal with the difference marked."""
 
     card: ProposalCard
     changes: tuple[ChangedArg, ...]
 
     @property
     def warnings(self) -> int:
-        """How many things in it can mislead."""
+        """The number of findings in it."""
         return sum(len(change.findings) for change in self.changes)
 
 
 def review_template_context(page: ReviewPage, now: datetime, *, full: bool = False) -> dict[str, Any]:
-    """Everything `review.html` draws, but for what belongs to the session; ``full``: nothing is folded."""
+    """The variables of `review.html`, without those of the session; ``full`` folds nothing."""
     args, view = arg_views(page, full=full), view_of(page, WEB_RENDERER, full=full)
     signatures = quorum_status(page)
     settled = outcome_text(page) if page.state != "open" or page.superseded_by is not None else None
@@ -109,7 +113,7 @@ def review_template_context(page: ReviewPage, now: datetime, *, full: bool = Fal
         "broken": not matches_canonical(page),
         "warnings": page_warnings(page, args),
         "quorum": signatures,
-        "beside": context_panel_view(page, signatures.wanted, now),
+        "panel": context_panel_view(page, signatures.wanted, now),
         "shown": page_fingerprint(page),
         "due": deadline_of(page.opened_at, page.answer_by, now),
         "outcome": settled,
@@ -120,9 +124,7 @@ def review_template_context(page: ReviewPage, now: datetime, *, full: bool = Fal
         ),
         "signing": signed_sentence(page),
         "amount": single_amount(page),
-        "picks": DENIAL_REASONS,
         "thread": thread(page),
-        "max_reason": MAX_TEXT_CHARS,
         "view": view,
         "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
         "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
@@ -131,28 +133,28 @@ def review_template_context(page: ReviewPage, now: datetime, *, full: bool = Fal
 
 
 def page_warnings(page: ReviewPage, args: Sequence[ArgView]) -> tuple[WarningLine, ...]:
-    """What the service warns of, then what the bytes themselves show."""
+    """The warnings of the service, then those about the arguments."""
     return (*(WarningLine(text) for text in page.warnings), *argument_warnings(args))
 
 
 def argument_warnings(args: Sequence[ArgView]) -> tuple[WarningLine, ...]:
-    """What the bytes themselves show."""
+    """The findings of the arguments."""
     return tuple(WarningLine(finding.short, arg.name, arg.anchor) for arg in args for finding in arg.findings)
 
 
 def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
-    """An event, with the look of its kind."""
-    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
+    """An event with the icon of its kind."""
+    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_ICONS if word in event.kind), ("log", ""))
     day = clock_time(event.at, now).removesuffix(f"{event.at:%H:%M}")
-    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    more = filter(None, (event.actor, _CHANNEL_TEXTS.get(event.channel, event.channel), _commit_text(event)))
     anchor = f"log-{event.line}" if event.line else ""
     return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
 
 
-_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+_CHANNEL_TEXTS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
 
 
-def _under(event: EventLine) -> str:
+def _commit_text(event: EventLine) -> str:
     return f"rules at {event.commit[:12]}" if event.commit else ""
 
 
@@ -165,45 +167,39 @@ class StaleChange:
     now: FoldedText
 
 
-def stale_changes(changed: object) -> tuple[StaleChange, ...]:
-    """The `changed` member of a stale review's error: a list of name, read, now."""
-    if not isinstance(changed, Sequence):
-        return ()
-    entries = (entry for entry in changed if isinstance(entry, Mapping))
-    return tuple(
-        StaleChange(str(entry["name"]), fold(str(entry["read"])), fold(str(entry["now"])))
-        for entry in entries
-    )
+def stale_changes(changed: Iterable[Mapping[str, str]]) -> tuple[StaleChange, ...]:
+    """The `changed` member of a stale_review error: a list of name, read, now."""
+    return tuple(StaleChange(each["name"], fold(each["read"]), fold(each["now"])) for each in changed)
 
 
 def page_fingerprint(page: ReviewPage) -> str:
-    """What others can change of what a page shows, in one word, for the page to name when it asks what is new.
+    """The state that others can change. The page sends it when it asks for updates.
 
-    The page's own log index would not do: a vote is shown at once and numbered a moment later, so the one who cast it
-    would be told of it as news.
+    The page's log index would not do: a vote is shown at once and numbered later, so its voter would be
+    notified of it.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
     proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
-    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
-    return f"{stands}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
+    state = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{state}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
 
 
 def change_notice(page: ReviewPage, shown: str) -> str:
-    """What to say beside a page that was drawn as `shown`; nothing when it would be drawn so again."""
+    """What changed since the page was rendered with this fingerprint; "" if nothing did."""
     if page_fingerprint(page) == shown:
         return ""
     if page.superseded_by is not None:
-        return f"Replaced by revision {page.superseded_by}, load again"
+        return f"Revision {page.superseded_by} replaced it, load again"
     if page.state != "open":
-        return f"{outcome_text(page).heading} while you read, show it"
+        return f"{outcome_text(page).heading} meanwhile, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
-        return "The rules changed what they ask here, load again"
+        return "The gates have changed, load again"
     before, now = shown.split("-"), page_fingerprint(page).split("-")
     if shown and before[1:2] != now[1:2]:
-        return "What is proposed has changed, load again"
-    if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
+        return "The proposals have changed, load again"
+    if before[:-2] == now[:-2]:  # comments or escalation
         asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
-        return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
+        return "It was escalated, load again" if asks_more else "There is a new comment, load again"
     return f"A vote came in: {quorum_status(page).count} now, load again"
 
 
@@ -218,11 +214,11 @@ class ThreadEntry:
 
 
 def thread(page: ReviewPage) -> tuple[ThreadEntry, ...]:
-    """What was said, the oldest first."""
+    """The comments, oldest first."""
     return tuple(
         ThreadEntry(
             one,
-            _WHENCE.get(one.channel, one.channel),
+            _COMMENT_CHANNEL_TEXTS.get(one.channel, one.channel),
             fold(one.text),
             None if one.answer is None else fold(one.answer),
         )
@@ -231,7 +227,7 @@ def thread(page: ReviewPage) -> tuple[ThreadEntry, ...]:
 
 
 def thread_fingerprint(page: ReviewPage) -> str:
-    """What others can add to a thread, in one word."""
+    """The state of the thread and of escalation."""
     answered = sum(one.answer is not None for one in page.comments)
     added = sum(bool(gate.added) for gate in page.gates)
     return f"{len(page.comments)}.{answered}.{added}"

@@ -1,7 +1,7 @@
-"""the audit log is append only
+"""the audit log is append-only
 
-Rows are written without an index, get one once, and change in no other way; none is ever deleted. The service
-never tries: these triggers are for the mistake in the next release, and make it loud.
+Rows are inserted without an index, get one once, and change in no other way. None is ever deleted. The service never
+tries; these triggers catch a mistake in a later release.
 
 Revision ID: 0002
 Revises: 0001
@@ -62,6 +62,6 @@ _POSTGRESQL = (
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back."""
+    """Forward only: to go back, restore a backup."""
     for statement in _SQLITE if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
         op.execute(statement)

@@ -1,5 +1,5 @@
-"""Live adapters: resources that can undo. One file each; the protocol they share is `protocol.py`, the exam that each
-must pass `contract.py`, and `Inside` what the tools of one get to work on.
+"""Live adapters: resources that can undo, one file each. `protocol.py` defines the interface, `contract_suite.py` the
+tests that every adapter must pass, and `EffectContext` gives its tools the current session.
 """
 
 from countersign.adapters.protocol import (

@@ -1,4 +1,4 @@
-"""An agent's memory: what it remembers, recalls and forgets in live tools, and takes back with the rest of the step."""
+"""Agent memory: live tools remember, recall and forget texts, undone with the rest of the transaction."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Memory:
 
 
 class AgentMemory:
-    """What an agent remembers from one step to the next, as live tools change it. Give its tools `.adapter`."""
+    """The memory of an agent across transactions, changed by live tools. Pass `.adapter` to those tools."""
 
     def __init__(self, adapter: MemoryAdapter | None = None) -> None:
         self.adapter = adapter or MemoryAdapter(name="agent_memory")
 
     def remember(self, text: str, *, key: str | None = None) -> str:
-        """Keep a text, in place of what was kept under that key; the answer is the key."""
+        """Store a text under a key, replacing what was stored there; returns the key."""
         named = key if key is not None else hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
         self.adapter[named] = text
         return named
 
     def recall(self, words: str = "", *, limit: int = 10) -> tuple[Memory, ...]:
-        """What has most of these words in it, the latest first; without words, the latest of all. What somebody else
-        remembers or forgets meanwhile would have been another answer, and is refused at the commit.
+        """The texts with the most of these words, newest first; without words, the newest. If another transaction
+        changes the memory meanwhile, the commit is refused, because the result would have been different.
         """
         wanted = set(words.casefold().split())
         kept = [Memory(key, self.adapter[key]) for key in reversed(self.adapter.keys())]
         hits = {one.key: len(wanted & set(one.text.casefold().split())) for one in kept}
-        found = sorted(kept, key=lambda one: -hits[one.key])  # stable: the latest stays first
+        found = sorted(kept, key=lambda one: -hits[one.key])  # stable: the newest stays first
         return tuple(one for one in found if hits[one.key] or not wanted)[:limit]
 
     def forget(self, key: str) -> None:
-        """Keep it no longer.
+        """Remove the text under a key.
 
         Raises:
             NotStageable: there is nothing under that key.

@@ -1,8 +1,8 @@
-"""One folder that paths cannot leave: every step is opened beneath the last one, and no link is followed.
+"""A folder that paths cannot leave: each path component is opened relative to its parent, and no link is followed.
 
-Refused with `NotStageable`: absolute paths, `..`, empty and `.` steps, the adapter's own folder, whatever leads
-through a symbolic link, and what is neither a regular file nor a folder. Each access walks anew, so that a
-folder exchanged for a link in between is refused as well.
+Refused with `NotStageable`: absolute paths, `..`, empty and `.` components, the adapter's own folder, paths through a
+symbolic link, and anything that is neither a regular file nor a folder. Each access walks the path again, so that a
+folder swapped for a link in between is refused as well.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ PRIVATE: Final = ".countersign"
 Parts = tuple[str, ...]
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not keep us waiting
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not block
 _ESCAPES: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 
 def split_path(path: str) -> Parts:
-    """The steps of a path below the root.
+    """The components of a path below the root.
 
     Raises:
-        NotStageable: it names no place inside.
+        NotStageable: it is not a path below the root.
     """
     if not isinstance(path, str):
         raise NotStageable(f"a path is text, not {type(path).__name__}")
@@ -47,17 +47,17 @@ def split_path(path: str) -> Parts:
 
 
 class ConfinedFolder:
-    """A root folder, and looking at what is below it."""
+    """A root folder with confined read access."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @contextmanager
     def folder(self, parts: Parts) -> Iterator[int | None]:
-        """A descriptor of the folder there; None if there is none.
+        """A descriptor of that folder; None if there is none.
 
         Raises:
-            NotStageable: the way leads through a link or a file.
+            NotStageable: the path leads through a link or a file.
         """
         held = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -75,7 +75,7 @@ class ConfinedFolder:
                 os.close(held)
 
     def stat(self, parts: Parts) -> os.stat_result | None:
-        """What is there: a regular file or a folder; None if nothing is.
+        """The stat result of a regular file or folder; None if nothing is there.
 
         Raises:
             NotStageable: it is a link, a device, or behind one.
@@ -94,10 +94,10 @@ class ConfinedFolder:
         return found
 
     def read(self, parts: Parts) -> bytes | None:
-        """The content of the regular file there; None if there is none.
+        """The content of that regular file; None if there is none.
 
         Raises:
-            NotStageable: it is no regular file, or cannot be read.
+            NotStageable: it is not a regular file, or cannot be read.
         """
         path = "/".join(parts)
         with self.folder(parts[:-1]) as parent:
@@ -113,7 +113,7 @@ class ConfinedFolder:
             raise _path_error(path, error) from error
 
     def names(self, parts: Parts) -> tuple[str, ...] | None:
-        """What is in the folder there, in order; None if there is none."""
+        """The sorted names in that folder; None if there is none."""
         with self.folder(parts) as held:
             if held is None:
                 return None
@@ -122,7 +122,7 @@ class ConfinedFolder:
 
 
 def content_version(content: bytes) -> str:
-    """By what a content is known."""
+    """The version of a content: its digest."""
     return hashlib.sha256(content).hexdigest()
 
 

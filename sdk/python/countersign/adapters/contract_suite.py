@@ -1,13 +1,13 @@
-"""The exam of every live adapter, ours and yours: inherit from `AdapterContract` in a test module and run pytest.
+"""The adapter contract suite: tests that every live adapter must pass. Inherit from `AdapterContract` in a test module.
 
     class TestMine(AdapterContract):
-        def resource(self, folder: Path) -> Resource:
+        def resource(self, folder: Path) -> ContractResource:
             return MyResource(folder)
 
-A `Resource` tells the exam how to write, read and look from outside; its flags say what the adapter promises
-beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. Where a flag is off, the
-opposite is examined: a resource that does not notice a change has to keep others out, one whose prepared work
-does not outlive its process has to leave nothing of it. POSIX: processes are really forked and really die.
+A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter guarantees
+beyond the minimum. pytest is not imported; `tmp_path` is its fixture. If a flag is off, the opposite is tested: a
+resource that detects no changes must lock others out, and prepared work that does not survive its process must leave
+nothing. POSIX only: processes are forked and killed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["AdapterContract", "ContractResource"]
 
 
 class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
-    """Everything the SDK relies on. One method for each fact."""
+    """Everything the SDK relies on, one test method for each requirement."""
 
-    # ------------------------------------------------------------------------------------ what it does
+    # ---------------------------------------------------------------------------------- effects, commit, undo
 
-    def test_a_session_reads_its_own_writes_and_nobody_else_does(self, tmp_path: Path) -> None:
+    def test_a_session_reads_its_own_writes_and_others_do_not(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -47,22 +47,20 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(resource.outside("k"), None, "outside, before the commit")
         session.undo()
 
-    def test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it(self, tmp_path: Path) -> None:
+    def test_a_commit_is_permanent_and_marked(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
             resource.write(adapter, "more", "new")
             resource.remove(adapter, "gone")
         session.prepare(A)
-        assert_equal(
-            resource.adapter().landed(A) is True, False, "landed, before the commit"
-        )  # None: it is open
+        assert_equal(resource.adapter().landed(A) is True, False, "landed (or None), before the commit")
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
         assert_equal(seen, ["new", "new", None], "outside, after the commit")
         assert_equal(resource.adapter().landed(A), True, "landed, after it")
 
-    def test_undo_leaves_nothing_and_may_be_said_twice(self, tmp_path: Path) -> None:
+    def test_undo_leaves_nothing_and_is_idempotent(self, tmp_path: Path) -> None:
         for prepared in (False, True):
             resource, adapter, session = self.begun(tmp_path / str(prepared), k="old")
             with session.effect(CALL):
@@ -76,9 +74,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(adapter.landed(A), False, "landed")
             self.assert_another_commits(resource)
 
-    def test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others(
-        self, tmp_path: Path
-    ) -> None:
+    def test_an_effect_that_raises_is_undone_alone(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "kept", "new")
@@ -96,7 +92,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         seen = [resource.outside(key) for key in ("k", "more", "kept")]
         assert_equal(seen, ["old", None, "new"], "after the commit")
 
-    def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
+    def test_prepare_is_idempotent(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -111,9 +107,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(session)
         assert_equal(adapter.landed(A), True, "landed")
 
-    def test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_commit_can_be_undone_until_it_is_closed_if_declared(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old")
         if not adapter.commits_last:
             session.undo()
@@ -130,7 +124,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(adapter.landed(A), False, "landed, once it is taken back")
         self.assert_another_commits(resource)
 
-    def test_the_state_diff_says_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
+    def test_the_state_diff_has_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old", same="old")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -139,27 +133,27 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "made", "new")
             resource.remove(adapter, "made")
         changes = session.changes()
-        told = None if changes is None else {key: both for key, *both in map(resource.told, changes)}
+        found = None if changes is None else {key: both for key, *both in map(resource.normalize, changes)}
         expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.reports_changes else None
-        assert_equal(told, expected, "changes()")
+        assert_equal(found, expected, "changes()")
         assert_equal(resource.outside("k"), "old", "outside")
         session.undo()
 
-    # --------------------------------------------------------------------------------- what it refuses
+    # ---------------------------------------------------------------------------------- refusals
 
-    def test_what_was_read_and_has_moved_is_refused_with_both_versions(self, tmp_path: Path) -> None:
+    def test_a_changed_read_is_refused_with_both_versions(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "k"), read=True)
 
-    def test_what_was_overwritten_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+    def test_a_changed_overwritten_value_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.write(adapter, "k", "mine"), read=False)
 
-    def test_what_was_removed_and_has_moved_is_refused(self, tmp_path: Path) -> None:
+    def test_a_changed_removed_value_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.remove(adapter, "k"), read=None)
 
-    def test_that_something_was_missing_is_watched_as_well(self, tmp_path: Path) -> None:
+    def test_a_key_that_was_missing_and_appears_is_refused(self, tmp_path: Path) -> None:
         self._moved(tmp_path, lambda resource, adapter: resource.read(adapter, "none"), key="none", read=True)
 
-    def test_what_was_not_touched_may_move(self, tmp_path: Path) -> None:
+    def test_untouched_keys_may_change(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", other="old")
         if not resource.detects_conflicts:
             session.undo()
@@ -172,7 +166,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(session)
         assert_equal((resource.outside("k"), resource.outside("other")), ("new", "theirs"), "outside")
 
-    def test_two_that_change_the_same_cannot_both_prepare(self, tmp_path: Path) -> None:
+    def test_two_sessions_cannot_both_prepare_the_same_key(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
         if not resource.detects_conflicts:
             first.undo()
@@ -188,7 +182,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         commit(first)
         assert_equal(resource.outside("k"), "mine", "outside")
 
-    def test_nobody_builds_on_a_commit_that_may_still_be_taken_back(self, tmp_path: Path) -> None:
+    def test_no_session_depends_on_a_commit_that_may_be_undone(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
         if not (resource.detects_conflicts and adapter.commits_last):
             first.undo()
@@ -205,10 +199,10 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             second.prepare("a-2")
         second.undo()
         first.close()
-        assert_equal(resource.outside("k"), "first", "once it is closed")
+        assert_equal(resource.outside("k"), "first", "after it was closed")
         self.assert_another_commits(resource)
 
-    def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
+    def test_the_resource_is_only_usable_inside_an_effect(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.read(adapter, "k")
@@ -221,16 +215,14 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "k", "new")
         assert_equal(resource.outside("k"), None, "outside")
 
-    def test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_session_whose_transaction_was_ended_keeps_nothing_and_raises(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "more", "new")
         try:
             with session.effect(CALL):
                 ended = resource.end(adapter)
-            assert_equal(ended, False, "it is told to whoever swallowed it")
+            assert_equal(ended, False, "an effect that swallows the error still raises it")
             session.undo()
             return
         except SessionLost:
@@ -254,7 +246,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             session.commit(A)
         assert_equal((resource.outside("k"), adapter.landed(A)), (None, False), "after it")
 
-    def test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known(
+    def test_an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none(
         self, tmp_path: Path
     ) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -262,29 +254,29 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         assert_equal(adapter.landed("another"), False, "landed")
         away = resource.away()
         if away is not None:
-            assert_equal(away.landed(A), None, "landed, with the resource away")
+            assert_equal(away.landed(A), None, "landed, with the resource unreachable")
 
-    # ----------------------------------------------------------------------- after a process has died
+    # ---------------------------------------------------------------------------------- after a process has died
 
-    def test_recovering_what_nobody_left_changes_nothing(self, tmp_path: Path) -> None:
+    def test_recovering_nothing_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
-        assert_equal(adapter.recover("never", None), None, "recover, of a transaction that never was")
+        assert_equal(adapter.recover("never", None), None, "recover, of an unknown transaction")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
         session.prepare(A)
         commit(session)
         for attempt_id in (A, None, A):
-            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of one that is finished")
+            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of a finished one")
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
 
-    def test_of_a_process_that_died_before_it_prepared_nothing_is_left(self, tmp_path: Path) -> None:
+    def test_a_process_that_died_before_prepare_leaves_nothing(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: None)
         if resource is not None:
             assert_equal(resource.adapter().recover(TXN, A), None, "recover")
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
 
-    def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
-        """It may stand still for as long as it likes, and commit when it wakes."""
+    def test_work_prepared_by_a_living_process_is_never_reported_lost(self, tmp_path: Path) -> None:
+        """A suspended process may resume and commit at any time."""
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
@@ -292,23 +284,25 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         if not resource.in_process_only:
             for looks in (resource.adapter(), adapter):
                 try:
-                    told = looks.recover(TXN, A), looks.landed(A)
+                    answers = looks.recover(TXN, A), looks.landed(A)
                 except TransactionBusy:
                     continue
-                assert_equal(told, (None, None), "recover and landed, while it may still commit")
+                assert_equal(answers, (None, None), "recover and landed, while it may still commit")
         commit(session)
         assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
 
-    def test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another(self, tmp_path: Path) -> None:
+    def test_work_prepared_for_a_redeemed_attempt_is_finished_by_another_process(
+        self, tmp_path: Path
+    ) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
         if resource is None:
             return
-        for _ in range(2):  # whoever recovers may die as well, having done nothing yet
+        for _ in range(2):  # the recovering process may die as well, before it has done anything
             session = resource.adapter().recover(TXN, A)
-            assert_equal(session is not None, resource.survives_process, "recover answers a session")
+            assert_equal(session is not None, resource.survives_process, "recover returns a session")
         assert_equal(resource.adapter().landed(A), False, "landed, before that")
         if session is None:
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
             return
         session.prepare(A)
         commit(session)
@@ -317,22 +311,22 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         )
         assert_equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
 
-    def test_what_it_prepared_is_undone_by_another_as_well(self, tmp_path: Path) -> None:
+    def test_prepared_work_can_be_undone_by_another_process(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
         if resource is not None:
             session = resource.adapter().recover(TXN, A)
             if session is not None:
                 session.undo()
-            self.nothing_stands(resource)
+            self.assert_nothing_kept(resource)
 
-    def test_what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone(self, tmp_path: Path) -> None:
+    def test_work_prepared_for_an_unredeemed_attempt_is_undone(self, tmp_path: Path) -> None:
         for number, attempt_id in enumerate((None, "another")):
             resource = self._died(tmp_path / str(number), lambda session: session.prepare(A))
             if resource is not None:
                 assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
-                self.nothing_stands(resource)
+                self.assert_nothing_kept(resource)
 
-    def test_what_it_committed_stays(self, tmp_path: Path) -> None:
+    def test_committed_work_of_a_dead_process_stays(self, tmp_path: Path) -> None:
         def until_committed(session: LiveSession) -> None:
             session.prepare(A)
             session.commit(A)
@@ -343,7 +337,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
             assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "after it")
 
-    # ------------------------------------------------------------------------------------------ inside
+    # ---------------------------------------------------------------------------------- helpers
 
     def _moved(
         self,
@@ -358,10 +352,10 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             with session.effect(CALL):
                 act(resource, adapter)
             if not resource.change_outside(key, "theirs"):
-                assert_equal(resource.detects_conflicts, False, "others are kept out")
+                assert_equal(resource.detects_conflicts, False, "others are locked out")
                 session.undo()
                 continue
-            assert_equal(resource.detects_conflicts, True, "a change by others is noticed")
+            assert_equal(resource.detects_conflicts, True, "a change by others is detected")
             with assert_raises(IsolationConflict) as caught:
                 session.verify_isolation() if refuses == "verify_isolation" else session.prepare(A)
             (moved,) = caught
@@ -377,13 +371,13 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             assert_equal(
                 isinstance(moved, IsolationConflict) and moved.expected,
                 seen.version,
-                "the version that was seen",
+                "the version that was read",
             )
             session.undo()
             assert_equal(resource.outside(key), "theirs", "outside")
 
     def _died(self, folder: Path, until: Callable[[LiveSession], None]) -> ContractResource | None:
-        """A process wrote, went on until there, and died."""
+        """A child process wrote, continued up to `until`, and died."""
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
         if resource.in_process_only:

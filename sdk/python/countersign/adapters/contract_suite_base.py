@@ -1,4 +1,4 @@
-"""What the exam of live adapters needs: a resource to examine, and the few words its chapters are written in."""
+"""Base classes and helpers of the adapter contract suite."""
 
 from __future__ import annotations
 
@@ -17,90 +17,92 @@ TXN: Final = "t-1"
 
 
 class ContractResource(ABC):
-    """One resource under examination: text under keys. It begins empty."""
+    """A resource under test: text under keys. It is empty at first."""
 
     detects_conflicts = False
-    """Others may write meanwhile, and `verify_unmoved` finds out; off: others are kept out until the end."""
+    """Others may write meanwhile, and `verify_isolation` detects it; off: others are locked out until the end."""
 
     reports_changes = False
-    """`changes()` answers; off: it answers None."""
+    """`changes()` returns changes; off: it returns None."""
 
     survives_process = False
-    """What was prepared can be finished by another process; off: it vanishes."""
+    """Prepared work can be finished by another process; off: it vanishes with the process."""
 
     in_process_only = False
-    """Even what was committed: a resource in memory. The chapters about other processes are then left out."""
+    """Even committed work vanishes with the process: a resource in memory. Tests with other processes are skipped."""
 
     @abstractmethod
     def adapter(self) -> LiveAdapter:
-        """The adapter, made anew as another process would; in memory the same one."""
+        """A new adapter, as another process would create it; in memory always the same one."""
 
     @abstractmethod
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
-        """What a tool does to set a key; inside an effect."""
+        """Set a key as a tool does; called inside an effect."""
 
     @abstractmethod
     def read(self, adapter: LiveAdapter, key: str) -> str | None:
-        """What a tool does to read one; inside an effect."""
+        """Read a key as a tool does; called inside an effect."""
 
     @abstractmethod
     def remove(self, adapter: LiveAdapter, key: str) -> None:
-        """What a tool does to remove one; inside an effect."""
+        """Remove a key as a tool does; called inside an effect."""
 
     @abstractmethod
     def outside(self, key: str) -> str | None:
-        """What everybody else sees of it now."""
+        """The committed value, as others see it now."""
 
     @abstractmethod
     def change_outside(self, key: str, value: str) -> bool:
-        """Somebody else sets a key; False where the resource does not let them now."""
+        """Set a key from outside; False if the resource is locked."""
 
     def end(self, adapter: LiveAdapter) -> bool:
-        """What a tool or somebody else does to end the transaction that the session is; inside an effect, and without
-        raising. False where there is no such thing.
+        """End the session's transaction as a tool or another client could; called inside an effect, and does not raise.
+        False if that is impossible.
         """
         return False
 
     def change_irreversibly(self, adapter: LiveAdapter) -> bool:
-        """What a tool does to something that no adapter could put back; inside an effect, and it has to be refused with
-        `NotStageable`. False where there is no such thing.
+        """Change something that no adapter could restore; called inside an effect, and must be refused with
+        `NotStageable`. False if there is nothing of the kind.
         """
         return False
 
-    def told(self, change: Change) -> tuple[str, object, object]:
-        """A change in the words of the exam: key, value before, value after. For resources that tell of whole rows."""
+    def normalize(self, change: Change) -> tuple[str, object, object]:
+        """A change as (key, value before, value after), for resources that report whole rows."""
         return change.key, text_of(change.before), text_of(change.after)
 
     @abstractmethod
     def away(self) -> LiveAdapter | None:
-        """An adapter whose resource is not there, or cannot be reached; None where there is no such thing."""
+        """An adapter whose resource is missing or unreachable; None if that is impossible."""
 
 
 class ContractBase(ABC):
-    """Where an exam gets its resources from."""
+    """Creates resources for the tests."""
 
     @abstractmethod
     def resource(self, folder: Path) -> ContractResource:
         """A fresh, empty resource in this folder."""
 
-    def begun(self, folder: Path, **standing: str) -> tuple[ContractResource, LiveAdapter, LiveSession]:
+    def begun(self, folder: Path, **existing: str) -> tuple[ContractResource, LiveAdapter, LiveSession]:
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
-        for key, value in standing.items():
-            assert_equal(resource.change_outside(key, value), True, "somebody could write before it began")
+        for key, value in existing.items():
+            assert_equal(
+                resource.change_outside(key, value), True, "a write from outside before the session began"
+            )
         adapter = resource.adapter()
         return resource, adapter, adapter.begin(TXN)
 
     def supports_savepoints(self, session: LiveSession) -> bool:
-        """An adapter without them says so by the refusal of the protocol, and by no other."""
+        """Whether it has savepoints; an adapter without them must raise the protocol's refusal and no other error."""
         try:
             session.savepoint().release()
         except NotStageable:
             return False
         return True
 
-    def nothing_stands(self, resource: ContractResource) -> None:
-        assert_equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
+    def assert_nothing_kept(self, resource: ContractResource) -> None:
+        assert_equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing is kept")
         self.assert_another_commits(resource)
 
     def assert_another_commits(self, resource: ContractResource) -> None:
@@ -130,7 +132,7 @@ def nested_transaction(session: LiveSession) -> Iterator[None]:
 def commit(session: LiveSession) -> None:
     session.commit(A)
     session.close()
-    session.undo()  # of a session that has ended: nothing
+    session.undo()  # no effect on a session that has ended
 
 
 def text_of(value: object) -> object:
@@ -139,7 +141,7 @@ def text_of(value: object) -> object:
 
 def assert_equal(found: object, expected: object, what: str) -> None:
     if found != expected:
-        raise AssertionError(f"{what}: {found!r}, and it has to be {expected!r}")
+        raise AssertionError(f"{what}: {found!r}, expected {expected!r}")
 
 
 def raise_interrupt(kind: type[BaseException]) -> None:
@@ -154,4 +156,4 @@ def assert_raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
     except kind as error:
         caught.append(error)
         return
-    raise AssertionError(f"nothing was raised, and it has to be {kind.__name__}")
+    raise AssertionError(f"nothing was raised, expected {kind.__name__}")

@@ -1,9 +1,9 @@
-"""The adapter contract suite's tests of nesting, refusals and what an effect leaves behind.
+"""Contract suite: nested effects, refusals, and calls that outlive their effect.
 
-`Nesting`: effects inside effects (a live tool may call another), and blocks of effects. `Refusing`: a resource that is
-not there, one that others keep locked, and what cannot be snapshotted; the error says what the program may do: `Moved`
-is run again by `Retry`, `NotStageable` is not. `Stragglers`: a thread or a task that goes on after its live effect, in
-its context.
+`NestedEffectTests`: effects inside effects (a live tool may call another), and blocks of effects. `RefusalTests`: a
+missing resource, a locked one, and what cannot be snapshotted. The error type matters: `Retry` runs again after
+`IsolationConflict`, never after `NotStageable`. `LateCallTests`: a thread or a task that continues after its live
+effect, in its context.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from countersign.errors import IsolationConflict, NotStageable, OutsideTransacti
 
 
 class NestedEffectTests(ContractBase):
-    """What raises is taken back alone, and what goes on is still inside."""
+    """An effect that raises is undone alone; later work is still part of the session."""
 
-    def test_an_effect_inside_another_leaves_the_outer_one_as_it_was_and_inside(self, tmp_path: Path) -> None:
+    def test_a_nested_effect_keeps_the_outer_one(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with assert_raises(ZeroDivisionError), session.effect(CALL):
             resource.write(adapter, "outer", "half")
@@ -48,7 +48,7 @@ class NestedEffectTests(ContractBase):
         seen = [resource.outside(key) for key in ("k", "outer", "more")]
         assert_equal(seen, ["old", None, None], "after the commit")
 
-    def test_an_effect_inside_another_that_raises_is_taken_back_alone(self, tmp_path: Path) -> None:
+    def test_a_nested_effect_that_raises_is_undone_alone(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "outer", "new")
@@ -64,9 +64,7 @@ class NestedEffectTests(ContractBase):
         seen = [resource.outside(key) for key in ("k", "outer", "more")]
         assert_equal(seen, ["old", "new", "new"], "after the commit")
 
-    def test_the_state_diff_tells_of_what_came_before_inside_and_after_an_inner_effect(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_state_diff_covers_nested_effects(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "outer", "new")
@@ -74,13 +72,11 @@ class NestedEffectTests(ContractBase):
                 resource.write(adapter, "inner", "new")
             resource.write(adapter, "after", "new")
         changes = session.changes()
-        told = None if changes is None else sorted(resource.told(one)[0] for one in changes)
-        assert_equal(told, ["after", "inner", "outer"] if resource.reports_changes else None, "changes()")
+        keys = None if changes is None else sorted(resource.normalize(one)[0] for one in changes)
+        assert_equal(keys, ["after", "inner", "outer"] if resource.reports_changes else None, "changes()")
         session.undo()
 
-    def test_a_block_of_effects_that_raises_leaves_nothing_of_them_and_all_of_the_others(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_nested_transaction_that_raises_is_undone_alone(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         if not self.supports_savepoints(session):
             session.undo()
@@ -105,7 +101,7 @@ class NestedEffectTests(ContractBase):
         seen = [resource.outside(key) for key in ("k", "outer", "kept")]
         assert_equal(seen, ["old", "new", "new"], "after the commit")
 
-    def test_blocks_that_all_raise_leave_the_session_as_it_was(self, tmp_path: Path) -> None:
+    def test_nested_transactions_that_all_raise_leave_the_session_unchanged(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         if self.supports_savepoints(session):
             with session.effect(CALL):
@@ -123,18 +119,18 @@ class NestedEffectTests(ContractBase):
 
 
 class RefusalTests(ContractBase):
-    """Refused before anything is kept of it."""
+    """Refused before anything is kept."""
 
-    def test_a_resource_that_is_not_there_is_refused_and_not_made(self, tmp_path: Path) -> None:
+    def test_a_missing_resource_is_refused_and_not_created(self, tmp_path: Path) -> None:
         away = self.resource(tmp_path).away()
         if away is None:
             return
         for _ in range(2):
             with assert_raises(NotStageable):
                 away.begin("t-1")
-            assert_equal(away.landed(A), None, "landed: it is away as before")
+            assert_equal(away.landed(A), None, "landed: it is still unreachable")
 
-    def test_whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing(self, tmp_path: Path) -> None:
+    def test_a_locked_resource_is_a_conflict_and_keeps_nothing(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
         if resource.detects_conflicts:
             first.undo()
@@ -153,14 +149,18 @@ class RefusalTests(ContractBase):
         assert_equal(resource.outside("k"), "mine", "outside")
         self.assert_another_commits(resource)
 
-    def test_what_cannot_be_snapshotted_is_refused_with_all_of_its_effect(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_snapshotted_is_refused_with_its_whole_effect(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         with session.effect(CALL):
             resource.write(adapter, "kept", "new")
         try:
             with session.effect(CALL):
                 resource.write(adapter, "k", "half")
-                assert_equal(resource.change_irreversibly(adapter), False, "it is told to whoever touches it")
+                assert_equal(
+                    resource.change_irreversibly(adapter),
+                    False,
+                    ("an effect that swallows the error still raises it"),
+                )
         except NotStageable:
             pass
         else:
@@ -175,9 +175,9 @@ Late = Callable[[], None]
 
 
 class LateCallTests(ContractBase):
-    """What comes late is refused, whatever became of the effect and whatever runs by then."""
+    """Late calls are refused, however the effect ended and whichever effect runs by then."""
 
-    def test_what_an_effect_that_raised_has_started_does_nothing_after_it(self, tmp_path: Path) -> None:
+    def test_late_calls_of_a_failed_effect_do_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         late: list[Late] = []
         with assert_raises(TimeoutError), session.effect(CALL):
@@ -194,7 +194,7 @@ class LateCallTests(ContractBase):
         commit(session)
         assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after the commit")
 
-    def test_what_an_effect_has_started_does_nothing_in_the_next_one(self, tmp_path: Path) -> None:
+    def test_late_calls_do_nothing_in_the_next_effect(self, tmp_path: Path) -> None:
         for ends_well in (True, False):
             resource, adapter, session = self.begun(tmp_path / str(ends_well), k="old")
             late: list[Late] = []
@@ -214,7 +214,7 @@ class LateCallTests(ContractBase):
             seen = [resource.outside(key) for key in ("k", "more", "mine")]
             assert_equal(seen, ["old", None, "new"], "after the commit")
 
-    def test_what_an_inner_effect_has_started_does_nothing_in_the_outer_one(self, tmp_path: Path) -> None:
+    def test_late_calls_of_a_nested_effect_do_nothing_in_the_outer_one(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")
         late: list[Late] = []
         with session.effect(CALL):
@@ -229,13 +229,13 @@ class LateCallTests(ContractBase):
         seen = [resource.outside(key) for key in ("k", "more", "mine")]
         assert_equal(seen, ["old", None, "new"], "after the commit")
 
-    def test_what_an_effect_has_started_and_waits_for_is_part_of_it(self, tmp_path: Path) -> None:
+    def test_calls_the_effect_waits_for_are_part_of_it(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             assert_equal(
                 _run_late_call(lambda: resource.write(adapter, "k", "new"))(),
                 "nothing",
-                "what a thread hears",
+                "the error in the thread",
             )
             assert_equal(resource.read(adapter, "k"), "new", "inside")
         session.prepare(A)
@@ -244,7 +244,7 @@ class LateCallTests(ContractBase):
 
 
 def _start_late_calls(resource: ContractResource, adapter: LiveAdapter) -> list[Late]:
-    """What threads that are started now try when they are let go."""
+    """Start threads that each try one late call when they are released."""
     return [
         _assert_refused(lambda: resource.write(adapter, "more", "late")),
         _assert_refused(lambda: resource.write(adapter, "k", "late")),
@@ -256,12 +256,12 @@ def _start_late_calls(resource: ContractResource, adapter: LiveAdapter) -> list[
 def _assert_refused(act: Callable[[], object]) -> Late:
     heard = _run_late_call(act)
     return lambda: assert_equal(
-        heard(), "OutsideTransaction", "what a thread hears that goes on after its effect"
+        heard(), "OutsideTransaction", "the error in a thread that outlives its effect"
     )
 
 
 def _run_late_call(act: Callable[[], object]) -> Callable[[], str]:
-    """What a thread hears once it is let go. It has the context of now, as `asyncio.to_thread` gives it."""
+    """A thread that makes the call when released, in a copy of the current context like `asyncio.to_thread`."""
     answers: list[str] = []
 
     def tries() -> None:
@@ -270,7 +270,7 @@ def _run_late_call(act: Callable[[], object]) -> Callable[[], str]:
             answers.append("nothing")
         except OutsideTransaction:
             answers.append("OutsideTransaction")
-        except BaseException as error:  # noqa: BLE001 - a thread raises to nobody
+        except BaseException as error:  # noqa: BLE001 - an exception in a thread is lost
             answers.append(repr(error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(tries,))

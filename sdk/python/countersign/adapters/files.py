@@ -1,16 +1,15 @@
 """The files adapter: live effects on the files below one folder, invisible to others until the commit.
 
-A live tool works through the adapter: `read`, `write`, `remove`, `rename`, `list`, `exists`. It sees its own
-writes; everybody else sees them when the transaction commits, and never half of them once a dead process was
-recovered. What was read or overwritten is known by the digest of its content, and a commit is refused
-(`Moved`) when somebody else has changed it since, or is about to. Paths cannot leave the folder (jail.py);
-what cannot be snapshotted is refused while the tool runs. `prepare` makes everything durable, `commit` renames
-it into place with before-images beside it (redo.py).
+A live tool works through the adapter: `read`, `write`, `remove`, `rename`, `list`, `exists`. It sees its own writes.
+Others see them when the transaction commits, and never half of them once a dead process was recovered. Versions are
+content digests: a commit is refused (`IsolationConflict`) if another process has changed what was read or overwritten,
+or is about to. Paths cannot leave the folder (confined_folder.py). What cannot be snapshotted is refused while the tool
+runs. `prepare` makes everything durable; `commit` renames it into place and keeps before-images (redo_log.py).
 
-Not kept apart: programs that write below the folder without this adapter between `prepare` and `commit`; their
-change is then the before-image. What they write after it is theirs: then the commit cannot be taken back, and says
-so. Folders are made as files need them and are not removed. A file is replaced, never written in place: other names
-of it (hard links) keep the old content. For POSIX systems.
+Not isolated: programs that write below the folder without this adapter between `prepare` and `commit`; the before-image
+then contains their change. What they write later is kept: the commit can then not be undone, and reports it. Folders
+are created as files need them and are not removed. A file is replaced, never written in place, so other hard links keep
+the old content. For POSIX systems.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class FilesAdapter(LiveAdapter):
         """Its name in the journal and in errors."""
         return self._name
 
-    # ---------------------------------------------------------------------------- what live tools call
+    # ---------------------------------------------------------------------------- called by live tools
 
     def read(self, path: str) -> bytes:
         """The content of a file, as this transaction sees it.
 
         Raises:
-            FileNotFoundError: there is none; that it is missing counts as read.
-            NotStageable: the path leaves the folder, or is no regular file.
+            FileNotFoundError: there is none; its absence counts as read.
+            NotStageable: the path leaves the folder, or is not a regular file.
         """
         with self._session() as session:
             content = session.read(split_path(path))
@@ -63,12 +62,12 @@ class FilesAdapter(LiveAdapter):
             return session.exists(split_path(path))
 
     def list(self, folder: str = "") -> tuple[str, ...]:
-        """The names in a folder, in order; the empty path is the root."""
+        """The sorted names in a folder; the empty path is the root."""
         with self._session() as session:
             return session.names(split_path(folder) if folder else ())
 
     def write(self, path: str, content: bytes | str) -> None:
-        """Replace or make a file; missing folders are made with it."""
+        """Create or replace a file, with missing folders."""
         with self._session() as session:
             session.write(split_path(path), content.encode() if isinstance(content, str) else content)
 
@@ -82,7 +81,7 @@ class FilesAdapter(LiveAdapter):
             session.remove(split_path(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, which it takes from whoever had it."""
+        """Rename a file, replacing a file of the new name."""
         source, target = split_path(old), split_path(new)
         with self._session() as session:
             content = session.read(source)
@@ -94,24 +93,24 @@ class FilesAdapter(LiveAdapter):
 
     def _session(self) -> AbstractContextManager[FilesSession]:
         return self._inside.use(
-            f"{self.name} was used outside a live tool; only there is its work undone on failure"
+            f"{self.name} was used outside a live tool; only there can its work be undone"
         )
 
-    # --------------------------------------------------------------------------- what the live lane calls
+    # --------------------------------------------------------------------------- called by the SDK
 
     def begin(self, txn: str) -> FilesSession:
-        """Make room for the session, and finish what dead processes had decided. What cannot be finished keeps up those
-        who touch its files.
+        """Create the session's folder, and finish what dead processes had decided. What cannot be finished blocks only
+        transactions that touch its files.
         """
         if not self._root.is_dir():
-            raise NotStageable(f"the root of {self.name!r} is not there: {str(self._root)!r}")
+            raise NotStageable(f"the root of {self.name!r} is missing: {str(self._root)!r}")
         self._store.create()
         with self._store.locked():
             unfinished = self._store.tidy()
             return FilesSession(self.name, txn, self._store.new(txn), self._inside, unfinished)
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether the attempt's mark is there; None while the folder itself is away."""
+        """Whether the attempt's mark exists; None while the folder itself is unreachable."""
         return self._store.mark(attempt_id).exists() if self._root.is_dir() else None
 
     def recover(self, txn: str, attempt_id: str | None) -> FilesSession | None:
@@ -119,7 +118,7 @@ class FilesAdapter(LiveAdapter):
 
         Raises:
             TransactionBusy: a living process has prepared a session of it.
-            JournalError: what was decided about it cannot be done, or somebody else has changed its files since.
+            JournalError: the decision cannot be carried out, or its files were changed by others since.
         """
         if not self._store.sessions.is_dir():
             return None
@@ -133,10 +132,10 @@ class FilesAdapter(LiveAdapter):
                 if work is None and record is not None:
                     raise TransactionBusy(txn[:12], f"a living process, in {self.name!r}", 0.0)
                 if work is None:
-                    continue  # a rerun's that is under way
+                    continue  # a running rerun of the same transaction
                 if record is None or record.attempt_id != attempt_id:
                     work.discard_files()
                 else:
-                    work.let_go()  # whoever dies before it is finished leaves it as it was
+                    work.let_go()  # if this process dies before it is finished, the folder stays as it was
                     found = FilesSession(self.name, txn, work, self._inside)
             return found

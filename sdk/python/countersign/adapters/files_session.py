@@ -1,7 +1,7 @@
-"""One transaction's changes to files: new contents lie beside, and reading sees through to what is below.
+"""One transaction's changes to files: new contents are stored separately, and reads fall through to the files below.
 
-Rules: nothing below the root changes before `commit`; an effect that raises takes its writes with it, while
-what it read stays read; the version seen first is the one that must not have moved.
+Nothing below the root changes before `commit`. An effect that raises loses its writes, while its reads stay in the read
+set. The first version seen is the one that must not have changed.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from countersign.adapters.confined_folder import ConfinedFolder, Parts, content_version, split_path
 from countersign.adapters.protocol import (
+    BufferedSession,
     Change,
     EffectContext,
-    LiveCall,
-    LiveSession,
     ObservedVersion,
-    Savepoint,
 )
 from countersign.adapters.redo_log import SessionFolder, sync_folder
 from countersign.adapters.redo_record import (
@@ -37,8 +34,8 @@ from countersign.errors import IsolationConflict, NotStageable
 _FOLDER_VERSION: Final = "folder"
 
 
-class FilesSession(LiveSession):
-    """What one transaction has changed below the folder; on disk beside it until the commit."""
+class FilesSession(BufferedSession[Parts, str | None]):
+    """The changes of one transaction below the folder, kept in the adapter's own folder until the commit."""
 
     def __init__(
         self,
@@ -48,57 +45,37 @@ class FilesSession(LiveSession):
         inside: EffectContext[FilesSession],
         unfinished: tuple[UnfinishedSession, ...] = (),
     ) -> None:
-        self._name, self._txn, self._work, self._inside = name, txn, work, inside
-        self._unfinished = unfinished  # of other processes; what they touch is in doubt
+        super().__init__(name, inside)  # writes: the number of the new content; None: removed
+        self._txn, self._work = txn, work
+        self._unfinished = unfinished  # of dead processes; the state of their files is unknown
         self._jail: ConfinedFolder = work.store.jail
-        self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
-        self._seen: dict[str, ObservedVersion] = {}
         self._numbers = 0
         self._ended = False
 
-    @contextmanager
-    def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
-        before = dict(self._over)
-        try:
-            with self._inside.effect(self):
-                yield
-        except BaseException:
-            self._over = before
-            raise
-
-    def savepoint(self) -> Savepoint:
-        """What was written until now."""
-        before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._compensate_all(before))
-
-    def _compensate_all(self, before: dict[Parts, str | None]) -> None:
-        self._over = before
-
-    # -------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------- reads
 
     def read(self, parts: Parts) -> bytes | None:
         """The content of a file; None if there is none."""
-        if parts in self._over:
-            number = self._over[parts]
+        if parts in self._writes:
+            number = self._writes[parts]
             return None if number is None else (self._work.new / number).read_bytes()
         self._require_no_file_above(parts)
         content = self._jail.read(parts)
-        self._note(parts, None if content is None else content_version(content), read=True)
+        self._note("/".join(parts), None if content is None else content_version(content), read=True)
         return content
 
     def exists(self, parts: Parts) -> bool:
-        """Whether a file is there, or a folder."""
-        if parts in self._over:
-            return self._over[parts] is not None
+        """Whether a file or folder exists."""
+        if parts in self._writes:
+            return self._writes[parts] is not None
         if any(one[: len(parts)] == parts for one in self._written()):
             return True
         version = self._version("/".join(parts))
-        self._note(parts, version, read=True)
+        self._note("/".join(parts), version, read=True)
         return version is not None
 
     def names(self, parts: Parts) -> tuple[str, ...]:
-        """What is in a folder."""
+        """The names in a folder."""
         found = self._jail.names(parts)
         below = {one[len(parts)] for one in self._written() if one[: len(parts)] == parts}
         if found is None and not below:
@@ -106,14 +83,14 @@ class FilesSession(LiveSession):
         self._seen.setdefault(
             _folder_key(parts), ObservedVersion(_folder_key(parts), _names_version(found), read=True)
         )
-        gone = {one[-1] for one, number in self._over.items() if number is None and one[:-1] == parts}
+        gone = {one[-1] for one, number in self._writes.items() if number is None and one[:-1] == parts}
         return tuple(sorted({*(found or ())} - gone | below))
 
-    # ------------------------------------------------------------------------------------- changing
+    # ------------------------------------------------------------------------------------- writes
 
     def write(self, parts: Parts, content: bytes, *, like: Parts | None = None) -> None:
-        """Put a new content beside, to be put in place by the commit."""
-        mode = self._require_room(parts)
+        """Store a new content for the commit to put in place."""
+        mode = self._require_replaceable(parts)
         if like is not None:
             old = self._jail.stat(like)
             mode = mode if old is None else stat.S_IMODE(old.st_mode)
@@ -122,52 +99,46 @@ class FilesSession(LiveSession):
             file.write(content)
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-        self._over[parts] = number
+        self._writes[parts] = number
 
     def remove(self, parts: Parts) -> None:
         """Have the commit remove a file."""
         if self.read(parts) is None:
             raise NotStageable(f"there is no file {'/'.join(parts)!r} in {self._name!r} to remove")
-        self._note(parts, self._version("/".join(parts)), written=True)
-        self._over[parts] = None
+        self._note("/".join(parts), self._version("/".join(parts)), written=True)
+        self._writes[parts] = None
 
-    # ---------------------------------------------------------------------------- what the live lane calls
-
-    def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every file and listing that was looked at or replaced."""
-        return tuple(self._seen.values())
+    # ---------------------------------------------------------------------------- called by the SDK
 
     def changes(self) -> tuple[Change, ...]:
-        """Every file that the commit would make, replace or remove, with its content before and after."""
+        """Every file that the commit would create, replace or remove, with its content before and after."""
         found = (
-            Change("/".join(parts), self._jail.read(parts), self.read(parts)) for parts in sorted(self._over)
+            Change("/".join(parts), self._jail.read(parts), self.read(parts))
+            for parts in sorted(self._writes)
         )
         return tuple(one for one in found if one.before != one.after)
 
     def verify_isolation(self) -> None:
-        """Compare every version with what is there now.
+        """Compare every version with the current one.
 
         Raises:
-            Moved: one is another.
-            JournalError: it is of a session that could not be finished.
+            IsolationConflict: one differs.
+            JournalError: it belongs to a session that could not be finished.
         """
-        self._require_none_in_doubt()
-        for seen in self._seen.values():
-            now = self._version(seen.key)
-            if now != seen.version:
-                raise IsolationConflict(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
+        self._require_no_unfinished()
+        super().verify_isolation()
 
     def prepare(self, attempt_id: str) -> None:
-        """Make the new contents and the record durable. From here on nobody else may prepare what we touch."""
+        """Make new contents and record durable. No other transaction may prepare the same files from here on."""
         with self._work.store.locked():
             done = self._work.record()
             if done is not None and done.attempt_id == attempt_id:
-                return  # at an earlier round, or by the process that died
+                return  # prepared before, or by the process that died
             self._unfinished = self._work.store.tidy()
             self.verify_isolation()
-            self._put_away_earlier()
-            self._require_undisputed()
-            for number in self._over.values():
+            self._discard_earlier()
+            self._require_no_conflict()
+            for number in self._writes.values():
                 if number is not None:
                     _sync_file(self._work.new / number)
             for folder in (self._work.new, self._work.before, self._work.store.sessions):
@@ -175,8 +146,8 @@ class FilesSession(LiveSession):
             self._work.write(self._record(attempt_id))
 
     def commit(self, attempt_id: str) -> None:
-        """Put everything in place. What fails half way is taken back before the error is shown; after an interrupt it
-        is done again from where it was, by this session or by whoever recovers it.
+        """Put everything in place. A failure part-way is rolled back before the error is raised; after an interrupt,
+        this session or a recovery continues from there.
         """
         with self._work.store.locked():
             self._work.hold()
@@ -187,14 +158,14 @@ class FilesSession(LiveSession):
             try:
                 self._work.apply(record)
             except Exception:
-                self._take_back(record)
+                self._rollback(record)
                 raise
 
     def undo(self) -> None:
-        """Take back what was committed, and put everything away.
+        """Undo what was committed, and discard the session.
 
         Raises:
-            JournalError: somebody else has changed some of it since, so it is not undone.
+            JournalError: some of it was changed by others since, so it is not undone.
         """
         if self._ended:
             return
@@ -203,11 +174,11 @@ class FilesSession(LiveSession):
             if record is None or record.state == PREPARED:
                 self._work.discard_files()
             else:
-                self._take_back(record)
+                self._rollback(record)
             self._ended = True
 
     def let_go(self) -> None:
-        """What is prepared stays on disk, and whoever recovers may take it."""
+        """Keep what is prepared on disk for `recover`."""
         self._ended = True
         self._work.let_go()
 
@@ -218,31 +189,31 @@ class FilesSession(LiveSession):
             with self._work.store.locked():
                 self._work.discard_files()
 
-    # --------------------------------------------------------------------------------------- inside
+    # --------------------------------------------------------------------------------------- internal
 
-    def _take_back(self, record: RedoRecord) -> None:
+    def _rollback(self, record: RedoRecord) -> None:
         try:
             self._work.restore(self._work.write(replace(record, state=UNDOING)))
         finally:
-            self._work.let_go()  # what could not be taken back now, the next to come here takes back
+            self._work.let_go()  # the next recovery undoes what could not be undone now
 
-    def _put_away_earlier(self) -> None:
-        """A dead run of this transaction had prepared, and was not redeemed: its list is replaced by ours."""
+    def _discard_earlier(self) -> None:
+        """A dead run of this transaction had prepared and was not redeemed: ours replaces it."""
         store = self._work.store
         for folder in store.folders(self._txn):
             earlier = store.take(folder) if folder != self._work.folder else None
             if earlier is not None:
                 earlier.discard_files()
 
-    def _require_none_in_doubt(self) -> None:
-        """What a session that could not be finished touches is half done; and of our own transaction nothing may be
-        replaced before it is.
+    def _require_no_unfinished(self) -> None:
+        """Files of a session that could not be finished are half written. A session of our own transaction must be
+        finished before it is replaced.
         """
         for one in self._unfinished:
             if one.record.txn == self._txn or _conflict(self._record(""), one.record):
                 raise one.error
 
-    def _require_undisputed(self) -> None:
+    def _require_no_conflict(self) -> None:
         mine = self._record("")
         for other in self._work.store.records(self._work.folder):
             disputed = _conflict(mine, other)
@@ -256,10 +227,10 @@ class FilesSession(LiveSession):
 
     def _record(self, attempt_id: str) -> RedoRecord:
         ops, folders, written = [], dict.fromkeys([""]), []
-        for parts, number in sorted(self._over.items()):
+        for parts, number in sorted(self._writes.items()):
             there = self._jail.stat(parts) is not None
             if number is None and not there:
-                continue  # made and removed within the transaction
+                continue  # created and removed within the transaction
             new = None if number is None else (self._work.new / number).stat()
             written_as = (0, 0) if new is None else (new.st_ino, new.st_mtime_ns)
             ops.append(FileOperation("/".join(parts), number, *written_as))
@@ -272,23 +243,23 @@ class FilesSession(LiveSession):
         made = tuple(folder for folder in folders if folder)
         return RedoRecord(self._txn, attempt_id, PREPARED, tuple(ops), made, read, tuple(written))
 
-    def _require_room(self, parts: Parts) -> int | None:
-        """Look at what is replaced; the mode it has.
+    def _require_replaceable(self, parts: Parts) -> int | None:
+        """Check what would be replaced; returns its mode.
 
         Raises:
-            NotStageable: a file cannot be put there, or what is there cannot be snapshotted.
+            NotStageable: a file cannot be put there, or the current content cannot be snapshotted.
         """
         path = "/".join(parts)
         self._require_no_file_above(parts)
         there = self._jail.stat(parts)
-        if (there is not None and stat.S_ISDIR(there.st_mode)) or self._is_folder_of_ours(parts):
+        if (there is not None and stat.S_ISDIR(there.st_mode)) or self._is_new_folder(parts):
             raise NotStageable(f"{path!r} is a folder")
-        for depth in reversed(range(len(parts))):  # the innermost folder that is there
+        for depth in reversed(range(len(parts))):  # the innermost existing folder
             with self._jail.folder(parts[:depth]) as held:
                 if held is not None:
                     self._require_writable(held, path)
                     break
-        self._note(parts, self._version(path), written=True)
+        self._note("/".join(parts), self._version(path), written=True)
         return None if there is None else stat.S_IMODE(there.st_mode)
 
     def _require_writable(self, folder: int, path: str) -> None:
@@ -299,17 +270,17 @@ class FilesSession(LiveSession):
 
     def _require_no_file_above(self, parts: Parts) -> None:
         for depth in range(1, len(parts)):
-            if self._over.get(parts[:depth]) is not None:
+            if self._writes.get(parts[:depth]) is not None:
                 raise NotStageable(f"{'/'.join(parts[:depth])!r} is a file in this transaction")
 
-    def _is_folder_of_ours(self, parts: Parts) -> bool:
+    def _is_new_folder(self, parts: Parts) -> bool:
         return any(len(one) > len(parts) and one[: len(parts)] == parts for one in self._written())
 
     def _written(self) -> Iterator[Parts]:
-        return (one for one, number in self._over.items() if number is not None)
+        return (one for one, number in self._writes.items() if number is not None)
 
     def _version(self, key: str) -> str | None:
-        """What is there now, under the key of a file or of a listing."""
+        """The current version of a file or of a listing."""
         if key.endswith("/"):
             return _names_version(self._jail.names(tuple(key.split("/")[:-1]) if key != "/" else ()))
         parts = split_path(key)
@@ -319,15 +290,11 @@ class FilesSession(LiveSession):
         content = self._jail.read(parts)
         return None if content is None else content_version(content)
 
-    def _note(self, parts: Parts, version: str | None, *, read: bool = False, written: bool = False) -> None:
-        """The version that was seen first is the one that must not have moved."""
-        key = "/".join(parts)
-        seen = self._seen.get(key) or ObservedVersion(key, version)
-        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
-
 
 def _conflict(one: RedoRecord, other: RedoRecord) -> set[str]:
-    """What both write, or one reads and the other writes. Two may each put a file of their own into a folder."""
+    """Whether both write the same, or one reads what the other writes. Two may each add a file of their own to a
+    folder.
+    """
     both = {key for key in {*one.written} & {*other.written} if not key.endswith("/")}
     return both | {*one.written} & {*other.read} | {*one.read} & {*other.written}
 

@@ -1,9 +1,8 @@
 """The memory adapter: live effects on values in this process, isolated until the commit.
 
-A live tool works through the adapter as through a dict: it reads and writes copies, sees its own writes, and
-nobody else sees them before the commit. What was read or overwritten is known by a number that grows with each
-commit; a commit is refused (`Moved`) when it has grown since. What is kept here dies with the process: after a
-crash nothing of it has landed.
+A live tool uses the adapter like a dict: it reads and writes copies and sees its own writes; others see them after the
+commit. Versions are commit counters per key: a commit is refused (`IsolationConflict`) if a counter has grown since it
+was read. The values die with the process: after a crash no attempt has landed.
 """
 
 from __future__ import annotations
@@ -11,26 +10,22 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from countersign.adapters.protocol import (
+    BufferedSession,
     Change,
     EffectContext,
     LiveAdapter,
-    LiveCall,
-    LiveSession,
     ObservedVersion,
-    Savepoint,
 )
 from countersign.errors import IsolationConflict, MisuseError, NotStageable
 from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
-_NOT_FINAL: Final = "may still be taken back"
+_NOT_FINAL: Final = "may still be undone"
 
 
 class MemoryAdapter(LiveAdapter):
@@ -44,7 +39,7 @@ class MemoryAdapter(LiveAdapter):
         self.values_now: dict[str, Any] = copy.deepcopy(values or {})
         self.numbers: dict[str, int] = {}
         self.prepared: list[MemorySession] = []
-        # not closed yet; weak, so that one that nobody can end any more keeps nobody out
+        # weak references, so that a session that can no longer be ended blocks no other
         self.committed: weakref.WeakSet[MemorySession] = weakref.WeakSet()
         self.marks: set[str] = set()
         self._inside: EffectContext[MemorySession] = EffectContext(name)
@@ -55,14 +50,14 @@ class MemoryAdapter(LiveAdapter):
         return self._name
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of everything that is committed."""
+        """A copy of all committed values."""
         with self.lock:
             return copy.deepcopy(self.values_now)
 
-    # ---------------------------------------------------------------------------- what live tools call
+    # ---------------------------------------------------------------------------- called by live tools
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A copy of the value, as this transaction sees it; that it is missing counts as read."""
+        """A copy of the value, as this transaction sees it; its absence counts as read."""
         with self._session() as session:
             found = session.get(key)
         return default if found is _GONE else copy.deepcopy(found)
@@ -104,147 +99,111 @@ class MemoryAdapter(LiveAdapter):
             f"{self.name} was used outside a live tool; there `snapshot()` reads what is committed"
         )
 
-    # --------------------------------------------------------------------------- what the live lane calls
+    # --------------------------------------------------------------------------- called by the SDK
 
     def begin(self, txn: str) -> MemorySession:
-        """Open a session; nobody is kept out."""
+        """Open a session; it takes no lock."""
         return MemorySession(self, txn, self._inside)
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether this process has committed it: of another process nothing is left."""
+        """Whether this process has committed it; values of other processes are gone."""
         return attempt_id in self.marks
 
 
-class MemorySession(LiveSession):
-    """What one transaction has changed."""
+class MemorySession(BufferedSession[str, Any]):
+    """The changes of one transaction."""
 
     def __init__(self, memory: MemoryAdapter, txn: str, inside: EffectContext[MemorySession]) -> None:
-        self._memory, self._txn, self._inside = memory, txn, inside
-        self._over: dict[str, Any] = {}
-        self._seen: dict[str, ObservedVersion] = {}
-        self._before: dict[str, Any] | None = None  # once it is committed
+        super().__init__(memory.name, inside)
+        self._memory, self._txn = memory, txn
+        self._before: dict[str, Any] | None = None  # set when it is committed
         self._attempt_id: str | None = None
-
-    @contextmanager
-    def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
-        before = dict(self._over)
-        try:
-            with self._inside.effect(self):
-                yield
-        except BaseException:
-            self._over = before
-            raise
-
-    def savepoint(self) -> Savepoint:
-        """What was written until now."""
-        before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._compensate_all(before))
-
-    def _compensate_all(self, before: dict[str, Any]) -> None:
-        self._over = before
 
     def get(self, key: str) -> Any:
         """The value as this transaction sees it."""
-        if key in self._over:
-            return self._over[key]
+        if key in self._writes:
+            return self._writes[key]
         with self._memory.lock:
-            self._note(key, read=True)
+            self._note(key, self._version(key), read=True)
             return self._memory.values_now.get(key, _GONE)
 
     def put(self, key: str, value: Any) -> None:
         """Set or remove a value when it commits."""
         with self._memory.lock:
-            self._note(key, written=True)
-        self._over[key] = value
+            self._note(key, self._version(key), written=True)
+        self._writes[key] = value
 
     def names(self) -> tuple[str, ...]:
         """The keys as this transaction sees them."""
         with self._memory.lock:
-            self._note(_NAMES, read=True)
+            self._note(_NAMES, self._version(_NAMES), read=True)
             found = dict.fromkeys(self._memory.values_now)
-        return tuple(key for key in found | self._over if self._over.get(key) is not _GONE)
+        return tuple(key for key in found | self._writes if self._writes.get(key) is not _GONE)
 
-    # ---------------------------------------------------------------------------- what the live lane calls
-
-    def versions(self) -> tuple[ObservedVersion, ...]:
-        """Every key that was read or set."""
-        return tuple(self._seen.values())
+    # ---------------------------------------------------------------------------- called by the SDK
 
     def changes(self) -> tuple[Change, ...]:
         """Every value that the commit would change."""
         with self._memory.lock:
             now = copy.deepcopy(self._memory.values_now)
-        found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._over.items()))
+        found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._writes.items()))
         return tuple(one for one in found if one.before != one.after)
 
     def verify_isolation(self) -> None:
-        """Compare every number with the one it has now."""
+        """Compare every version with the current one."""
         with self._memory.lock:
-            self._verify()
+            super().verify_isolation()
 
     def prepare(self, attempt_id: str) -> None:
-        """From here on nobody else may prepare what we touch."""
+        """From here on no other transaction may prepare the same keys."""
         with self._memory.lock:
             if self in self._memory.prepared:
                 return
-            self._verify()
+            super().verify_isolation()
             for other in (*self._memory.prepared, *self._memory.committed):
-                self._require_undisputed(other)
+                self._require_no_conflict(other)
             self._memory.prepared.append(self)
             self._attempt_id = attempt_id
 
     def commit(self, attempt_id: str) -> None:
-        """Make it visible, all at once."""
+        """Make the writes visible, all at once."""
         with self._memory.lock:
             if self._attempt_id != attempt_id or self not in self._memory.prepared:
                 raise MisuseError(f"{self._memory.name!r} was not prepared for this attempt")
             now = self._memory.values_now
-            self._before = {key: now.get(key, _GONE) for key in self._over}
+            self._before = {key: now.get(key, _GONE) for key in self._writes}
             self._memory.prepared.remove(self)
-            self._memory.committed.add(self)  # until `close` it may be taken back, and under nobody's feet
-            self._put(self._over)
+            self._memory.committed.add(self)  # may be undone until `close`, so others must not build on it
+            self._put(self._writes)
             self._memory.marks.add(attempt_id)
 
     def undo(self) -> None:
-        """Take back what was committed, and let others go on."""
+        """Undo a commit, and unlock the keys."""
         with self._memory.lock:
-            self._let_others()
+            self._unlock()
             if self._before is not None:
                 self._put(self._before)
                 self._memory.marks.discard(self._attempt_id or "")
-            self._before, self._over = None, {}
+            self._before, self._writes = None, {}
 
     def close(self) -> None:
-        """Drop what was there before, and let others go on."""
+        """Drop the before-values, and unlock the keys."""
         with self._memory.lock:
-            self._let_others()
+            self._unlock()
             self._before = None
 
-    # ----------------------------------------------------------------------------- inside; the lock is held
+    # ----------------------------------------------------------------------------- internal; the lock is held
 
-    def _let_others(self) -> None:
+    def _unlock(self) -> None:
         if self in self._memory.prepared:
             self._memory.prepared.remove(self)
         self._memory.committed.discard(self)
-
-    def _note(self, key: str, *, read: bool = False, written: bool = False) -> None:
-        seen = self._seen.get(key) or ObservedVersion(key, self._version(key))
-        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
 
     def _version(self, key: str) -> str | None:
         there = key in self._memory.values_now or key == _NAMES
         return str(self._memory.numbers.get(key, 0)) if there else None
 
-    def _verify(self) -> None:
-        for seen in self._seen.values():
-            now = self._version(seen.key)
-            if now != seen.version:
-                raise IsolationConflict(
-                    self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now
-                )
-
-    def _require_undisputed(self, other: MemorySession) -> None:
+    def _require_no_conflict(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()
         both = {key for key in mine & theirs if key != _NAMES}
         disputed = both | mine & other._read() | self._read() & theirs
@@ -264,12 +223,12 @@ class MemorySession(LiveSession):
         return {key for key, seen in self._seen.items() if seen.read}
 
     def _written(self) -> set[str]:
-        """With the set of all keys, where it gains or loses one."""
+        """The written keys, with the set of all keys if it gains or loses one."""
         there = self._memory.values_now if self._before is None else self._before
         changed = any(
-            (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._over.items()
+            (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._writes.items()
         )
-        return {*self._over, *([_NAMES] if changed else [])}
+        return {*self._writes, *([_NAMES] if changed else [])}
 
     def _put(self, values: dict[str, Any]) -> None:
         now = self._memory.values_now
@@ -292,4 +251,4 @@ def _none(value: Any) -> Any:
 
 def _require_key(key: object, name: str) -> None:
     if not isinstance(key, str) or key == _NAMES:
-        raise NotStageable(f"{key!r} is no key of {name!r}: keys are text, and '/' stands for all of them")
+        raise NotStageable(f"{key!r} is not a key of {name!r}: keys are text, and '/' means all of them")

@@ -1,18 +1,18 @@
 """The PostgreSQL adapter: live effects run in one database transaction, each in a savepoint.
 
-It needs the extra `postgres`. Undo is ROLLBACK, and the server does it when the process dies. The transaction is
-REPEATABLE READ: rows that it changes are its own until the end, and a row somebody else changed meanwhile is `Moved`
-at once, and so are a deadlock that the server ends and a lock that others kept for all of `wait_seconds`. What it
-only reads may move, unless the statement says FOR SHARE or the table is one of `locks`: nobody else writes to those
-while a transaction is open. SERIALIZABLE is not used: the server may find only at COMMIT that what was read has
-moved, and by then staged effects have fired; these two keep others out before anything is asked. PREPARE TRANSACTION
-is not used (servers have it switched off): `prepare` checks the deferred constraints and writes the mark, and a
-COMMIT can still fail; when its answer is lost, the mark tells.
+It needs the extra `postgres`. Undo is ROLLBACK, and the server rolls back when the process dies. The isolation level is
+REPEATABLE READ: changed rows are locked until the end, and a concurrent change of such a row raises `IsolationConflict`
+at once. So does a deadlock that the server ends, and a lock held by others for all of `wait_seconds`. Rows that are
+only read may change, unless the statement says FOR SHARE or the table is one of `locks`, which no other transaction
+writes to meanwhile. SERIALIZABLE is not used: the server may detect a conflict only at COMMIT, when staged effects have
+fired; the two options above lock others out before the redemption. PREPARE TRANSACTION is not used, because servers
+disable it by default: `prepare` checks the deferred constraints and writes the mark. A COMMIT can still fail; if its
+answer is lost, the mark shows the result.
 
-The mark stands in `countersign_landed`, a table made at the first use; where it is, is found before any tool can move
-the search path. A tool gets one statement at a time and may not end the transaction it runs in
-(`postgres_statements.py`). Should it have ended all the same, the session is lost: nothing more runs, and it says
-whether what was written until then may stand.
+The mark is a row of `countersign_landed`, a table created on first use. Its schema is resolved before any tool can
+change the search path. A tool runs one statement at a time and may not end its transaction (`postgres_statements.py`).
+If it ended all the same, the session is lost: nothing more runs, and the error says whether what was written may be
+permanent.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MARK: Final = (
 _PROBE_MARK: Final = "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING"
 _EFFECT: Final = "countersign_effect"
 _BLOCK: Final = "countersign_block"
-_LOCKED: Final = "55P03"  # SQLSTATE: others kept a lock for too long
-# SQLSTATE: a row was changed meanwhile; a circle of waiting
+_LOCKED: Final = "55P03"  # SQLSTATE: lock timeout
+# SQLSTATE: a concurrent update; a deadlock
 _CONFLICTS: Final = frozenset({"40001", "40P01", _LOCKED})
-_TRANSACTION_GONE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; not our savepoint
+_TRANSACTION_GONE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; unknown savepoint
 
 
 class PostgresAdapter(LiveAdapter):
@@ -75,23 +75,21 @@ class PostgresAdapter(LiveAdapter):
         """Run one statement in the live effect that is running.
 
         Raises:
-            OutsideTransaction: none is running here; open your own connection to read. Or it has ended since.
+            OutsideTransaction: none is running here, or it has ended; open your own connection to read.
             MisuseError: the statement would end the transaction.
-            SessionLost: the transaction has been ended, and this would stand by itself.
+            SessionLost: the transaction has ended, and the statement would be permanent by itself.
         """
-        otherwise = (
-            f"{self.name}.execute was used outside a live tool; only there is its work undone on failure"
-        )
+        otherwise = f"{self.name}.execute was used outside a live tool; only there can its work be undone"
         with self._inside.use(otherwise) as session:
             require_no_transaction_end(statement)
             return session.run(statement, params)
 
     def begin(self, txn: str) -> PostgresSession:
-        """Open a connection of the transaction's own.
+        """Open a connection for the transaction.
 
         Raises:
             NotStageable: there is no such database, or its server cannot be reached.
-            Moved: others kept one of `locks` for all of `wait_seconds`.
+            IsolationConflict: others held a lock on one of `locks` for all of `wait_seconds`.
         """
         try:
             connection = self.connect()
@@ -117,9 +115,7 @@ class PostgresAdapter(LiveAdapter):
             raise
 
     def require_no_conflict(self, error: BaseException, *, key: str = "", during: str = "") -> None:
-        """The server's word that somebody else came in between is what other adapters find by versions. Over which row,
-        it does not say.
-        """
+        """Raise `IsolationConflict` for the server's conflict errors. The server does not say which row conflicted."""
         if not isinstance(error, self._driver.Error) or error.sqlstate not in _CONFLICTS:
             return
         said = error.diag.message_primary or error.sqlstate
@@ -132,10 +128,10 @@ class PostgresAdapter(LiveAdapter):
         raise IsolationConflict(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether the attempt's mark is in the database; None if the server cannot be asked.
+        """Whether the attempt's mark is in the database; None if the server cannot be reached.
 
-        Writing the mark and taking it back waits for a COMMIT that is still under way; reading would guess. Where a
-        schema with another such table was put before the one that was there, all of them are asked.
+        Inserting the mark and rolling back waits for a COMMIT that is still in flight; reading would not. If a schema
+        with another such table was put first in the search path, all of them are checked.
         """
         try:
             with self.connect() as connection:
@@ -144,9 +140,8 @@ class PostgresAdapter(LiveAdapter):
             return None
 
     def _table(self, connection: psycopg.Connection[Any]) -> str:
-        """The table of marks, with its schema. It is there before any attempt, so that `landed` can rely on it. Of two
-        who make it at once, the later meets the other's table, its row type or their names, whichever the server looked
-        at last.
+        """The table of marks, with its schema, created before any attempt so that `landed` can rely on it. If two
+        processes create it at once, the later one gets an error about the table, its row type or their names.
         """
         if found := _tables(connection):
             return found[0]
@@ -162,7 +157,7 @@ class PostgresAdapter(LiveAdapter):
         return _tables(connection)[0]
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection beside the one of the transaction."""
+        """A second connection."""
         milliseconds = int(self._wait_seconds * 1000)
         connection: psycopg.Connection[Any] = self._driver.connect(
             self._conninfo, autocommit=True, connect_timeout=max(2, int(self._wait_seconds))
@@ -190,74 +185,77 @@ class PostgresSession(LiveSession):
         self._lost: SessionLost | None = None
 
     def run(self, statement: str, params: Sequence[Any]) -> StatementResult:
-        """A statement of a tool's."""
-        self._require_whole()
-        # A prepared statement is one statement: the server refuses a second one behind a semicolon.
+        """Run a tool's statement."""
+        self._require_open()
+        # Prepared statements are single statements: the server refuses a second one after a semicolon.
         return StatementResult(self._connection.execute(statement.encode(), params, prepare=True))
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect in a savepoint. A tool that swallows an error of the database has failed all the same."""
-        self._require_whole()
+        """Run one effect in a savepoint. A tool that swallows a database error has failed all the same."""
+        self._require_open()
         self._connection.execute(f"SAVEPOINT {_EFFECT}")
         try:
             with self._inside.effect(self):
                 yield
             self._connection.execute(f"RELEASE SAVEPOINT {_EFFECT}")
         except BaseException as error:
-            self._take_back(_EFFECT)
+            self._rollback_to(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
             self._adapter.require_no_conflict(error, during=repr(call.tool))
             raise
 
     def savepoint(self) -> Savepoint:
-        """A savepoint around those of the effects."""
-        self._require_whole()
+        """A savepoint outside those of the effects."""
+        self._require_open()
         self._connection.execute(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._require_whole()
+        self._require_open()
         self._connection.execute(f"RELEASE SAVEPOINT {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._take_back(_BLOCK)
-        self._require_whole()
+        self._rollback_to(_BLOCK)
+        self._require_open()
 
-    def _take_back(self, savepoint: str) -> None:
-        """Or lose the session: a server that knows the savepoint no longer has ended the transaction it was in."""
+    def _rollback_to(self, savepoint: str) -> None:
+        """Roll back to a savepoint, or lose the session: a server that does not know the savepoint has ended the
+        transaction.
+        """
         try:
             self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
-            self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")  # else all that follows is inside it
+            # without this, all that follows would be inside it
+            self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")
         except _driver().Error as error:
-            self._lose(str(error), ended=error.sqlstate in _TRANSACTION_GONE)
+            self._mark_lost(str(error), ended=error.sqlstate in _TRANSACTION_GONE)
 
-    def _require_whole(self) -> None:
-        """Refuse whatever would come after the transaction.
+    def _require_open(self) -> None:
+        """Refuse statements after the end of the transaction.
 
         Raises:
-            SessionLost: it is over.
+            SessionLost: it has ended.
         """
         if self._connection.closed:
-            self._lose("its connection is closed", ended=False)
+            self._mark_lost("its connection is closed", ended=False)
         elif self._connection.info.transaction_status == _driver().pq.TransactionStatus.IDLE:
-            self._lose("no transaction is open", ended=True)
+            self._mark_lost("no transaction is open", ended=True)
         if self._lost is not None:
             raise self._lost
 
-    def _lose(self, why: str, *, ended: bool) -> None:
-        """`ended`: by a COMMIT, for all we know. Else the server takes everything back with the connection."""
+    def _mark_lost(self, why: str, *, ended: bool) -> None:
+        """Raise SessionLost. `ended`: possibly by a COMMIT. Otherwise the server rolls back with the connection."""
         said = f"a tool has ended its transaction ({why})" if ended else f"its transaction broke off ({why})"
         self._lost = self._lost or SessionLost(self._adapter.name, said, may_stand=ended)
 
     def verify_isolation(self) -> None:
-        """What was read may move, as far as the server lets it; the transaction has to go on."""
-        self._require_whole()
+        """Only check that the transaction is open: reads may change as far as the server allows it."""
+        self._require_open()
 
     def changes(self) -> tuple[Change, ...] | None:
-        """The rows that a commit would change, as `table[key]`, before and after; what it would refuse is raised, as
-        `prepare` does. What is asked of the server may fail the transaction, so it is only for one that is undone.
+        """The rows that a commit would change, as `table[key]`, before and after. What `prepare` would refuse is
+        raised. The queries may fail the transaction, so use it only for one that is undone.
         """
         self._check_deferred()
         try:
@@ -271,8 +269,8 @@ class PostgresSession(LiveSession):
         self._connection.execute(_MARK.format(self._table).encode(), (attempt_id,))
 
     def _check_deferred(self) -> None:
-        """What waits for the COMMIT is checked, and what deferred triggers write is written, now."""
-        self._require_whole()
+        """Run deferred constraints and triggers now."""
+        self._require_open()
         try:
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except _driver().Error as error:
@@ -280,7 +278,7 @@ class PostgresSession(LiveSession):
             raise
 
     def commit(self, attempt_id: str) -> None:
-        """Make it permanent. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error.
+        """Commit. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error.
 
         Raises:
             CommitUnknown: it cannot be looked up now.
@@ -290,10 +288,10 @@ class PostgresSession(LiveSession):
             done = self._connection.execute("COMMIT")
         except driver.Error as error:
             self._end()
-            stands = self._adapter.landed(attempt_id)
-            if stands is None:  # the server may be away, and have heard the COMMIT
+            landed = self._adapter.landed(attempt_id)
+            if landed is None:  # the server may be unreachable after receiving the COMMIT
                 raise CommitUnknown(self._adapter.name, type(error).__name__) from error
-            if stands:
+            if landed:
                 return
             raise
         self._connection.close()
@@ -304,18 +302,18 @@ class PostgresSession(LiveSession):
         """Roll back, so that no lock outlives this call, and close.
 
         Raises:
-            SessionLost: what was written before its transaction was ended may stand.
+            SessionLost: what was written before its transaction was ended may be permanent.
         """
         if self._connection.closed:
             return
         with suppress(SessionLost):
-            self._require_whole()
+            self._require_open()
         self._end()
         if self._lost is not None and self._lost.may_stand:
             raise self._lost
 
     def _end(self) -> None:
-        with suppress(_driver().Error):  # a line that broke: the server rolls back
+        with suppress(_driver().Error):  # a broken connection: the server rolls back
             self._connection.execute("ROLLBACK")
         self._connection.close()
 
@@ -333,7 +331,7 @@ def _driver() -> Any:
 
 
 def _tables(connection: psycopg.Connection[Any]) -> list[str]:
-    """The tables of marks that this connection finds by name, the first one first; quoted, with their schemas."""
+    """The tables of marks in the search path, in its order; quoted, with their schemas."""
     return [str(name) for (name,) in connection.execute(_TABLES.encode())]
 
 

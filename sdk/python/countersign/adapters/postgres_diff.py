@@ -1,9 +1,9 @@
 """The rows that a transaction on PostgreSQL would change.
 
-Which tables it has written to is told by its locks. What stood in them before is read over a second connection with the
-transaction's own snapshot; which rows are its own is told by their `xmin` and `xmax`, that are no older than its id: of
-others only what is older can be seen in that snapshot. Grants, functions and large objects are no rows of tables, and
-nothing is told of them.
+Its locks show which tables it has written to. Their previous content is read over a second connection with the
+transaction's own snapshot. Its own rows are recognised by `xmin` and `xmax`, which are not older than its id: of other
+transactions only older rows are visible in that snapshot. Grants, functions and large objects are not rows of tables
+and are not reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _SCHEMA_LOCKS: Final = (
     " WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
     " AND l.relation >= 16384 AND c.relpersistence IS DISTINCT FROM 't' LIMIT 1"
 )
-"""Anything made, reshaped, emptied or dropped. What was dropped is in `pg_class` no longer, and only its lock tells."""
+"""Any table that was created, altered, truncated or dropped. A dropped one is no longer in `pg_class`, only its lock
+shows it.
+"""
 _KEY: Final = (
     "SELECT quote_ident(a.attname) FROM pg_index i"
     " JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place) ON k.place <= i.indnkeyatts"
@@ -43,11 +45,11 @@ _KEY: Final = (
     " WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place"
 )
 _WRITING: Final = ("TimeZone", "DateStyle", "IntervalStyle", "bytea_output")
-"""Settings that say how a value is written: both sides have to write it the same."""
+"""Settings that affect how a value is written; both sides must use the same."""
 
 
 class _BoundedReader:
-    """One connection, for as long as comparing may take."""
+    """A connection whose statements share one time budget."""
 
     def __init__(self, connection: Connection, allowance: DiffBudget) -> None:
         self.connection, self._allowance = connection, allowance
@@ -58,27 +60,27 @@ class _BoundedReader:
             return [] if cursor.description is None else cursor.fetchall()
 
     def rows(self, statement: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """What may be large: row by row, and cut off where it is too much."""
+        """Read a possibly large result row by row, within the budget."""
         with self._cursor() as cursor:
             answer = cast("Generator[tuple[Any, ...]]", cursor.stream(statement.encode(), params))
-            with closing(answer):  # else the rest of it would still come
+            with closing(answer):  # discard the rest of the result
                 return list(self._allowance.rows(answer))
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[tuple[Any, ...]]]:
-        plain = import_module("psycopg.rows").tuple_row  # whatever the tools have set
+        plain = import_module("psycopg.rows").tuple_row  # independent of the tools' settings
         with self.connection.cursor(row_factory=plain) as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {self._allowance.milliseconds()}".encode())
             yield cursor
 
 
 def changes_of(mine: Connection, connect: Callable[[], Connection]) -> tuple[Change, ...] | None:
-    """What this transaction would change; None where that cannot be told: it made, reshaped, emptied or dropped one,
-    one that it wrote to has no primary key, is foreign or guarded by row security, or it is too much. Only for a
-    transaction that is undone then, and whose deferred triggers have run: they write as well.
+    """What this transaction would change. None if that cannot be determined: it created, altered, truncated or dropped
+    a table; a table it wrote to has no primary key, is foreign or has row security; or it is too much. Call it only
+    for a transaction that is undone afterwards and whose deferred triggers have run, because triggers write too.
 
     Raises:
-        psycopg.Error: the server refuses a question; nothing of the transaction can be used after that.
+        psycopg.Error: the server refuses a query; the transaction is unusable after that.
     """
     try:
         return _changes(mine, connect, DiffBudget())
@@ -105,7 +107,7 @@ def _changes(
             ((value,),) = mine.ask("SELECT current_setting(%s)", (name,))
             others.ask("SELECT set_config(%s, %s, true)", (name, value))
         for side in (mine, others):
-            side.ask("SET LOCAL extra_float_digits = 1")  # all digits there are
+            side.ask("SET LOCAL extra_float_digits = 1")  # full precision
         for number, shown, named, *_ in tables:
             changes += _Table(number, shown, named, own).changes(mine, others)
             require_bounded(changes)
@@ -113,7 +115,7 @@ def _changes(
 
 
 class _Table:
-    """One table that the transaction has written to. `named` is quoted already."""
+    """One table that the transaction has written to. `named` is already quoted."""
 
     def __init__(self, number: int, shown: str, named: str, own: str) -> None:
         self._number, self._shown, self._own = number, shown, own
@@ -123,13 +125,14 @@ class _Table:
     def changes(self, mine: _BoundedReader, others: _BoundedReader) -> list[Change]:
         """The rows that differ between the two sides.
 
-        A row may be locked and as it was, or ours and new, so each side is asked about what the other has found. A
-        lock that others share hides an `xmax`: then the numbers of rows do not agree.
+        A row may be locked but unchanged, or our own and new, so each side is queried for what the other has found. A
+        lock that is shared with others hides an `xmax`: then the row counts do not match.
         """
         self._key = [
             f"whole_row.{column}".replace("%", "%%") for (column,) in mine.ask(_KEY, (self._number,))
         ]
-        guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))  # of another role, maybe
+        # the connection may have another role
+        guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))
         if not self._key or guarded != [(False,)]:
             raise DiffUnavailable
         after = self._rows(mine, "age(whole_row.xmin) <= age(%s::xid)", (self._own,))
@@ -137,14 +140,14 @@ class _Table:
         ours, theirs = dict(after), dict(before)
         before |= self._named(others, [ours[key] for key in ours.keys() - theirs.keys()])
         after |= self._named(mine, [theirs[key] for key in theirs.keys() - ours.keys()])
-        told = changed_rows(self._shown, before, after)
-        grown = sum(one.before is None for one in told) - sum(one.after is None for one in told)
+        found = changed_rows(self._shown, before, after)
+        grown = sum(one.before is None for one in found) - sum(one.after is None for one in found)
         if self._count(mine) - self._count(others) != grown:
             raise DiffUnavailable
-        return told
+        return found
 
     def _named(self, side: _BoundedReader, rows: Sequence[Row]) -> dict[str, Row]:
-        """The rows of the same keys on this side, where there are any."""
+        """The rows with the same keys on this side."""
         if not rows:
             return {}
         columns = ", ".join(f"{column}::text" for column in self._key)

@@ -1,8 +1,7 @@
-"""What a live tool may say to PostgreSQL, and what it gets back.
+"""The statements that a live tool may run on PostgreSQL, and their results.
 
-A statement that would end the transaction it runs in, or a savepoint of its session, is refused: it could not be
-undone. What a statement returns can be read and leads nowhere: with a cursor in its hands a tool would have the whole
-connection.
+A statement that would end the transaction, or a savepoint of its session, is refused: it could not be undone. A result
+can only be read: a cursor would give a tool the whole connection.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _WORD: Final = re.compile(r"[a-z]*", re.IGNORECASE)
 
 
 class StatementResult:
-    """What one statement answered."""
+    """The result of one statement."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
         self._cursor = cursor
 
     def fetchone(self) -> Any:
-        """The next row; None behind the last."""
+        """The next row, or None at the end."""
         return self._cursor.fetchone()
 
     def fetchmany(self, size: int = 1) -> list[Any]:
-        """So many rows, or what is left."""
+        """The next rows, at most `size`."""
         return self._cursor.fetchmany(size)
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """The remaining rows."""
         return self._cursor.fetchall()
 
     def __iter__(self) -> Iterator[Any]:
@@ -51,28 +50,30 @@ class StatementResult:
 
     @property
     def description(self) -> Sequence[psycopg.Column] | None:
-        """The columns; None of a statement that answers no rows."""
+        """The columns, or None if the statement returns no rows."""
         return self._cursor.description
 
     @property
     def statusmessage(self) -> str | None:
-        """The server's own word for what it did, like `UPDATE 1`."""
+        """The server's command tag, like `UPDATE 1`."""
         return self._cursor.statusmessage
 
 
 def require_no_transaction_end(statement: str) -> None:
-    """A live tool may not end the transaction it runs in.
+    """Refuse a statement that would end the transaction.
 
     Raises:
         MisuseError: this statement would.
     """
     word = _first_word(statement)
     if word in _TRANSACTION_ENDS:
-        raise MisuseError(f"a live tool may not say {word.upper()}: its transaction decides that")
+        raise MisuseError(f"a live tool may not run {word.upper()}: its transaction decides that")
 
 
 def _first_word(statement: str) -> str:
-    """Behind empty statements and comments: those of a line end at a line feed or a carriage return, others nest."""
+    """The first word after empty statements and comments. Line comments end at a line feed or a carriage return; block
+    comments nest.
+    """
     at = 0
     while True:
         if statement.startswith("/*", at):

@@ -1,7 +1,7 @@
-"""The adapter of live tools that only read and have no other: nothing is undone, and nothing lands.
+"""The adapter of live tools that only read and have no other: there is nothing to undo or commit.
 
-Whether a tool only reads is not for its code to say: `live/calls.py` refuses one whose reviewed manifest does not have
-it in the group `read`.
+The tool's code does not decide whether it only reads: `live/calls.py` refuses one whose reviewed manifest lacks the
+group `read`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Reads(LiveAdapter):
         return True
 
     def recover(self, txn: str, attempt_id: str | None) -> LiveSession | None:
-        """Reads have nothing to lose: they can be kept whenever the rest is."""
+        """Reads can be kept whenever the rest is."""
         return None if attempt_id is None else _Session()
 
 

@@ -1,14 +1,14 @@
-"""What the files adapter has on disk of one session: the new contents, the before-images, and a redo record.
+"""The files adapter's data on disk for one session: new contents, before-images, and a redo record.
 
-Rules: nothing below the root changes before the record is durable; whatever the record says is decided is done
-again from the record as often as need be, with the same result; before-images are linked and durable before
-the first rename, and stay until the session is closed; the record goes first when a session is put away. So a
-process may die anywhere, and whoever comes next finishes what was decided. What somebody else has changed since is not
-overwritten when a session is taken back: its before-image stays, and it is not undone before somebody has settled that.
-A session that cannot be finished keeps up those alone who touch its files.
+Nothing below the root changes before the record is durable. What the record decides can be redone from it any number of
+times, with the same result. Before-images are hard links, durable before the first rename, and stay until the session
+is closed. The record is deleted first when a session is discarded. A process may therefore die at any point, and the
+next one finishes what was decided. Files that others have changed since are not overwritten on rollback: their
+before-images stay, and the rollback is incomplete until a person resolves it. A session that cannot be finished blocks
+only transactions that touch its files.
 
     (no record) -> prepared -> committing -> committed -> (gone)
-                       \\--------> undoing <----/----------> (gone)
+                        \\--------> undoing <----/----------> (gone)
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class RedoStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time, among those that use this adapter; the lock ends with its process."""
+        """A lock between the processes that use this adapter; it ends with its process."""
         with _held(os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX):
             yield
 
     def create(self) -> None:
-        """Make the folder, privately.
+        """Create the folder with private access.
 
         Raises:
-            NotStageable: something else is there under its name.
+            NotStageable: something else exists under its name.
         """
         for folder in (self.private, self.sessions, self.marks):
             with contextlib.suppress(FileExistsError):
@@ -74,17 +74,17 @@ class RedoStore:
                 raise NotStageable(f"{str(folder)!r} is not a folder of our own")
 
     def new(self, txn: str) -> SessionFolder:
-        """Room for one session, held by this process. Called while locked."""
+        """A new session folder, held by this process. Call it while locked."""
         folder = self.sessions / f"{file_name_for(txn)}.{os.urandom(8).hex()}"
         for one in (folder, folder / "new", folder / "before"):
             one.mkdir(mode=0o700)
         work = self.take(folder)
         if work is None:
-            raise JournalError(f"{str(folder)!r} was taken by another process while it was made")
+            raise JournalError(f"{str(folder)!r} was taken by another process while it was created")
         return work
 
     def take(self, folder: Path) -> SessionFolder | None:
-        """What is in that folder, if no living process holds it."""
+        """The session in that folder, if no living process holds it."""
         held = os.open(folder / "owner", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,16 +94,16 @@ class RedoStore:
         return SessionFolder(self, folder, held)
 
     def folders(self, txn: str | None = None) -> list[Path]:
-        """Of every session, or of those of one transaction."""
+        """The folders of all sessions, or of those of one transaction."""
         start = "" if txn is None else f"{file_name_for(txn)}."
         return sorted(one for one in self.sessions.iterdir() if one.name.startswith(start))
 
     def tidy(self) -> tuple[UnfinishedSession, ...]:
-        """Finish what is decided and put away what nobody can use any more; what could not be finished is answered, for
-        its files alone are in doubt. Called while locked.
+        """Finish what is decided and discard what is unusable; returns the sessions that could not be finished, because
+        the state of their files is unknown. Call it while locked.
 
         Raises:
-            JournalError: a record is damaged, so that nobody knows which files those are.
+            JournalError: a record is damaged, so that it is not known which files it concerns.
         """
         left = []
         for folder in self.folders():
@@ -113,17 +113,17 @@ class RedoStore:
             try:
                 record = work.record()
                 left += _finish_or_report(work, record)
-            finally:  # whatever is in the way: held by us it could be finished by nobody else, nor by us again
+            finally:  # on any failure: while this process holds it, no other one can finish it
                 work.let_go()
         return tuple(left)
 
     def records(self, but: Path) -> list[RedoRecord]:
-        """Of all other sessions that are prepared."""
+        """The records of all other prepared sessions."""
         found = [read_record(folder) for folder in self.folders() if folder != but]
         return [one for one in found if one is not None]
 
     def mark(self, attempt_id: str) -> Path:
-        """Is there when that attempt is permanent."""
+        """The file that exists if that attempt is permanent."""
         return self.marks / file_name_for(attempt_id)
 
 
@@ -135,11 +135,11 @@ class SessionFolder:
         self.new, self.before = folder / "new", folder / "before"
 
     def record(self) -> RedoRecord | None:
-        """What is decided, if anything is."""
+        """The record, if the session has one."""
         return read_record(self.folder)
 
     def write(self, record: RedoRecord) -> RedoRecord:
-        """Make it durable, whole or not at all."""
+        """Write the record durably and atomically."""
         raw = json.dumps(asdict(record)).encode()
         draft = self.folder / f"{RECORD}.draft"
         with draft.open("wb") as file:
@@ -151,7 +151,7 @@ class SessionFolder:
         return record
 
     def finish(self, record: RedoRecord | None) -> None:
-        """Do what was decided, and put away what nobody can use any more."""
+        """Carry out what was decided, and discard what is unusable."""
         if record is None or record.state == COMMITTED:
             self.discard_files()
         elif record.state == COMMITTING:
@@ -161,7 +161,7 @@ class SessionFolder:
             self.restore(record)
 
     def apply(self, record: RedoRecord) -> None:
-        """Do what is decided, or what is left of it."""
+        """Carry out what is decided, or what remains of it."""
         for path in record.folders:
             self._make_folder(split_path(path))
         for number, op in enumerate(record.ops):
@@ -176,10 +176,10 @@ class SessionFolder:
         self.write(replace(record, state=COMMITTED))
 
     def restore(self, record: RedoRecord) -> None:
-        """Take back what was done of it, newest first, and put it away.
+        """Roll back what was done, newest first, and discard the session.
 
         Raises:
-            JournalError: somebody else has changed some of it since. All the rest is taken back.
+            JournalError: others have changed some of it since. All the rest is rolled back.
         """
         if record.state != UNDOING:
             self.write(replace(record, state=UNDOING))
@@ -194,7 +194,7 @@ class SessionFolder:
         self.discard_files()
 
     def discard_files(self) -> None:
-        """Nothing more will be asked of it. The record goes first: half of a session must not look like one."""
+        """Delete the session. The record goes first: a partial session must not look like a valid one."""
         try:
             if self.folder.is_dir():
                 (self.folder / RECORD).unlink(missing_ok=True)
@@ -204,10 +204,10 @@ class SessionFolder:
             self.let_go()
 
     def hold(self) -> None:
-        """Keep it from everybody else, until it is put away or this process ends.
+        """Lock the folder until it is discarded or this process ends.
 
         Raises:
-            TransactionBusy: another process has it.
+            TransactionBusy: another process holds it.
         """
         if self._held >= 0:
             return
@@ -217,7 +217,7 @@ class SessionFolder:
         self._held = held._held
 
     def let_go(self) -> None:
-        """Another process may take it."""
+        """Unlock the folder for other processes."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
@@ -225,7 +225,7 @@ class SessionFolder:
     # ------------------------------------------------------------------------------------------ one file
 
     def _keep_before(self, number: int, op: FileOperation) -> None:
-        """Link the file as it is now. What has been renamed over already has its before-image."""
+        """Link the current file as before-image. A file that has been replaced already has one."""
         applied = op.new is not None and not (self.new / op.new).exists()
         kept = self.before / str(number)
         if applied or kept.exists():
@@ -241,7 +241,8 @@ class SessionFolder:
         with self.store.jail.folder(parts[:-1]) as parent:
             if op.new is None:
                 now = None if parent is None else _inode(parts[-1], parent)
-                if now is not None and now == _inode(self.before / str(number)):  # else it is somebody else's
+                # else others have changed it
+                if now is not None and now == _inode(self.before / str(number)):
                     os.unlink(parts[-1], dir_fd=parent)
             elif (self.new / op.new).exists():
                 if parent is None:
@@ -249,7 +250,7 @@ class SessionFolder:
                 os.rename(self.new / op.new, parts[-1], dst_dir_fd=parent)
 
     def _restored(self, number: int, op: FileOperation) -> bool:
-        """Take one file back; False where it is not as this session left it, so that it is somebody else's now."""
+        """Roll back one file; False if it is not as this session left it, because others changed it."""
         kept = self.before / str(number)
         before = _inode(kept)
         if (before is None) if op.new is None else (self.new / op.new).exists():
@@ -258,7 +259,7 @@ class SessionFolder:
             with self.store.jail.folder(split_path(op.path)[:-1]) as parent:
                 return _restore_file(kept if before is not None else None, op, parent)
         except NotStageable:
-            return False  # the way leads through a link now, so nobody can look
+            return False  # the path now leads through a link and is not followed
 
     def _make_folder(self, parts: Parts) -> None:
         with self.store.jail.folder(parts[:-1]) as parent:
@@ -268,7 +269,7 @@ class SessionFolder:
                 os.fsync(parent)
 
     def _remove_folder(self, parts: Parts) -> None:
-        """If it is still empty: what somebody else has put there meanwhile keeps it."""
+        """Remove the folder if it is empty: files of others keep it."""
         with contextlib.suppress(OSError, NotStageable), self.store.jail.folder(parts[:-1]) as parent:
             if parent is not None:
                 os.rmdir(parts[-1], dir_fd=parent)
@@ -281,18 +282,18 @@ class SessionFolder:
 
 
 def _finish_or_report(work: SessionFolder, record: RedoRecord | None) -> list[UnfinishedSession]:
-    """Finish it, or say what is in the way. One that only could not be put away is in nobody's."""
+    """Finish a session, or return what prevents it. If only deleting it failed, no files are affected."""
     try:
         work.finish(record)
     except (OSError, NotStageable, JournalError) as error:
         if record is not None and record.state in {COMMITTING, UNDOING}:
             return [UnfinishedSession(record, unfinished_session_error(work.folder, error))]
-        log.warning("%s could not be put away: %s", work.folder, error)
+        log.warning("%s could not be deleted: %s", work.folder, error)
     return []
 
 
 def _restore_file(kept: Path | None, op: FileOperation, parent: int | None) -> bool:
-    """Put the before-image in the place of what we have put there, or remove that where there was nothing before."""
+    """Replace our file with the before-image, or remove it if there was nothing before."""
     name = split_path(op.path)[-1]
     now, before = _stat_entry(name, parent), None if kept is None else _inode(kept)
     if now is not None and not op.wrote(now):
@@ -313,7 +314,7 @@ def file_name_for(anything: str) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the directory entries durable."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(held)

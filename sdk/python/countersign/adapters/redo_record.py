@@ -1,8 +1,8 @@
-"""The redo record of the files adapter: what a session is going to do to which files, and how far that is decided; and
-what is told of a session that cannot be brought to its end.
+"""The redo record of the files adapter: what a session does to which files and how far that is decided, and the errors
+for a session that cannot be finished.
 
-Rules: an old record stays readable; of one that is damaged nobody guesses; what is told names the session's folder and
-no file, for a file may be named by a secret: whoever is to act finds its name in the record.
+Old records stay readable; a damaged one is never guessed at. Errors name the session's folder and no file, because a
+file name may be a secret: the record contains the names.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ RECORD: Final = "record.json"
 
 @dataclass(frozen=True, slots=True)
 class FileOperation:
-    """One file as the session leaves it: the number of its new content, or None where it is removed."""
+    """The final state of one file: the number of its new content, or None if it is removed."""
 
     path: str
     new: str | None
-    inode: int  # of the new content: tells ours from what somebody else put there since
-    modified_ns: int = 0  # the same, for the inode of a file that is gone is given again; 0 in older records
+    inode: int  # of the new content: distinguishes our file from one that others put there
+    modified_ns: int = 0  # the same, because the inode of a deleted file is reused; 0 in older records
 
     def wrote(self, found: os.stat_result) -> bool:
-        """Whether that is what the session has put there, as it has put it there."""
+        """Whether this is the file that the session wrote, unchanged."""
         return found.st_ino == self.inode and self.modified_ns in (0, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class RedoRecord:
-    """What is to be done, and how far that is decided."""
+    """The operations of a session, and its state."""
 
     txn: str
     attempt_id: str
     state: str
     ops: tuple[FileOperation, ...]
-    folders: tuple[str, ...]  # that have to be made, outermost first
+    folders: tuple[str, ...]  # to be created, outermost first
     read: tuple[str, ...] = field(default=())
     written: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedSession:
-    """A session of a dead process whose end is decided and cannot be brought about now. What it touches is nobody's
-    until it can.
+    """A session of a dead process that is decided and cannot be finished now. The state of its files is unknown until
+    it is.
     """
 
     record: RedoRecord
@@ -76,31 +76,31 @@ def read_record(folder: Path) -> RedoRecord | None:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise JournalError(
-            f"the redo record in {str(folder)!r} is damaged ({error}), so nobody can tell which of its files were "
-            "written: compare them with what lies beside the record, then move that folder out of the way; nothing "
-            "else below this root begins before"
+            f"the redo record in {str(folder)!r} is damaged ({error}), so it is not known which of its files "
+            "were written: compare them with what is stored with the record, then move that folder out of the "
+            "way; nothing else below this root begins before"
         ) from error
 
 
 def rollback_conflict_error(folder: Path, numbers: Sequence[int]) -> JournalError:
-    """Somebody else has changed these since; theirs stays, and so does what was there before."""
+    """The error for files that others have changed: theirs stay, and so do the before-images."""
     kept = ", ".join(f"before/{number}" for number in sorted(numbers))
     return JournalError(
-        f"a session of live files was not taken back whole, for somebody else has changed what it had written. Theirs "
-        f"was left, and what was there before is kept in {str(folder)!r} as {kept} (the nth of the ops in record.json "
-        "is the file of before/n; where there is no such file, there was none). Put that back, or delete it to keep "
-        f"theirs; {_NEXT_STEP}"
+        "a session of live files was not undone completely, because others have changed what it had written. "
+        f"Their files were left, and what was there before is kept in {str(folder)!r} as {kept} (the nth of the "
+        "ops in record.json is the file of before/n; where there is no such file, there was none). Restore "
+        f"that, or delete it to keep theirs; {_NEXT_STEP}"
     )
 
 
 def unfinished_session_error(folder: Path, why: Exception) -> JournalError:
-    """Something is in the way of what was decided."""
+    """The error for an obstacle to finishing what was decided."""
     if isinstance(why, JournalError):
         return why
     said = why.strerror if isinstance(why, OSError) else "a folder of its files is a link or a file now"
     return JournalError(
         f"a session of live files could not be finished ({said or type(why).__name__}). All of it is in "
-        f"{str(folder)!r}, and record.json in it names its files: put right what is in their way, or put them right "
+        f"{str(folder)!r}, and record.json in it names its files: remove what prevents it, or restore the files "
         f"yourself and move that folder out of the way; {_NEXT_STEP}"
     )
 

@@ -1,10 +1,9 @@
 """What a database transaction would change, row by row: the state diff of a dry run, the same for every database.
 
-A database answers the rows of the tables that were touched as they are for everybody else and as the transaction sees
-them; here they become changes, named by table and primary key: `orders[7]`, `lines[7,2]`. Rows are compared exactly,
-for values that compare equal (1 and 1.0, 'a' and 'A' under a collation) may still be a change. Comparing holds the
-locks of the transaction and all that it finds in memory, so it has an `Allowance` of seconds, rows and bytes; what
-would take more cannot be told.
+A database returns the rows of the touched tables as others see them and as the transaction sees them. They become
+changes, named by table and primary key: `orders[7]`, `lines[7,2]`. Rows are compared exactly, because values that
+compare equal (1 and 1.0, 'a' and 'A' under a collation) may still be a change. Comparing holds the transaction's locks
+and keeps all results in memory, so it has a `DiffBudget` of seconds, rows and bytes; beyond that no diff is given.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from typing import Any, Final
 from countersign.adapters.protocol import Change
 
 MAX_ROWS: Final = 10_000
-"""Rows of one answer, and changes of all tables: nobody reads more of them one by one."""
+"""Rows of one result, and changes of all tables: more are not readable one by one."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Of all values that are read; in Python's memory they take a few times as much."""
 
 MAX_SECONDS: Final = 10.0
-"""Seconds that comparing may take in all."""
+"""Total seconds for comparing."""
 
 
 class DiffUnavailable(Exception):
-    """What would change is not to be found out, or too much."""
+    """The changes cannot be determined, or are too many."""
 
 
 class DiffBudget:
-    """What comparing may still take for one transaction, over all its tables."""
+    """The remaining budget for comparing one transaction, over all its tables."""
 
     def __init__(self, at_most_s: float = MAX_SECONDS) -> None:
         self._ends, self._bytes = time.monotonic() + min(at_most_s, MAX_SECONDS), MAX_BYTES
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is."""
+        """Whether the time has run out."""
         return time.monotonic() >= self._ends
 
     def milliseconds(self) -> int:
-        """The time that is left, never 0: a server takes that for no limit.
+        """The remaining time, never 0: a server interprets 0 as no limit.
 
         Raises:
-            CannotTell: there is none.
+            DiffUnavailable: there is none.
         """
         left = int((self._ends - time.monotonic()) * 1000)
         if left <= 0:
@@ -54,10 +53,10 @@ class DiffBudget:
         return left
 
     def rows(self, answer: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The rows of one answer, as they come.
+        """Yield the rows of one result, within the budget.
 
         Raises:
-            CannotTell: they are too many, or too large together with those before.
+            DiffUnavailable: they are too many, or too large together with earlier ones.
         """
         for number, row in enumerate(answer, start=1):
             self._bytes -= sum(map(_size, row))
@@ -67,10 +66,10 @@ class DiffBudget:
 
 
 def require_bounded(changes: Sequence[Change]) -> None:
-    """Refuse more than can be told one by one, of all tables together.
+    """Refuse more changes than are readable, of all tables together.
 
     Raises:
-        CannotTell: there are more.
+        DiffUnavailable: there are more.
     """
     if len(changes) > MAX_ROWS:
         raise DiffUnavailable
@@ -78,7 +77,7 @@ def require_bounded(changes: Sequence[Change]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its key and its values as people read them, and the whole as exact text."""
+    """One row: its key and values for people, and all of it as exact text."""
 
     key: tuple[Any, ...]
     exact: str
@@ -99,7 +98,7 @@ def changed_rows(table: str, before: Rows, after: Rows) -> list[Change]:
 
 
 def row_label(table: str, key: Iterable[Any]) -> str:
-    """A row as people read it."""
+    """The label of a row: table and key."""
     return f"{table}[{','.join(map(_label_part, key))}]"
 
 
@@ -113,7 +112,7 @@ def _change(table: str, before: Row | None, after: Row | None) -> Change:
 
 
 def _label_part(value: Any) -> str:
-    """A part of a key as it stands, or quoted where it would read as several, or as none."""
+    """A part of a key, quoted if it would look like several parts, or like none."""
     text = str(value)
     return text if text and not set(text) & set(',[]"') else json.dumps(text, ensure_ascii=False)
 
@@ -123,5 +122,5 @@ def _exact(row: Row | None) -> str | None:
 
 
 def _size(value: Any) -> int:
-    """Of text its characters, which is near enough for a bound; of a number about as much as it is written with."""
+    """An approximate size: the characters of a text, the digits of a number."""
     return len(value) if isinstance(value, str | bytes) else 8

@@ -1,20 +1,18 @@
 """The SQLite adapter: live effects run in one database transaction, each in a savepoint.
 
-Undo is ROLLBACK, and it happens by itself when the process dies. The transaction takes the write lock at its
-first effect, so what it read cannot move; it is ended before anybody is asked. SQLite has no prepare: a
-COMMIT can still fail (disk full; outside WAL mode a reader who stays), and the SDK then treats the staged
-effects that fired as its failure path says.
+Undo is ROLLBACK, which happens by itself when the process dies. The transaction takes the write lock at its first
+effect, so what it read cannot change, and it ends before people are asked. SQLite has no prepare. A COMMIT can still
+fail (a full disk; outside WAL mode a reader that stays), and the SDK then compensates the staged effects that fired.
 
-The file has to be there: a live tool works on what others have too, and a mistyped path would be made. References are
-looked at as SQLite does by itself, that is not, or with `foreign_keys=True`; then `prepare` looks at those that wait
-for the COMMIT (sqlite_references.py).
+The file must exist: a live tool shares it with others, and a mistyped path would be created. Foreign keys are enforced
+only with `foreign_keys=True`, as SQLite does by default; then `prepare` checks the deferred ones (sqlite_diff.py).
 
-SQLite also ends transactions by itself, and takes them back then. `sqlite_connection.py` sees to it that nothing runs
-afterwards; the session is lost, says so to whoever goes on with it, and keeps nothing.
+SQLite may also end and roll back a transaction by itself. `sqlite_connection.py` ensures that nothing runs afterwards:
+the session is lost, every later use raises an error, and nothing is kept.
 
-`prepare` writes the attempt's id into `countersign_landed` in the same transaction, so that after a crash
-`landed` knows whether the data is permanent. It looks with the write lock in hand: an owner that stands still in the
-middle of its transaction has that lock, and may commit when it wakes.
+`prepare` writes the attempt's id into `countersign_landed` in the same transaction, so that after a crash `landed`
+knows whether the data is permanent. It reads while it holds the write lock: a suspended owner in the middle of its
+transaction has that lock, and may commit when it resumes.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ _BLOCK: Final = f"{SAVEPOINT_PREFIX}block"
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _IN_MEMORY: Final = ":memory:"
 _URI: Final = "file:"
-_PRIMARY: Final = 0xFF  # the part of a result code that says what it is; the rest says where
+_PRIMARY: Final = 0xFF  # the primary result code; the other bits are details
 
 
 def _file(path: str | Path) -> str:
-    """The path of a database that others can open too."""
+    """The path of a database that other processes can open too."""
     text = str(path)
     if text in {"", ".", _IN_MEMORY}:
         raise MisuseError(
@@ -62,14 +60,13 @@ def _file(path: str | Path) -> str:
 
 
 class SQLiteAdapter(LiveAdapter):
-    """One SQLite database as a resource. Inside a live tool, `adapter.connection` is the transaction's
-    connection.
+    """One SQLite database as a resource. Inside a live tool, `adapter.connection` is the transaction's connection.
 
-    `busy_seconds` is how long it waits for others who write; then `Moved`. `foreign_keys` has SQLite keep references,
-    as `PRAGMA foreign_keys = ON` would: inside a transaction that has no effect, so say it here.
+    `busy_seconds` is how long it waits for other writers; then it raises `IsolationConflict`. `foreign_keys` enforces
+    foreign keys, like `PRAGMA foreign_keys = ON`, which has no effect inside a transaction.
 
     Raises:
-        MisuseError: the path names no file. A database in memory is one connection's own.
+        MisuseError: the path names no file. A database in memory is private to one connection.
     """
 
     def __init__(
@@ -98,23 +95,21 @@ class SQLiteAdapter(LiveAdapter):
         Raises:
             OutsideTransaction: none is running here; open your own connection to read.
         """
-        otherwise = (
-            f"{self.name}.connection was used outside a live tool; only there is its work undone on failure"
-        )
+        otherwise = f"{self.name}.connection was used outside a live tool; only there can its work be undone"
         with self._inside.use(otherwise) as connection:
             return connection
 
     def begin(self, txn: str) -> SQLiteSession:
-        """Open a connection of the transaction's own and take the write lock.
+        """Open a connection for the transaction and take the write lock.
 
         Raises:
             NotStageable: there is no such file.
-            Moved: others kept it locked for all of `busy_seconds`, or another session of this event loop has it. Once
-                the lock is taken, nobody can be in the way before the COMMIT.
+            IsolationConflict: others held the lock for all of `busy_seconds`, or another session of this event loop
+                holds it. Once the lock is taken, no conflict can occur before the COMMIT.
         """
-        self._require_end_of_wait()
+        self._require_other_loop()
         if not Path(self._path).is_file():
-            raise NotStageable(f"the database of {self.name!r} is not there: {self._path!r}; make it first")
+            raise NotStageable(f"the database of {self.name!r} is missing: {self._path!r}; create it first")
         try:
             connection = LiveConnection(
                 self._uri("rw"), self._busy_seconds, self._inside, foreign_keys=self._foreign_keys
@@ -122,7 +117,7 @@ class SQLiteAdapter(LiveAdapter):
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY not in _BUSY:
                 raise
-            raise self._moved(
+            raise self._conflict(
                 f"{error} for longer than busy_seconds={self._busy_seconds:g}; have it run again by "
                 "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
             ) from error
@@ -130,38 +125,38 @@ class SQLiteAdapter(LiveAdapter):
         self._begun.add(session)
         return session
 
-    def _require_end_of_wait(self) -> None:
-        """Two blocks of one event loop: waiting here would keep the other from ever giving the lock up."""
+    def _require_other_loop(self) -> None:
+        """Refuse to wait for another block of this event loop: it cannot release the lock while this one blocks."""
         loop = _loop()
         if loop is not None and any(one.loop is loop and one.is_usable_here for one in list(self._begun)):
-            raise self._moved(
+            raise self._conflict(
                 "another block of this event loop has it, and cannot end while this one waits; have them take turns by "
                 "isolation=Serialize(...)"
             )
 
-    def _moved(self, said: str) -> IsolationConflict:
+    def _conflict(self, said: str) -> IsolationConflict:
         return IsolationConflict(self.name, "", read=False, expected=None, now=None, said=said)
 
     def _uri(self, mode: str) -> str:
         return f"{Path(self._path).resolve().as_uri()}?mode={mode}"
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether the attempt's mark is in the database. None for a file that cannot be read; and where no mark is
-        there, while somebody who may be about to commit one has the write lock: a session of this very attempt, or
-        whoever kept it for all of `busy_seconds`. A session of ours for anything else, as a rerun has, keeps those out.
+        """Whether the attempt's mark exists. None for a file that cannot be read. Also None if there is no mark while a
+        session of this very attempt, or a process that held the write lock for all of `busy_seconds`, may be about to
+        commit one. A session of ours for anything else, as in a rerun, excludes that.
         """
-        ours = [one for one in list(self._begun) if one.is_usable_here]
-        if any(one.prepared_for == attempt_id for one in ours):
+        internal = [one for one in list(self._begun) if one.is_usable_here]
+        if any(one.prepared_for == attempt_id for one in internal):
             return None
         try:
-            with closing(self._another()) as connection:
-                alone = bool(ours) or _takes_lock(connection)
+            with closing(self._second_connection()) as connection:
+                alone = bool(internal) or _can_lock(connection)
                 return _has_mark(connection, attempt_id) or (False if alone else None)
         except sqlite3.Error:
             return None
 
-    def _another(self) -> sqlite3.Connection:
-        """A connection beside the one of a transaction."""
+    def _second_connection(self) -> sqlite3.Connection:
+        """A second connection."""
         return sqlite3.connect(self._uri("rw"), uri=True, timeout=self._busy_seconds, isolation_level=None)
 
 
@@ -176,28 +171,28 @@ class SQLiteSession(LiveSession):
 
     @property
     def is_usable_here(self) -> bool:
-        """Whether it has the write lock, and for this process: a fork copied it, and has nothing of it."""
-        return self._pid == os.getpid() and self._connection.goes_on
+        """Whether it holds the write lock in this process: a forked child has a copy of the object and no lock."""
+        return self._pid == os.getpid() and self._connection.is_open
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint. A tool that swallows the end of its transaction has failed all the same."""
-        self._require_whole()
-        self._connection.say(f"SAVEPOINT {_EFFECT}")
+        self._require_open()
+        self._connection.run_internal(f"SAVEPOINT {_EFFECT}")
         try:
             with self._connection.effect(), self._inside.effect(self._connection):
                 yield
-            self._connection.say(f"RELEASE {_EFFECT}")
+            self._connection.run_internal(f"RELEASE {_EFFECT}")
         except BaseException as error:
-            self._take_back(_EFFECT)
+            self._rollback_to(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
-            self._require_heeded(error)
+            self._require_not_ignored(error)
             raise
 
-    def _require_heeded(self, error: BaseException) -> None:
-        """SQLite has no words of its own for why the guard refused a statement."""
-        said, self._connection.unheeded = self._connection.unheeded, ""
+    def _require_not_ignored(self, error: BaseException) -> None:
+        """Raise the reason why the authorizer refused a statement, which SQLite does not report."""
+        said, self._connection.ignored_statement = self._connection.ignored_statement, ""
         if (
             said
             and isinstance(error, sqlite3.DatabaseError)
@@ -209,40 +204,40 @@ class SQLiteSession(LiveSession):
             ) from error
 
     def savepoint(self) -> Savepoint:
-        """A savepoint around those of the effects."""
-        self._require_whole()
-        self._connection.say(f"SAVEPOINT {_BLOCK}")
+        """A savepoint outside those of the effects."""
+        self._require_open()
+        self._connection.run_internal(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._require_whole()
-        self._connection.say(f"RELEASE {_BLOCK}")
+        self._require_open()
+        self._connection.run_internal(f"RELEASE {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._take_back(_BLOCK)
-        self._require_whole()
+        self._rollback_to(_BLOCK)
+        self._require_open()
 
-    def _take_back(self, savepoint: str) -> None:
-        """Or lose the session: what was to be taken back must not be committed."""
+    def _rollback_to(self, savepoint: str) -> None:
+        """Roll back to a savepoint, or lose the session: what should be undone must not be committed."""
         try:
-            self._connection.say(f"ROLLBACK TO {savepoint}")
-            self._connection.say(f"RELEASE {savepoint}")
+            self._connection.run_internal(f"ROLLBACK TO {savepoint}")
+            self._connection.run_internal(f"RELEASE {savepoint}")
         except sqlite3.Error as error:
-            self._lose(f"what had failed could not be taken back alone ({error})")
+            self._mark_lost(f"what had failed could not be undone alone ({error})")
 
-    def _require_whole(self) -> None:
-        """Refuse whatever would come after the transaction.
+    def _require_open(self) -> None:
+        """Refuse statements after the end of the transaction.
 
         Raises:
-            SessionLost: it is over, or holds what should have been taken back.
+            SessionLost: it has ended, or contains what should have been undone.
         """
-        if not self._connection.goes_on:
-            self._lose()
+        if not self._connection.is_open:
+            self._mark_lost()
         if self._lost is not None:
             raise self._lost
 
-    def _lose(self, why: str = "") -> None:
-        if not self._connection.goes_on:
+    def _mark_lost(self, why: str = "") -> None:
+        if not self._connection.is_open:
             why = (
                 "something ended its transaction, as SQLite does for ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an "
                 "interrupt or a full disk"
@@ -250,67 +245,65 @@ class SQLiteSession(LiveSession):
         self._lost = self._lost or SessionLost(self._name, why)
 
     def changes(self) -> tuple[Change, ...] | None:
-        """The rows that a commit would change, as `table[key]`, and definitions, before and after; what it would refuse
-        is raised, as `prepare` does.
-        """
+        """The changed rows, as `table[key]`, and definitions, before and after. Raises what `prepare` would refuse."""
         self._check_references()
-        with self._connection.ours():
+        with self._connection.internal():
             return changes_of(self._connection, self._connection.touched)
 
     def verify_isolation(self) -> None:
-        """Nothing can have moved: the session holds the write lock since before its first read, as long as its
-        transaction goes on.
+        """Only check that the transaction is open: the write lock, held since before the first read, excludes changes
+        by others.
         """
-        self._require_whole()
+        self._require_open()
 
     def prepare(self, attempt_id: str) -> None:
-        """Write the mark, so that at least a full disk is noticed before anything is redeemed; and check what COMMIT
-        would check.
-        """
+        """Write the mark, so that a full disk is noticed before the redemption, and check what COMMIT would check."""
         self._check_references()
         self.prepared_for = attempt_id
-        self._connection.say(_LANDED)
-        self._connection.say(_MARK, (attempt_id,))
+        self._connection.run_internal(_LANDED)
+        self._connection.run_internal(_MARK, (attempt_id,))
 
     def _check_references(self) -> None:
-        self._require_whole()
-        with self._connection.ours():
-            require_references(self._connection, self._connection.touched, all_wait=self._connection.defers)
+        self._require_open()
+        with self._connection.internal():
+            require_references(
+                self._connection, self._connection.touched, all_wait=self._connection.may_defer
+            )
 
     def commit(self, attempt_id: str) -> None:
-        """Make it permanent. SQL says COMMIT, so that a transaction that is gone is an error, not a silent
-        success.
-        """
+        """Commit with a SQL statement, so that a missing transaction is an error and not a silent success."""
         try:
-            self._connection.say("COMMIT")
+            self._connection.run_internal("COMMIT")
         except sqlite3.Error:
             self.undo()
             raise
         finally:
-            if not self._connection.goes_on:  # else an interrupt came before it, and it is said once more
+            if not self._connection.is_open:  # else an interrupt came before the COMMIT, which is repeated
                 self._connection.close()
 
     def undo(self) -> None:
-        """Roll back and close. Of a transaction that is over nothing stands: it cannot have been a COMMIT, and nothing
+        """Roll back and close. A transaction that had ended left nothing: it cannot have been committed, and nothing
         ran after it.
         """
         try:
-            if self._connection.goes_on:
-                self._connection.say("ROLLBACK")
+            if self._connection.is_open:
+                self._connection.run_internal("ROLLBACK")
         finally:
             self._connection.close()
 
 
 def _loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs on this thread: nothing else of it goes on while somebody waits here."""
+    """The event loop of this thread, which blocks while this thread waits."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
 
 
-def _takes_lock(connection: sqlite3.Connection) -> bool:
-    """Until it is closed, which takes back the write that shows it: of a file that is only read BEGIN locks nothing."""
+def _can_lock(connection: sqlite3.Connection) -> bool:
+    """Whether BEGIN took the write lock. On a read-only file it takes none, so a write tests it; closing the connection
+    rolls the write back.
+    """
     try:
         connection.execute("BEGIN IMMEDIATE")
         (version,) = connection.execute("PRAGMA user_version").fetchone()

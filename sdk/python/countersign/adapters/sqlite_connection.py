@@ -1,12 +1,12 @@
-"""The connection that live tools on SQLite get: it does nothing outside the one transaction that was begun on it.
+"""The connection for live tools on SQLite: nothing can run on it outside the transaction that was begun on it.
 
-SQLite ends transactions by itself (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an interrupt, a full disk), and the next
-statement would stand at once, out of reach of any undo. So an authorizer is asked about every statement as long as the
-connection is open. It refuses all of them once the transaction is over, a tool's outside its effects, and what would
-end the transaction, its savepoints or the means of rolling it back; and a PRAGMA that would have no effect inside one,
-which is `unheeded`. It is asked when a statement is compiled, and therefore none is kept for a second use. What it does
-not hear of (`executemany` that goes on, `blobopen`) is refused here; so statements come by cursors of this connection's
-own making, and a bare `sqlite3.Cursor(connection)` is refused.
+SQLite can end a transaction by itself (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an interrupt, a full disk). The next
+statement would then be permanent at once, and no undo could reach it. So an authorizer checks every statement while the
+connection is open. It refuses all statements after the end of the transaction, a tool's statements outside its effects,
+and statements that would end the transaction, its savepoints or the means of rolling it back. It also refuses a PRAGMA
+that has no effect inside a transaction, which is then in `ignored_statement`. The authorizer runs when a statement is
+compiled, so no compiled statement is cached. What it does not see (a running `executemany`, `blobopen`) is refused
+here. Statements therefore need a cursor of this connection, and a bare `sqlite3.Cursor(connection)` is refused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from countersign.adapters.sqlite_diff import WRITES
 
 _END: Final = object()
 SAVEPOINT_PREFIX: Final = "countersign_"
-"""How the names of the adapter's own savepoints begin."""
+"""The prefix of the adapter's own savepoints."""
 
 
 class LiveConnection(sqlite3.Connection):
-    """One transaction, which holds the write lock; what its statements may write to is in `touched`."""
+    """One transaction, which holds the write lock; `touched` are the tables its statements may write to."""
 
     def __init__(
         self, uri: str, busy_seconds: float, inside: EffectContext[LiveConnection], *, foreign_keys: bool
@@ -41,34 +41,36 @@ class LiveConnection(sqlite3.Connection):
             uri=True,
         )
         self.touched: set[tuple[str, str]] = set()
-        self.defers = False  # whether a tool may have put off references that the schema does not
-        self.unheeded = ""  # the last statement that was refused because SQLite would pass over it
-        # that came while SQLite asked, and waits for the statement's end
+        self.may_defer = False  # whether a tool may have deferred foreign keys
+        self.ignored_statement = ""  # the last statement that was refused because SQLite would ignore it
+        # raised during an authorizer call, to be raised again after the statement
         self._interrupt: BaseException | None = None
-        self._effects = 0  # that are running, one inside the other
+        self._effects = 0  # running effects, nested in each other
         self._inside = inside
-        self._speaking: set[int] = set()  # threads that say something of ours
-        self._compiling: set[int] = set()  # threads in which a cursor of ours has a statement to say
+        self._internal_threads: set[int] = set()  # threads that run a statement of the session
+        self._own_cursor_threads: set[int] = set()  # threads in which one of our cursors compiles a statement
         try:
             if foreign_keys:
-                self.execute("PRAGMA foreign_keys = ON")  # passed over inside a transaction
+                self.execute("PRAGMA foreign_keys = ON")  # ignored inside a transaction
             self.execute("BEGIN IMMEDIATE")
             super().set_authorizer(self._authorize)
-        except BaseException:  # Ctrl-C as well, while somebody else has the lock: it would be got, and kept
+        except (
+            BaseException
+        ):  # Ctrl-C while waiting for the lock too: it would be taken later and never released
             self.close()
             raise
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the transaction does. One that is over stays over: nothing can begin another."""
+    def is_open(self) -> bool:
+        """Whether the transaction is open. Once ended it stays ended: no other one can begin."""
         try:
             return self.in_transaction
-        except sqlite3.ProgrammingError:  # a closed one took everything back
+        except sqlite3.ProgrammingError:  # closing rolled everything back
             return False
 
     @contextmanager
     def effect(self) -> Iterator[None]:
-        """Inside, tools may use it."""
+        """Allow tools to use the connection."""
         self._effects += 1
         try:
             yield
@@ -76,37 +78,39 @@ class LiveConnection(sqlite3.Connection):
             self._effects -= 1
 
     @contextmanager
-    def ours(self) -> Iterator[None]:
-        """Inside, this thread speaks for the session; a tool that still runs in another one does not."""
-        with _membership(self._speaking, True):
+    def internal(self) -> Iterator[None]:
+        """Mark this thread's statements as the session's own; those of a tool that still runs in another thread are
+        not.
+        """
+        with _membership(self._internal_threads, True):
             yield
 
-    def say(self, statement: str, params: tuple[str, ...] = ()) -> None:
-        """A statement of the session's own."""
-        with self.ours():
+    def run_internal(self, statement: str, params: tuple[str, ...] = ()) -> None:
+        """Run a statement of the session."""
+        with self.internal():
             self.execute(statement, params)
 
     @contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Inside, this thread's statements come by a cursor of ours."""
-        with _membership(self._compiling, True):
+    def own_cursor(self) -> Iterator[None]:
+        """Mark this thread's statements as made by one of our cursors."""
+        with _membership(self._own_cursor_threads, True):
             yield
 
     @contextmanager
-    def not_compiling(self) -> Iterator[None]:
-        """Inside, they come by one again or not at all."""
-        with _membership(self._compiling, False):
+    def no_own_cursor(self) -> Iterator[None]:
+        """Clear that mark."""
+        with _membership(self._own_cursor_threads, False):
             yield
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, the effect that this place belongs to does not end, as between compiling a statement and doing it."""
+        """Keep the current effect from ending, as between compiling and running a statement."""
         with self._inside.held():
             yield
 
     @contextmanager
-    def heeding(self) -> Iterator[None]:
-        """A statement, and then the interrupt (Ctrl-C, a signal that raises) that came while SQLite asked about it."""
+    def raising_interrupts(self) -> Iterator[None]:
+        """After a statement, raise the interrupt (Ctrl-C, a signal handler that raises) from the authorizer."""
         try:
             yield
         finally:
@@ -114,13 +118,13 @@ class LiveConnection(sqlite3.Connection):
             if interrupt is not None:
                 raise interrupt
 
-    def _authorize(self, *asked: Any) -> int:
-        """SQLite takes whatever is raised here for a no: a COMMIT would be refused, and Ctrl-C heard by nobody. One
-        that comes before the first line of this is out of reach, and still such a no.
+    def _authorize(self, *arguments: Any) -> int:
+        """SQLite interprets an exception here as a refusal: a COMMIT would fail, and Ctrl-C would be lost. An interrupt
+        before the first line of this method cannot be caught and still acts as a refusal.
         """
         while True:
             try:
-                return self._allowed(*asked)
+                return self._allowed(*arguments)
             except Exception:
                 raise
             except BaseException as interrupt:  # noqa: BLE001 - it is raised at the statement's end
@@ -131,90 +135,88 @@ class LiveConnection(sqlite3.Connection):
     ) -> int:
         if not self.in_transaction:
             return sqlite3.SQLITE_DENY
-        if (thread := threading.get_ident()) in self._speaking:
+        if (thread := threading.get_ident()) in self._internal_threads:
             return sqlite3.SQLITE_OK
-        if thread not in self._compiling or not self._effects or self._inside.is_over:
+        if thread not in self._own_cursor_threads or not self._effects or self._inside.is_over:
             return sqlite3.SQLITE_DENY
         if _ends_transaction(action, name or "", argument):
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_PRAGMA and argument is not None:
-            self.defers = self.defers or (name or "").lower() == "defer_foreign_keys"
+            self.may_defer = self.may_defer or (name or "").lower() == "defer_foreign_keys"
             if (name or "").lower() == "foreign_keys":
-                self.unheeded = "PRAGMA foreign_keys"
+                self.ignored_statement = "PRAGMA foreign_keys"
                 return sqlite3.SQLITE_DENY
         if action in WRITES and name is not None:
             self.touched.add((database or "main", name))
         return sqlite3.SQLITE_OK
 
-    # ------------------------------------------------------------------------ what the authorizer does not hear of
+    # ------------------------------------------------------------------------ what the authorizer does not see
 
     def cursor(self, factory: Any = None) -> Any:
-        """A cursor that looks before each row of `executemany`. Of another kind there is none."""
+        """A cursor that checks each row of `executemany`. Other cursor types are refused."""
         if factory not in {None, sqlite3.Cursor}:
             raise sqlite3.NotSupportedError("a live tool's connection makes its cursors itself")
         return super().cursor(_Cursor)
 
     def execute(self, statement: str, params: Any = (), /) -> sqlite3.Cursor:
-        """By such a cursor, as the next two; Python's own way from here does not ask for one."""
+        """Use such a cursor, as the next two methods do; Python's own implementation would not."""
         cursor: sqlite3.Cursor = self.cursor().execute(statement, params)
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
-        """Many rows."""
         cursor: sqlite3.Cursor = self.cursor().executemany(statement, rows)
         return cursor
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        """Many statements."""
         cursor: sqlite3.Cursor = self.cursor().executescript(script)
         return cursor
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
-        """Inside an effect, as ever."""
+        """Only inside an effect."""
         self.require_open()
         return super().blobopen(*args, **options)
 
     def set_authorizer(self, *_: Any, **__: Any) -> None:
-        """Never: there is one for each connection, and it is ours."""
+        """Refused: a connection has one authorizer, and it is ours."""
         raise sqlite3.NotSupportedError("the authorizer of a live tool's connection belongs to its adapter")
 
     def deserialize(self, *_: Any, **__: Any) -> None:
-        """Never: the transaction would go on in memory, and be lost there."""
+        """Refused: the transaction would continue in memory and be lost."""
         raise sqlite3.NotSupportedError("a live tool's connection cannot be given another database")
 
     def require_open(self) -> None:
-        """Refuse what would stand by itself.
+        """Refuse statements that would be permanent by themselves.
 
         Raises:
-            sqlite3.ProgrammingError: the transaction is over, or no effect is running.
+            sqlite3.ProgrammingError: the transaction has ended, or no effect is running.
         """
-        if not (self._effects and self.goes_on) or self._inside.is_over:
+        if not (self._effects and self.is_open) or self._inside.is_over:
             raise sqlite3.ProgrammingError(
                 "a live tool's connection was used outside its effect, or after SQLite had ended its transaction"
             )
 
 
 class _Cursor(sqlite3.Cursor):
-    """Its statement is compiled once for all rows, and making a row may run statements too."""
+    """Its statement is compiled once for all rows, and producing a row may run statements too."""
 
     connection: LiveConnection
 
     def execute(self, statement: str, params: Any = (), /) -> Self:
-        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.held(), self.connection.own_cursor():
             return super().execute(statement, params)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.held(), self.connection.own_cursor():
             return super().executescript(script)
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Self:
-        with self.connection.heeding(), self.connection.compiling():
+        with self.connection.raising_interrupts(), self.connection.own_cursor():
             return super().executemany(statement, self._looked_at(rows))
 
     def _looked_at(self, rows: Iterable[Any]) -> Iterator[Any]:
         left = iter(rows)
         while True:
-            with self.connection.not_compiling():
+            with self.connection.no_own_cursor():
                 row = next(left, _END)
             if row is _END:
                 return
@@ -224,7 +226,7 @@ class _Cursor(sqlite3.Cursor):
 
 @contextmanager
 def _membership(threads: set[int], now: bool) -> Iterator[None]:
-    """Inside, this thread is one of them, or none; afterwards as before."""
+    """Set or clear this thread's membership, and restore it afterwards."""
     me = threading.get_ident()
     before = me in threads
     (threads.add if now else threads.discard)(me)
@@ -235,7 +237,7 @@ def _membership(threads: set[int], now: bool) -> Iterator[None]:
 
 
 def _ends_transaction(action: int, name: str, argument: str | None) -> bool:
-    """The transaction, a savepoint of its session, or the journal without which a ROLLBACK takes nothing back."""
+    """Whether it would end the transaction or a savepoint of the session, or disable the rollback journal."""
     if action == sqlite3.SQLITE_SAVEPOINT:
         return (argument or "").lower().startswith(SAVEPOINT_PREFIX)
     if action == sqlite3.SQLITE_PRAGMA:

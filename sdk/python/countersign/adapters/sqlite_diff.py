@@ -1,12 +1,12 @@
-"""The rows and definitions that a transaction on SQLite would change, and its references that wait for the COMMIT.
+"""The rows and definitions that a transaction on SQLite would change, and its deferred foreign keys.
 
-Which tables it touched the authorizer has heard, of triggers and cascades too, as each statement was compiled; what
-stood in them before is read from the same file, where everybody else still sees it. Rows are paired by key and compared
-by SQLite itself, one after the other, so nothing is kept of those that are the same.
+The authorizer has recorded which tables it touched, by triggers and cascades too, as each statement was compiled. Their
+previous content is read from the same file, as other connections still see it. SQLite itself pairs rows by key and
+compares them one by one, so unchanged rows are not kept in memory.
 
-The transaction holds the write lock meanwhile. So comparing takes at most half the time for which its adapter would
-wait for that lock itself, and waits for none: what could be in its way is only the transaction, once it has outgrown
-SQLite's page cache outside WAL mode, for then nobody can read the file.
+The transaction holds the write lock meanwhile. Comparing therefore takes at most half the time that its adapter would
+wait for that lock, and waits for no lock itself: only this transaction could block it, once it has outgrown SQLite's
+page cache outside WAL mode, because the file is then unreadable for others.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from countersign.adapters.protocol import Change
 from countersign.adapters.row_diff import DiffBudget, DiffUnavailable, require_bounded, row_label
 
 WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
-"""What the authorizer hears of a statement that may change a table."""
+"""Authorizer actions of statements that may change a table."""
 
 Touched = Iterable[tuple[str, str]]
-"""Databases and tables, by the names that the authorizer has for them."""
+"""(database, table) pairs with the names the authorizer uses."""
 
 _BEFORE: Final = "countersign_before"
 _AFTER: Final = "main"
 _SCHEMAS: Final = (_BEFORE, _AFTER)
-_STEPS: Final = 1_000  # of SQLite's machine between two looks at the clock: one may read megabytes
+_STEPS: Final = 1_000  # virtual machine steps between two checks of the clock; one may read megabytes
 _NUMBERS: Final = ("rowid", "oid", "_rowid_")
 
 
 def changes_of(connection: sqlite3.Connection, touched: Touched) -> tuple[Change, ...] | None:
-    """What this transaction would change; None where that cannot be told: a table has another shape now or belongs to
-    another database, the other state cannot be read, or it is too much. Only for a transaction that is undone then.
+    """What this transaction would change. None if that cannot be determined: a table was altered or belongs to another
+    database, the previous state cannot be read, or it is too much. Call it only for a transaction that is undone
+    afterwards.
     """
-    connection.row_factory, connection.text_factory = None, str  # whatever the tools have set
+    connection.row_factory, connection.text_factory = None, str  # independent of the tools' settings
     try:
         allowance = DiffBudget(_lock_timeout_seconds(connection) / 2)
         connection.execute("PRAGMA busy_timeout = 0")
@@ -48,7 +49,7 @@ def changes_of(connection: sqlite3.Connection, touched: Touched) -> tuple[Change
 
 
 def _lock_timeout_seconds(connection: sqlite3.Connection) -> float:
-    """For how long it waits for a lock, and others who use the same adapter do as well."""
+    """How long the connection waits for a lock, as others with the same adapter do."""
     ((milliseconds,),) = connection.execute("PRAGMA busy_timeout")
     return float(milliseconds) / 1000
 
@@ -69,7 +70,7 @@ def _changes(connection: sqlite3.Connection, touched: Touched, allowance: DiffBu
     for name in sorted(names | made):
         sql = after.get(("table", name), before.get(("table", name)))
         if sql is None:
-            continue  # a view, whose triggers write to tables, or a table of SQLite's own
+            continue  # a view, whose triggers write to tables, or an internal table of SQLite
         if sql[:14].upper() == "CREATE VIRTUAL":
             raise DiffUnavailable
         changes += _Table(connection, name, allowance).changes()
@@ -78,13 +79,13 @@ def _changes(connection: sqlite3.Connection, touched: Touched, allowance: DiffBu
 
 
 def _definitions(connection: sqlite3.Connection, schema: str) -> dict[tuple[str, str], str]:
-    """Of tables, views, indexes and triggers that somebody has defined, by kind and name."""
+    """The user-defined tables, views, indexes and triggers, by type and name."""
     found = connection.execute(f"SELECT type, name, sql FROM {schema}.sqlite_master WHERE sql IS NOT NULL")  # noqa: S608 - ours
     return {(kind, name): sql for kind, name, sql in found if not name.startswith("sqlite_")}
 
 
 class _Table:
-    """One table that was touched; `a` and `b` are the two sides that a question is about."""
+    """One touched table; `a` and `b` are the two sides of a query."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, allowance: DiffBudget) -> None:
         self._connection, self._name, self._allowance = connection, name, allowance
@@ -92,13 +93,13 @@ class _Table:
         shapes = [shape for shape in columns.values() if shape]
         if not shapes or any(shape != shapes[0] for shape in shapes):
             raise DiffUnavailable
-        self._stands_in = [schema for schema, shape in columns.items() if shape]
+        self._schemas = [schema for schema, shape in columns.items() if shape]
         self._names, self._key = shapes[0]
-        if any(_has_nulls(connection, schema, name, self._key) for schema in self._stands_in):
-            self._key = _rowid_alias(self._names)  # SQLite lets most keys be NULL, and as often as they like
+        if any(_has_nulls(connection, schema, name, self._key) for schema in self._schemas):
+            self._key = _rowid_alias(self._names)  # SQLite allows NULL in most keys, any number of times
 
     def changes(self) -> Iterator[Change]:
-        """Rows that went, that are others now, that came."""
+        """The removed, changed and new rows."""
         for key, before in self._only_in(_BEFORE, _AFTER):
             yield Change(row_label(self._name, key), before, None)
         for key, before, after in self._in_both():
@@ -107,31 +108,31 @@ class _Table:
             yield Change(row_label(self._name, key), None, after)
 
     def _only_in(self, schema: str, other: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        if schema not in self._stands_in:
+        if schema not in self._schemas:
             return
-        asked = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
-        if other in self._stands_in:
+        selection = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
+        if other in self._schemas:
             nothing = f"b.{_quoted(self._key[0])} IS NULL"
-            asked += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
-        for key, values in self._asked(asked):
+            selection += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
+        for key, values in self._query(selection):
             yield key, dict(zip(self._names, values, strict=True))
 
     def _in_both(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]:
-        """Rows of the same key that are not the same in all."""
-        if len(self._stands_in) < len(_SCHEMAS):
+        """Rows with the same key and other values."""
+        if len(self._schemas) < len(_SCHEMAS):
             return
-        asked = (
+        selection = (
             f"{_listed('a', self._key)}, {_listed('a', self._names)}, {_listed('b', self._names)}"
             f" FROM {self._side(_BEFORE, 'a')} JOIN {self._side(_AFTER, 'b')} ON {_same_key(self._key)}"
             f" WHERE {_differs(self._names)}"
         )
-        for key, values in self._asked(asked):
+        for key, values in self._query(selection):
             before, after = values[: len(self._names)], values[len(self._names) :]
             yield key, dict(zip(self._names, before, strict=True)), dict(zip(self._names, after, strict=True))
 
-    def _asked(self, wanted: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """Keys, and the values behind them."""
-        answer = self._connection.execute(f"SELECT {wanted}")  # of names from the schema, quoted
+    def _query(self, wanted: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Run a query for keys and values."""
+        answer = self._connection.execute(f"SELECT {wanted}")  # the names come from the schema and are quoted
         for row in self._allowance.rows(answer):
             yield row[: len(self._key)], row[len(self._key) :]
 
@@ -144,8 +145,8 @@ def _listed(alias: str, names: Sequence[str]) -> str:
 
 
 def _same_key(key: Sequence[str]) -> str:
-    """First as the column compares, for the index that is most likely there; then exactly: a key that is another value
-    now is one row less and one more, though the column may find the two equal.
+    """First compare as the column does, so that an index can be used; then exactly. A key that changed its value is one
+    removed and one new row, even if the column's collation finds both equal.
     """
     return " AND ".join(
         f"a.{one} = b.{one} AND a.{one} = b.{one} COLLATE BINARY AND typeof(a.{one}) = typeof(b.{one})"
@@ -154,7 +155,7 @@ def _same_key(key: Sequence[str]) -> str:
 
 
 def _differs(names: Sequence[str]) -> str:
-    """Row values, for an OR of so many columns would be too deep for SQLite."""
+    """Compare row values: an OR over many columns would be too deep for SQLite."""
     before = ", ".join(f"a.{one} COLLATE BINARY, typeof(a.{one})" for one in map(_quoted, names))
     after = ", ".join(f"b.{one}, typeof(b.{one})" for one in map(_quoted, names))
     return f"({before}) IS NOT ({after})"
@@ -163,7 +164,7 @@ def _differs(names: Sequence[str]) -> str:
 def _columns(
     connection: sqlite3.Connection, schema: str, table: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The columns, and those that name a row; None where there is no such table."""
+    """The columns and the key columns of a table; None if there is no such table."""
     found = connection.execute(f"PRAGMA {schema}.table_info({_quoted(table)})").fetchall()
     if not found:
         return None
@@ -173,7 +174,7 @@ def _columns(
 
 
 def _rowid_alias(names: Sequence[str]) -> tuple[str]:
-    """What SQLite calls the number of a row, where no column is called so."""
+    """A name of SQLite's rowid that no column uses."""
     number = next((one for one in _NUMBERS if one not in {name.lower() for name in names}), None)
     if number is None:
         raise DiffUnavailable
@@ -198,12 +199,12 @@ _OF_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
 
 
 def require_references(connection: sqlite3.Connection, touched: Touched, *, all_wait: bool) -> None:
-    """`all_wait`: a tool may have put off those that the schema does not.
+    """Check foreign keys. `all_wait`: a tool may have deferred those that are not deferred in the schema.
 
     Raises:
-        sqlite3.IntegrityError: a COMMIT would, for what it names.
+        sqlite3.IntegrityError: a COMMIT would fail, naming the reference.
     """
-    connection.row_factory, connection.text_factory = None, str  # whatever the tools have set
+    connection.row_factory, connection.text_factory = None, str  # independent of the tools' settings
     if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
         return
     for database in {database for database, _ in touched}:
@@ -217,7 +218,7 @@ def _deferred_references(
 ) -> Iterator[str]:
     found = connection.execute(_REFERENCES.format(_quoted(database)), (database,))
     for table, sql, parent in found.fetchall():
-        # The word may stand for something else, and then one table too many is read; left out it cannot be.
+        # The word may mean something else, and then one table too many is read; it can never be one too few.
         waits = all_wait or "deferred" in sql.lower()
         if waits and (touched & {table.lower(), parent.lower()} or touched & _OF_TABLES):
             yield table

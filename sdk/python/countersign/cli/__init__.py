@@ -1,4 +1,4 @@
-"""`countersign`: what a person does with an agent's tools and journal from a terminal (README.md)."""
+"""`countersign`: commands for an agent's tools, journal and budgets (README.md)."""
 
 from countersign.cli.app import app
 

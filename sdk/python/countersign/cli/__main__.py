@@ -1,4 +1,4 @@
-"""`python -m countersign.cli`: the command, where its script is not on the path."""
+"""`python -m countersign.cli`: the command, if its script is not on the path."""
 
 from countersign.cli.app import app
 

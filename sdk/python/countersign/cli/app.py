@@ -1,12 +1,10 @@
-"""`countersign`: what a person does with an agent's tools and journal from a terminal.
+"""`countersign`: commands for an agent's tools, journal and budgets.
 
-`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
-reviewer proposes, `answer` tells people what they ask before they decide, `plan` rehearses a step (rehearsal.py),
-`tools list | export` shows tools and drafts their manifests for review, `tools catalogue | take` has ready ones
-(catalogue.py), `journal` reads the journal (journal.py) and closes what a person has put right (closing.py), `budget`
-tells what models may take and settles what nobody knows (budgets.py).
-Text that came from an agent or a tool is shown with control characters made visible. The composition happens here;
-every decision is somewhere else.
+`resume` finishes parked and interrupted transactions, `worker` does so continuously, `accept` and `decline` respond to
+a reviewer's proposal, `answer` responds to reviewers' questions, `plan` is a dry run of a step (dry_run.py), `tools
+list | export` shows tools and drafts their manifests for review, `tools catalogue | take` has ready ones
+(catalogue.py), `journal` reads the journal and closes unsettled transactions (journal.py), `budget` shows model usage
+and settles unknown calls (budgets.py). Text from an agent or a tool is shown with control characters made visible.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ tools_app.command("take")(take)
 journal_app.command("replay")(replay_journal)
 journal_app.command("close")(close_journal)
 
-_KEPT_UP: Final = 3  # exit status; 2 is that of a word this program does not know
+_KEPT_UP: Final = 3  # exit status; 2 means a usage error
 _LEAST_PAUSE_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
 _NEXT: Final = (
@@ -78,19 +76,19 @@ McpOption = Annotated[
 
 @journal_app.command("recover")
 @journal_app.command("resume")
-@app.command("recover", hidden=True)  # whoever comes from elsewhere looks for it here
+@app.command("recover", hidden=True)  # an alias for users who expect this name
 @app.command()
 def resume(
     tools: AllToolsOption,
     follow: Annotated[
-        float | None, typer.Option(help="Look again every so many seconds until nothing waits for people.")
+        float | None, typer.Option(help="Repeat every so many seconds until no review is open.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fire what was approved since it was parked, and finish what a crash interrupted.
 
-    Ends with 0 where all is finished or waits for people, with 3 where something else keeps it (an outcome nobody
-    knows, a service that is away), with 1 where nothing could be looked at.
+    Exits 0 if all is finished or waits for a review, 3 if something else is open (an unknown outcome, an unavailable
+    service), and 1 if nothing could be read.
     """
     with report_errors():
         load_tools(*tools)
@@ -106,10 +104,10 @@ def worker(
     every: Annotated[float, typer.Option(min=_LEAST_PAUSE_SECONDS, help="Seconds between two looks.")] = 5.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Fire what people approve, as they approve it, until it is told to stop.
+    """Fire effects as they are approved, until the worker is stopped.
 
-    Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other. With
-    --once it ends as `resume` does.
+    Several workers may share one journal. SIGTERM or Ctrl-C lets the firing effect finish, and begins no other. With
+    --once it exits like `resume`.
     """
     found: list[RecoveryResult] = []
     teller = _progress_printer(as_json)
@@ -130,7 +128,7 @@ def worker(
 
 @app.command()
 def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")]) -> None:
-    """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
+    """Accept the arguments a reviewer proposes, as the agent: a new review opens, and nothing fires here."""
     with report_errors(), Runtime.from_env() as runtime:
         view = runtime.client().accept_proposal(proposal)
     typer.echo(f"accepted: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
@@ -139,9 +137,9 @@ def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending 
 @app.command()
 def decline(
     proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")],
-    reason: Annotated[str | None, typer.Option(help="A word for whoever proposed it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="A reason for the reviewer who proposed it.")] = None,
 ) -> None:
-    """Keep the arguments as they are, in the agent's name; the question stays open."""
+    """Keep the arguments as they are, as the agent; the review stays open."""
     with report_errors(), Runtime.from_env() as runtime:
         view = runtime.client().decline_proposal(proposal, reason)
     typer.echo(f"declined: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
@@ -149,34 +147,34 @@ def decline(
 
 @app.command()
 def answer(
-    key: Annotated[str, typer.Argument(help="The run key of the step that people ask about.")],
+    key: Annotated[str, typer.Argument(help="The run key of the step with the question.")],
     text: Annotated[
-        str | None, typer.Argument(help="What to say; without it, what they ask is shown.")
+        str | None, typer.Argument(help="The answer; without it, the questions are shown.")
     ] = None,
-    question: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
+    question: Annotated[str | None, typer.Option(help="The question's id, if several are open.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
+    """Show reviewers' questions about a step, or answer one. Reviewers see the answer as the agent's claim."""
     with report_errors(), Runtime.from_env() as runtime:
-        asked = _open_questions(runtime, key)
+        questions = _open_questions(runtime, key)
         if text is not None:
-            runtime.client().answer(*_chosen(asked, question), text)
+            runtime.client().answer(*_chosen(questions, question), text)
             typer.echo("answered")
             return
     if as_json:
-        print_json([asdict(one) for one in asked])
+        print_json([asdict(one) for one in questions])
         return
-    for one in asked:
+    for one in questions:
         typer.echo(escape_unprintable(f"{one.question_id}: {one} ({one.asked_at})"))
-    if not asked:
-        typer.echo("nobody asks anything")
+    if not questions:
+        typer.echo("no question is open")
 
 
 def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
-    """What people ask about the step of this run key, as one transaction or as independent ones.
+    """The open questions about the step with this run key, as one transaction or as independent ones.
 
     Raises:
-        MisuseError: this agent has no such step, in its journal or at the service.
+        MisuseError: this agent has no such step, in its journal or on the service.
     """
     journal, client = runtime.journal, runtime.client()
     known = {record.txn for record in journal.transactions.find(key) if record.run_key == key}
@@ -187,23 +185,27 @@ def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
         if refused.problem_code != ErrorCode.NOT_FOUND:
             raise
         raise MisuseError(
-            f"nobody was ever asked about {key!r}; `countersign journal list` shows the keys there are"
+            f"{key!r} never had a review; `countersign journal list` shows the keys there are"
         ) from None
 
 
-def _chosen(asked: Sequence[Question], question_id: str | None) -> tuple[str, str]:
-    """The review and the question that is meant.
+def _chosen(questions: Sequence[Question], question_id: str | None) -> tuple[str, str]:
+    """The review and the question to answer.
 
     Raises:
-        MisuseError: there is none, or several and nobody said which.
+        MisuseError: there is none, or several and no id was given.
     """
-    found = [one for one in asked if question_id in {None, one.question_id}]
+    found = [one for one in questions if question_id in {None, one.question_id}]
     if len(found) == 1:
         return found[0].review_id, found[0].question_id
     if found:
         named = ", ".join(one.question_id for one in found)
-        raise MisuseError(f"people ask {len(found)} things; say which you answer: --question one of {named}")
-    raise MisuseError("nobody asks that, or it was answered already; leave the text out to see what is asked")
+        raise MisuseError(
+            f"{len(found)} questions are open; name the one you answer: --question one of {named}"
+        )
+    raise MisuseError(
+        "there is no such question, or it was answered already; leave the text out to see the open ones"
+    )
 
 
 @tools_app.command("export")
@@ -211,7 +213,7 @@ def export(
     tools: OptionalToolsOption = None,
     mcp: McpOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
+        Path | None, typer.Option(help="Folder to write to; else drafts/ next to each module.")
     ] = None,
     prefix: Annotated[
         str, typer.Option(help="With --mcp: goes before each tool's name, as in gate_mcp(..., prefix=...).")
@@ -224,7 +226,7 @@ def export(
     """Write a draft manifest for every tool, for people to review and put into the bundle."""
     with report_errors():
         if (tools is None) is (mcp is None):
-            raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
+            raise MisuseError("name the tools: either --tools MODULE or --mcp FILE")
         if tools is not None and prefix:
             raise MisuseError("--prefix is for the tools of an MCP server; name those of code in @tool(NAME)")
         if mcp is not None:
@@ -249,28 +251,28 @@ def _exported_line(one: ExportedDraft) -> dict[str, Any]:
 
 
 def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_json: bool) -> None:
-    """Drafts of an MCP server's tools. One that cannot be drafted is named, and the command then ends with 1."""
+    """Draft the tools of an MCP server. Each one that cannot be drafted is named, and the command then exits 1."""
     require_package("jsonschema", extra="mcp")
     drafts, notes = mcp_drafts(_listing(mcp), prefix)
     made = [one.manifest for one in drafts if one.manifest is not None]
     exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
-    told: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"tool": one.tool, "path": None, "written": False}
         | ({} if one.manifest is None else exported[one.manifest.tool])
         | {"notes": list(one.notes), "problems": list(one.problems)}
         for one in drafts
     ]
     if as_json:
-        print_json({"tools": told, "notes": list(notes)})
+        print_json({"tools": rows, "notes": list(notes)})
     else:
-        for line in _listing_lines(told, notes):
+        for line in _listing_lines(rows, notes):
             typer.echo(escape_unprintable(line))
     if any(one.problems for one in drafts):
         raise typer.Exit(1)
 
 
 def _listing(mcp: str) -> bytes:
-    """The listing's bytes, up to one more than may be read."""
+    """The listing's bytes, up to one more than the limit."""
     if mcp == "-":
         return sys.stdin.buffer.read(MAX_LISTING_BYTES + 1)
     try:
@@ -280,9 +282,9 @@ def _listing(mcp: str) -> bytes:
         raise MisuseError(f"{mcp!r} cannot be read: {error.strerror}") from error
 
 
-def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
+def _listing_lines(rows: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
     yield from notes
-    for one in told:
+    for one in rows:
         kept = "" if one["written"] or one["problems"] else "kept as it was, --force replaces it: "
         yield f"{one['tool']}: {kept}{one['path'] or 'no draft'}"
         yield from (f"  cannot be taken: {problem}" for problem in one["problems"])
@@ -292,15 +294,15 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 
 @tools_app.command("list")
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
-    """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
+    """List every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with report_errors():
         registry = load_tools(tools, connected=True)
-        told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
+        listed = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
-        beside = modules_in_folder(Path(tools).resolve().parent)
-        print_json({"tools": told, "files": [str(path) for path in beside]})
+        files = modules_in_folder(Path(tools).resolve().parent)
+        print_json({"tools": listed, "files": [str(path) for path in files]})
         return
-    rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in told]
+    rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in listed]
     print_table(("tool", "lane", "kind", "resource", "problem"), rows)
 
 
@@ -332,13 +334,13 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list
 
 
 def _exit_if_unfinished(found: list[RecoveryResult]) -> None:
-    """A timer that runs this hears of what it cannot finish."""
+    """Tell a scheduler, by the exit status, that something could not be finished."""
     if any(one.needs_attention for one in found):
         raise typer.Exit(_KEPT_UP)
 
 
 def _progress_printer(as_json: bool) -> Callable[[RecoveryResult], None]:
-    """Prints a transaction when something about it is new: a line each, at once."""
+    """Print each change of a transaction as one line, at once."""
 
     def tell(one: RecoveryResult) -> None:
         typer.echo(json_text(_resumed(one)) if as_json else _line(one))

@@ -1,8 +1,8 @@
-"""`countersign budget list | calls | settle`: what calls to language models may take, have taken, and are taking.
+"""`countersign budget list | calls | settle`: limits, usage and open calls of language models.
 
-It reads the journal and the file of budgets (COUNTERSIGN_BUDGETS). Reasoning that a program asked to keep is not shown,
-only said to be there. `settle` alone writes: a person says what nobody here can tell, whether a call was made whose
-process died or whose answer was lost. A call that may still be under way is nobody's to settle.
+It reads the journal and the file of budgets (COUNTERSIGN_BUDGETS). Stored reasoning is not shown, only its presence.
+Only `settle` writes: a person states whether a call was made whose process died or whose response was lost. A call that
+may still be running cannot be settled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from countersign.journal.database import Row
 from countersign.llm.budgets import day_of, format_amount, load_budgets, renews_at
 from countersign.settings import BUDGETS_VARIABLE
 
-budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to language models took and may take.")
+budget_app: Final = typer.Typer(no_args_is_help=True, help="Usage and limits of calls to language models.")
 
 _PERIODS: Final = 20
 _CALLS: Final = 50
@@ -66,7 +66,7 @@ def list_calls(
     limit: Annotated[int, typer.Option(min=1, max=_MAX_LISTED, help="How many, newest first.")] = _CALLS,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the calls themselves, newest first; an empty field is something nobody knows."""
+    """List the calls themselves, newest first; an empty field is unknown."""
     with report_errors(), open_journal(journal) as opened:
         rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
     _print_calls(rows, as_json)
@@ -82,18 +82,19 @@ def settle(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a call was made that stands as reserved or unknown: made, its reservation is spent; not made, it is
-    free again."""
+    """State whether a reserved or unknown call was made: if so, its reservation is spent; if not, it is freed."""
     with report_errors(), open_journal(journal) as opened:
         if made is None:
-            raise MisuseError("say --made or --not-made; the vendor's own list of requests or its bill tells")
+            raise MisuseError(
+                "use --made or --not-made; the vendor's own list of requests or its bill shows it"
+            )
         row = _open_call(opened, call, SystemClock().wall())
         if made:
-            opened.spending.assume(row["call_id"], "made, a person says; what it took is not known")
+            opened.spending.assume(row["call_id"], "made, a person says; its usage is not known")
         else:
             opened.spending.release(row["call_id"], "not made, a person says")
-        told = _call(dict(opened.spending.calls_named(row["call_id"])[0]))
-    _print_calls([told], as_json)
+        settled = _call(dict(opened.spending.calls_named(row["call_id"])[0]))
+    _print_calls([settled], as_json)
 
 
 def _open_call(opened: Journal, beginning: str, now: float) -> Row:
@@ -106,18 +107,18 @@ def _open_call(opened: Journal, beginning: str, now: float) -> Row:
     (row,) = found
     if row["state"] not in _OPEN:
         raise MisuseError(
-            f"call {row['call_id']} is {row['state']}; only a call nobody knows of can be settled"
+            f"call {row['call_id']} is {row['state']}; only an unknown or reserved call can be settled"
         )
     if row["state"] == "reserved" and now - row["began_at"] < _UNDER_WAY_SECONDS:
         raise MisuseError(
-            f"call {row['call_id']} began less than an hour ago and may be under way; if its process is dead, come "
-            "back then"
+            f"call {row['call_id']} began less than an hour ago and may be running; if its process is dead, "
+            "settle it later"
         )
     return row
 
 
 def _budgets(opened: Journal) -> list[dict[str, Any]]:
-    """Those that were ever asked on this journal, and those of the file that were not yet."""
+    """The budgets used on this journal, and unused ones of the file."""
     known = {row["name"]: dict(row) for row in opened.spending.budgets()}
     path = os.environ.get(BUDGETS_VARIABLE)
     for one in load_budgets(Path(path)) if path else ():
@@ -127,7 +128,7 @@ def _budgets(opened: Journal) -> list[dict[str, Any]]:
 
 
 def _lines(opened: Journal, budget: dict[str, Any], limit: int, now: float) -> Iterator[dict[str, Any]]:
-    """One line for each period; of a day's budget always today's."""
+    """One line for each period; a daily budget always has today's."""
     periods = [dict(row) for row in opened.spending.periods(budget["name"], limit)]
     today = day_of(now).isoformat()
     if budget["per"] == "day" and all(row["period"] != today for row in periods):
@@ -164,7 +165,7 @@ def _call(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_calls(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """In a table as much of an id as `settle` takes, and the tokens in and out."""
+    """The table shortens ids to what `settle` accepts, and shows the tokens in and out."""
     short = [
         {"call": row["call_id"][:_SHORTEST_ID], "in": row["input_tokens"], "out": row["output_tokens"]}
         | row
@@ -177,7 +178,7 @@ def _print_calls(rows: list[dict[str, Any]], as_json: bool) -> None:
         print_table(
             _CALL_COLUMNS,
             short,
-            none="no call to a language model stands in this journal",
+            none="no call to a language model in this journal",
             whole={"call", "began", "state"},
         )
 

@@ -1,8 +1,8 @@
-"""`countersign tools catalogue` and `countersign tools take`: ready manifests of common services, from a terminal.
+"""`countersign tools catalogue` and `countersign tools take`: ready manifests of common services.
 
-What is taken is a proposal like any draft: it goes to stdout, or into a folder where nobody takes it for reviewed. What
-else has to be known (what takes it back, the function to write, what the manifest promises of it) goes to stderr, so
-that the output can be redirected.
+A manifest that is taken is a proposal like any draft: it goes to stdout, or into a folder separate from reviewed ones.
+Further information (its compensation, the function to write, what the manifest guarantees) goes to stderr, so that the
+output can be redirected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from countersign.catalogue.loader import entry, search_entries, uncompensated_acts, with_compensations
+from countersign.catalogue import entry, search_entries, uncompensated_acts, with_compensations
 from countersign.cli.terminal import JsonOption, print_json, report_errors
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError
@@ -30,11 +30,11 @@ _REVIEW: Final = (
 
 def show_catalogue(
     word: Annotated[
-        str, typer.Argument(help="Only what has this word in its name, title, groups or examples.")
+        str, typer.Argument(help="Only those with this word in name, title, groups or examples.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List ready manifests of common services, and the acts that nothing takes back."""
+    """List ready manifests of common services, and acts without a compensation."""
     found = search_entries(word)
     acts = [one for one in uncompensated_acts() if not word or one.tool in {each.tool for each in found}]
     if as_json:
@@ -59,32 +59,30 @@ def show_catalogue(
         typer.echo(
             f"none of them has the word {escape_unprintable(word)!r}; `countersign tools catalogue` lists them all"
         )
-    for one in found:  # lines and no table, which would cut the names that are to be copied
+    for one in found:  # lines, because a table would truncate the names that are to be copied
         nothing = one.uncompensated is not None
-        taken_back = "nothing takes it back" if nothing else f"taken back by {one.compensated_by}"
+        taken_back = "no compensation" if nothing else f"compensated by {one.compensated_by}"
         typer.echo(f"{one.tool:<30}{one.manifest.risk.value:<8}{one.manifest.title}; {taken_back}")
     for act in acts:
-        typer.echo(f"nothing takes back: to {act.act}. {act.why} Instead: {act.do}")
+        typer.echo(f"no compensation: to {act.act}. {act.why} Instead: {act.do}")
 
 
 def take(
     tools: Annotated[list[str], typer.Argument(help="Names as `countersign tools catalogue` lists them.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write them, and those that take them back, to this folder of drafts; else print one."
-        ),
+        typer.Option(help="Write them, and their compensations, to this folder of drafts; else print one."),
     ] = None,
     named: Annotated[
         str | None, typer.Option("--as", help="Your own name for the one that is taken.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace drafts that are there already.")] = False,
 ) -> None:
-    """Take ready manifests as a beginning of your own."""
-    tools = list(dict.fromkeys(tools))  # each once: what is told goes by the place of a name
+    """Take ready manifests as a starting point."""
+    tools = list(dict.fromkeys(tools))  # without duplicates: advice is by position of a name
     with report_errors():
         if out is None and len(tools) > 1:
-            raise MisuseError("several manifests are no one document: name a folder with --out")
+            raise MisuseError("several manifests are not one document: name a folder with --out")
         if named is not None and len(tools) > 1:
             raise MisuseError(f"--as {named!r} names one manifest, and {len(tools)} are taken")
         chosen = [_renamed(one, tools[0], named) for one in with_compensations(tools)]
@@ -98,31 +96,34 @@ def take(
             typer.echo(line, err=True)
 
 
-def _renamed(one: ToolManifest, asked: str, named: str | None) -> ToolManifest:
-    """Under your name; what takes it back and is taken back by it as well."""
+def _renamed(one: ToolManifest, requested: str, named: str | None) -> ToolManifest:
+    """The manifest under your name, with its references to and from compensations."""
     if named is None:
         return one
     rule, changes = one.compensation, dict[str, Any]()
-    if one.tool == asked:
+    if one.tool == requested:
         changes["tool"] = named
-    if rule is not None and rule.tool == asked:
+    if rule is not None and rule.tool == requested:
         changes["compensation"] = rule.model_copy(update={"tool": named}).model_dump()
     return ToolManifest.model_validate(one.model_dump() | changes)
 
 
-def _report_taken(asked: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
+def _report_taken(requested: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
     others = [one.tool for one in chosen[1:]]
     if printed and others:
-        yield f"take {', '.join(others)} as well, or the bundle does not load: they take it back (--out takes them too)"
-    for name, manifest in zip(asked, chosen, strict=False):
+        yield (
+            f"take {', '.join(others)} as well, or the bundle does not load: they compensate it (--out takes "
+            "them too)"
+        )
+    for name, manifest in zip(requested, chosen, strict=False):
         one = entry(name)
         yield f"the function to write: {_signature(manifest)}"
         if one.idempotent_because is not None:
-            yield f"it says `idempotent`: {one.idempotent_because}. Leave it out where your tool does not hold to that"
+            yield f"it says `idempotent`: {one.idempotent_because}. Leave it out if your tool is not"
         if one.compensation_leaves is not None:
-            yield f"taken back, there stays: {one.compensation_leaves}"
+            yield f"after compensation, this remains: {one.compensation_leaves}"
         if one.uncompensated is not None:
-            yield f"nothing takes it back. {one.uncompensated.why} Instead: {one.uncompensated.do}"
+            yield f"no compensation. {one.uncompensated.why} Instead: {one.uncompensated.do}"
         yield from (f"see {source}" for source in one.sources)
     yield _REVIEW
 

@@ -1,12 +1,12 @@
-"""`countersign plan` and `countersign journal replay`: a step without consequences, from a terminal.
+"""`countersign plan` and `countersign journal replay`: run a step without consequences.
 
 The step is `my_agent:close_ticket` or `./my_agent.py:close_ticket`, a function that takes the transaction. Its module
-is imported as `--tools` imports one.
+is imported like those of `--tools`.
 
-The exit status is for scripts. Of `replay`: 0 where the step does what was recorded, 1 where it does not (and for any
-error). Of `plan`: 0 where all of it would go through, 1 where something would be denied, 2 where the step could not be
-run to its end, 3 where people would be asked, 4 where the service could not say; of several, the first of 1, 4, 3. A
-live call that is denied ends the step there, as it would in a real run.
+Exit status of `replay`: 0 if the step does what was recorded, 1 if it does not (and for any error). Exit status of
+`plan`: 0 if everything would be released, 1 if something would be denied, 2 if the step could not be run to its end, 3
+if something would need a review, 4 if the service could not answer; if several apply, the first of 1, 4, 3. A live call
+that is denied ends the step, as it would in a real run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from countersign.transactions.transaction import Transaction
 
 
 def load_step(target: str) -> Callable[[Transaction], Any]:
-    """Import the module or file, and answer its function.
+    """Import the module or file, and return its function.
 
     Raises:
         MisuseError: it names no function, the module cannot be imported, or has none of that name.
@@ -63,9 +63,7 @@ def load_step(target: str) -> Callable[[Transaction], Any]:
 
 
 def run_step(call: Callable[[], Any]) -> Any:
-    """Call what runs a step; an async one on an event loop. What it prints goes to stderr, for a document goes to
-    stdout.
-    """
+    """Call a step; an async one on an event loop. Its output goes to stderr, because stdout may be a document."""
     with contextlib.redirect_stdout(sys.stderr):
         answer = call()
         return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
@@ -84,13 +82,13 @@ StepArgument = Annotated[
 
 def plan(
     step: StepArgument,
-    key: Annotated[str, typer.Option(help="Its run key, where the step or a policy looks at it.")] = _KEY,
+    key: Annotated[str, typer.Option(help="Its run key, if the step or a policy uses it.")] = _KEY,
     as_json: JsonOption = False,
 ) -> None:
-    """Rehearse a step: what the policy would say to each call, what live ones would change. Nothing fires or is kept.
+    """Dry-run a step: the policy's decision for each call, and the changes of live ones. Nothing fires or is kept.
 
-    Ends with 0 where all of it would go through, 1 where something would be denied, 2 where the step could not be run
-    to its end, 3 where people would be asked, 4 where the service could not say.
+    Exits 0 if everything would be released, 1 if something would be denied, 2 if the step could not be run to its end,
+    3 if something would need a review, 4 if the service could not answer.
     """
     with _report_ends():
         fn = load_step(step)
@@ -113,8 +111,8 @@ _ENDS: Final[dict[type[CountersignError], int]] = {
 
 @contextmanager
 def _report_ends() -> Iterator[None]:
-    """A live call that is refused ends the step there, with the status of such a staged one. What else ends it, the
-    step's own exception too, is a sentence: a traceback would print the lines of the program around it.
+    """Report what ends the step. A refused live call ends it with the exit status of a refused staged one. Any other
+    exception is reported in one line, because a traceback would print lines of the program.
     """
     try:
         yield
@@ -122,8 +120,8 @@ def _report_ends() -> Iterator[None]:
         typer.echo(f"{ended.code}: {escape_unprintable(text_of(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
-        told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({error_location(raised)})"
-        typer.echo(escape_unprintable(told), err=True)
+        message = f"the step raised {type(raised).__name__}: {text_of(raised)} ({error_location(raised)})"
+        typer.echo(escape_unprintable(message), err=True)
         raise typer.Exit(NOT_RUN) from raised
 
 
@@ -138,7 +136,7 @@ def _print(found: DryRun) -> None:
         ("call", "tool", "args", "decision", "which means"),
         [
             {"call": number, "tool": one.tool, "args": json_text(one.args), "decision": one.decision,
-             "which means": one.told}
+             "which means": one.summary}
             for number, one in enumerate(found.effects, start=1)
         ],
     )  # fmt: skip
@@ -157,14 +155,14 @@ def replay_journal(
     ] = "verify",
     export: Annotated[
         Path | None,
-        typer.Option("--from", help="What `journal export --format json` wrote, in place of a journal."),
+        typer.Option("--from", help="An export of `journal export --format json`, instead of a journal."),
     ] = None,
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a step again beside what was recorded of it, and say where it differs. Nothing fires, nobody is asked.
+    """Run a step again and report differences from the record. Nothing fires, no review opens.
 
-    Ends with 0 where it does what was recorded, and 1 where it does not.
+    Exits 0 if it does what was recorded, and 1 if it does not.
     """
     with report_errors():
         require_mode(mode)
@@ -192,6 +190,6 @@ def _print_replayed(found: ReplayResult) -> None:
     )  # fmt: skip
     for divergence in found.divergences:
         typer.echo(f"differs: {divergence}")
-    for told in found.unchecked:
-        typer.echo(escape_unprintable(f"unchecked: {told}"))
+    for unchecked in found.unchecked:
+        typer.echo(escape_unprintable(f"unchecked: {unchecked}"))
     typer.echo(f"{found.status}; nothing fired")

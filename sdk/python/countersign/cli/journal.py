@@ -1,9 +1,8 @@
-"""`countersign journal`: list, show, filter, export, stats, verify, new-key and close. Only `close` changes a journal:
-by it a person says that what a commit of live effects left in part is put right. `replay` is in rehearsal.py; `recover`
-and `resume`, which go on with what is left, are `countersign resume`.
+"""`countersign journal`: list, show, filter, export, stats, verify, new-key and close.
 
-Text that came from an agent or a tool is shown with control characters made visible, and arguments a manifest calls
-secret are not shown at all.
+Only `close` changes a journal: with it a person states that a partial commit of live effects was corrected. `replay` is
+in dry_run.py; to continue open transactions use `countersign resume`. Text from an agent or a tool is shown with
+control characters made visible, and arguments a manifest declares secret are not shown.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from countersign.cli.terminal import (
     report_errors,
 )
 from countersign.errors import MisuseError, SettingsError
-from countersign.journal.damage import Verified
 from countersign.journal.export import (
     DAMAGED,
     ExportFormat,
@@ -40,10 +38,10 @@ from countersign.journal.export import (
     summary_of,
 )
 from countersign.journal.location import default_key_path
-from countersign.journal.queries import TransactionFilter, parse_time
+from countersign.journal.queries import TransactionFilter, count, parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.statistics import count
 from countersign.journal.verification import verify
+from countersign.journal.verification_stores import Verified
 from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
@@ -52,7 +50,7 @@ from countersign.tools.registry import load_tools
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 
 _MAX_LISTED: Final = 50
-_MODE: Final = 0o600  # of an exported file: it holds what the journal holds
+_MODE: Final = 0o600  # of an exported file: it contains what the journal contains
 _SUMMARY: Final = ("key", "state", "effects", "changed", "note")
 _SEPARATE_MEMBERS: Final = frozenset({"effects", "dropped", "unreadable"})
 _HEADER_MEMBERS: Final = frozenset({"lane", "seq", "tool", "state"})
@@ -91,11 +89,11 @@ def filter_journal(
     limit: LimitOption = _MAX_LISTED,
     as_json: JsonOption = False,
 ) -> None:
-    """List the transactions that everything said here is true of, newest first."""
+    """List the transactions that match all filters, newest first."""
     with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         rows = [summary_of(opened, txn) for txn in opened.transactions.matching_ids(wanted, limit)]
-    _print_summaries(rows, as_json, "no transaction is like that")
+    _print_summaries(rows, as_json, "no transaction matches")
 
 
 @journal_app.command("show")
@@ -104,7 +102,7 @@ def show_journal(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one transaction with its effects, their arguments and what became of them."""
+    """Show one transaction with its effects, their arguments and outcomes."""
     with report_errors(), open_journal(journal) as opened:
         found = opened.transactions.found_ids(name)
         if not found:
@@ -135,7 +133,9 @@ def _print_whole(one: dict[str, Any]) -> None:
 @journal_app.command("export")
 def export_journal(
     form: Annotated[str, typer.Option("--format", help="json, csv or md.")] = "json",
-    out: Annotated[Path | None, typer.Option(help="A new file, for you alone; else it is printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new file with private access; else it is printed.")
+    ] = None,
     state: StateOption = None,
     tool: ToolOption = None,
     agent: AgentOption = None,
@@ -144,7 +144,7 @@ def export_journal(
     until: UntilOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
+    """Export transactions with their effects as one document, secrets hidden; without a filter all of them."""
     with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         found = [description_of(opened, txn) for txn in opened.transactions.matching_ids(wanted)]
@@ -157,14 +157,14 @@ def export_journal(
 
 @journal_app.command("new-key")
 def new_key(
-    file: Annotated[Path, typer.Argument(help="The key file; made for you alone where it is not there.")],
+    file: Annotated[Path, typer.Argument(help="The key file; created with private access if it is missing.")],
 ) -> None:
-    """Put a new key at the end of a file of keys: secrets are sealed under it from now on, and the others open."""
+    """Append a new key to a key file: secrets are sealed with it from now on, and the other keys still open theirs."""
     with report_errors():
         other = _other_key_file(file)
         key = add_key(file)
     typer.echo(
-        f"{file} seals under {key.id} from now on; name it in {JOURNAL_KEY_VARIABLE}, and lose none of them"
+        f"{file} seals with {key.id} from now on; name it in {JOURNAL_KEY_VARIABLE}, and lose none of its keys"
     )
     if other is not None:
         typer.echo(
@@ -185,7 +185,7 @@ def stats(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count transactions by state, calls by tool, what fired and was taken back, and how long people took."""
+    """Count transactions by state, calls by tool, fired and compensated effects, and the time reviews took."""
     with report_errors(), open_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         counted = count(opened.database, wanted)
@@ -200,7 +200,7 @@ def stats(
     print_table(("tool", *_COUNTED, "stand as"), [row | {"stand as": _states(row["states"])} for row in rows])
     people = counted["people"]
     took = "" if not people["answered"] else f" after {people['median_seconds']:.0f} s (median)"
-    typer.echo(f"people were asked about {people['asked']} calls and decided {people['answered']}{took}")
+    typer.echo(f"{people['asked']} calls needed a review and {people['answered']} were decided{took}")
 
 
 @journal_app.command("verify")
@@ -212,9 +212,10 @@ def verify_journal(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute every chain anew and compare it with the rows: what was changed behind the SDK is named, and ends with 1.
+    """Recompute every chain and compare it with the rows: changes made without the SDK are named, and it exits 1.
 
-    Who can write the file can make it all anew, or put an old copy back: the service's log shows that, not this.
+    Anyone who can write the file can recompute all of it, or restore an old copy: the service's log shows that, not
+    this command.
     """
     with report_errors():
         found = verify(journal_location(journal), name)
@@ -228,7 +229,7 @@ def verify_journal(
 
 def _print_verified(found: Verified) -> None:
     if found.sound:
-        typer.echo(f"sound: {len(found.chains)} transactions, {found.lines} lines")
+        typer.echo(f"intact: {len(found.chains)} transactions, {found.lines} lines")
         return
     keys = {one.txn: one.key for one in found.chains}
     print_table(
@@ -239,7 +240,7 @@ def _print_verified(found: Verified) -> None:
             for one in found.findings
         ],
     )  # fmt: skip
-    typer.echo("not sound: keep the file as it is, and compare with the service's log what it says of these")
+    typer.echo("not intact: keep the file as it is, and compare with the service's log what it says of these")
 
 
 def _wanted(
@@ -264,22 +265,24 @@ def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> No
 
 
 def _exit_if_damaged(count: int) -> None:
-    """What could be read was told; whoever runs this hears that it was not all."""
+    """What could be read was shown; the exit status says that something is missing."""
     if count:
         typer.echo(
-            f"{count} of them cannot be read, or not all of it, and are told as damaged; `countersign journal verify` "
-            "names what was changed",
+            f"{count} of them cannot be read, or not completely, and are shown as damaged; `countersign journal "
+            "verify` names what was changed",
             err=True,
         )
         raise typer.Exit(1)
 
 
 def _other_key_file(file: Path) -> Path | None:
-    """The key file this environment's journal has so far, where a file that is not there yet would take its place."""
+    """The key file currently configured for the journal, if `file` is a new one that would replace it."""
     try:
         known = journal_key_path_from_env() or default_key_path(journal_location(None))
     except SettingsError:
-        return None  # no journal is named here, or none that could be, so there is nothing to compare with
+        return (
+            None  # no journal is configured, or none that could be read, so there is nothing to compare with
+        )
     return known if known is not None and known.exists() and not file.exists() else None
 
 
@@ -309,21 +312,21 @@ def _write_new(path: Path, text: str) -> None:
 def close_journal(
     txn: Annotated[str, typer.Argument(help="The transaction's id, or enough of its beginning.")],
     tools: AllToolsOption,
-    by: Annotated[str, typer.Option(help="Who has put it right and says so.")],
-    why: Annotated[str, typer.Option(help="What was found and done, for whoever reads it later.")],
+    by: Annotated[str, typer.Option(help="Your name.")],
+    why: Annotated[str, typer.Option(help="What was found and done, for later readers.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Close an unsettled transaction of whose live effects a part stands, once a person has put that right.
+    """Close an unsettled transaction whose live effects were committed in part, after a person has corrected that.
 
-    What its adapters had prepared is undone, and nothing else changed. It is told as closed, never as done, and its key
-    is spent. Refused for any other transaction, and while a process owns it.
+    What its adapters had prepared is undone, and nothing else changes. Its state is closed, never done, and its key is
+    used up. Refused for any other transaction, and while a process owns it.
     """
     with report_errors():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
-            record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
-            told = summary_of(runtime.journal, record.txn)
+            record = close(runtime.engine(runtime.sync_executor()), txn, by=by, why=why)
+            summary = summary_of(runtime.journal, record.txn)
     if as_json:
-        print_json(told)
+        print_json(summary)
     else:
-        print_members(told)
+        print_members(summary)

@@ -1,7 +1,7 @@
-"""What every command has: the journal it reads, tables, one JSON document, errors as sentences.
+"""Shared by all commands: the journal, tables, JSON output and error messages.
 
-Text that came from an agent or a tool is shown with control characters made visible; JSON is ASCII. Neither moves the
-cursor of whoever reads it.
+Text from an agent or a tool is shown with control characters made visible; JSON is ASCII. Neither can control the
+terminal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JournalOption = Annotated[
 
 
 def journal_location(named: str | None) -> JournalLocation:
-    """Where a command's journal lies."""
+    """The location of a command's journal."""
     return parse_location(named) if named else journal_path_from_env()
 
 
@@ -45,7 +45,7 @@ AllToolsOption = Annotated[
     list[str],
     typer.Option(
         "--tools",
-        help="Module or file that defines tools, like my_agent or ./my_agent.py; say it again for each further one.",
+        help="Module or file that defines tools, like my_agent or ./my_agent.py; repeat it for several.",
     ),
 ]
 
@@ -55,7 +55,7 @@ def open_journal(named: str | None) -> Iterator[Journal]:
     """The journal of a command, closed afterwards.
 
     Raises:
-        MisuseError: there is none at this place, nor where one is by default.
+        MisuseError: there is none at this location, nor at the default one.
     """
     chosen = journal_location(named)
     require_journal(chosen)
@@ -68,7 +68,7 @@ def open_journal(named: str | None) -> Iterator[Journal]:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
+    """Print SDK errors as one line and exit; any other exception is a bug and keeps its traceback."""
     try:
         yield
     except CountersignError as error:
@@ -82,25 +82,25 @@ def print_json(value: Any) -> None:
 
 
 def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
-    """Print each member that says something on a line of its own, whole: a line may be copied, a cell may not."""
+    """Print each non-empty member on a line of its own, so that it can be copied whole."""
     for name, value in members.items():
         if value is not None:
             typer.echo(f"{indent}{name}: {escape_unprintable(str(value))}")
 
 
 def format_minute(moment: str | None) -> str | None:
-    """A time as a table has it: `2026-11-24 23:30`, in UTC. JSON has all of it."""
+    """A time for tables: `2026-11-24 23:30`, in UTC. JSON has the full value."""
     return moment and moment[:16].replace("T", " ")
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, none: str = "", whole: Collection[str] = ()
 ) -> None:
-    """Print a table of these columns, or where it has no row what `none` says. `whole` ones are never broken."""
+    """Print a table of these columns, or `none` if it has no rows. `whole` columns are never truncated."""
     if none and not rows:
         typer.echo(none)
         return
-    # What is cut off cannot be copied.
+    # A truncated value cannot be copied.
     table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
     for row in rows:
         table.add_row(*("" if row[name] is None else escape_unprintable(str(row[name])) for name in columns))

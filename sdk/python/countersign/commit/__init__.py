@@ -1,1 +1,1 @@
-"""From a frozen list to what stands: asked, verified, redeemed, fired, settled (README.md)."""
+"""From a frozen list to a final state: submit, verify, redeem, fire, finalize (README.md)."""

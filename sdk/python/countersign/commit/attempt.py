@@ -1,8 +1,8 @@
-"""One run under one redemption: its time to fire, its retries, its outcomes, and what tools' errors mean.
+"""One run under one redemption: its fire window, retries, outcomes and the meaning of tool errors.
 
-Rules: the policy is asked again before more time is given. The first outcome of an effect is final. It is written
-together with the FIRING of the next, at the end, and before a pause, a renewal, a probe or a sibling that still runs.
-An unconfirmed write is repeated for what the journal lacks.
+Rules: the policy is evaluated again before a fire window is extended. The first outcome of an effect is final. It is
+written with the FIRING of the next effect, at the end, and before a pause, a renewal, a probe or a sibling that still
+runs. A write without confirmation is repeated for outcomes that the journal lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing_extensions import TypeIs
 
 from countersign.clock import backoff
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.concurrency import ToolTimeoutError
+from countersign.concurrency import CallRaised, ToolTimeoutError
 from countersign.contract.release import Kind
 from countersign.contract.states import Outcome
 from countersign.errors import (
@@ -36,21 +36,20 @@ from countersign.service.enforcement import Permit
 from countersign.texts import text_of
 from countersign.tools.rest import RestUnknown
 from countersign.tools.results import UnfinishedError
-from countersign.waiting import CallRaised
 
-MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
+MAX_ERROR: Final = 500  # characters of a tool's exception that people see
 _EARLIER: Final = "; an earlier try "
 _IN_DOUBT: Final = ", and may have happened"
 
 
 def describe_error(call: PlannedCall, error: BaseException) -> str:
-    """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
+    """The text people see for a tool's exception. Only its type if the tool has secret arguments."""
     return _describe(error, has_secrets=call.has_secrets)
 
 
 def describe_block_error(error: BaseException, *, has_secrets: bool) -> str:
-    """What people get to read of the exception that ended a block: as of a tool's. An error of ours that holds no
-    argument keeps all its storable text.
+    """The text people see for the exception that ended a block. An SDK error that quotes no argument keeps its whole
+    text.
     """
     if has_no_arguments(error) and (text := text_of(error)):
         return f"{type(error).__name__}: {text}"
@@ -63,34 +62,35 @@ def _describe(error: BaseException, *, has_secrets: bool) -> str:
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
 
 
-def with_earlier_try(told: str, earlier: str) -> str:
-    """Of a call whose last try knows that nothing happened, and whose `earlier` one did not: both, neither of which is
-    cut off for the other's length.
+def with_earlier_try(message: str, earlier: str) -> str:
+    """Combine the text of a last try that did nothing with that of an `earlier` try in doubt. Each keeps its share
+    of the limit.
     """
     rest = f"{_EARLIER}{earlier[: MAX_ERROR // 2]}{_IN_DOUBT}"
-    return f"{told[: MAX_ERROR - len(rest)]}{rest}"
+    return f"{message[: MAX_ERROR - len(rest)]}{rest}"
 
 
 def last_try_was_not_done(why: str) -> bool:
-    """Whether this is told of a call whose last try knew that nothing happened: its author did say so."""
+    """Whether this text describes a call whose last try reported that nothing happened."""
     return _EARLIER in why
 
 
 def public_cause(call: PlannedCall, error: Exception) -> Exception:
-    """The tool's exception, as the one that is raised names its cause: its trace begins in the tool. Where the tool has
-    secret arguments its place alone: a traceback prints its text, and the text of what it was raised from.
+    """The tool's exception as the `__cause__` of the error we raise, with the SDK's own frames removed. A tool with
+    secret arguments gets a `ToolRaised` with the location only, because a traceback prints the text of the exception
+    and of its causes.
     """
     if call.has_secrets:
         return ToolRaised.of(call.tool.name, error)
     trace = skip_sdk_frames(error.__traceback__)
     if trace is None and not isinstance(error, ToolTimeoutError | UnfinishedError | CountersignError):
-        return error  # a tool that is ours, as one of an MCP server: this may be a bug
+        return error  # one of our own tools, as for an MCP server: this may be a bug
     return error.with_traceback(trace)
 
 
 def redact_exit(call: PlannedCall, leaving: SystemExit) -> SystemExit:
-    """A tool's exit, as the program ends by it: Python prints its text. Where the tool has secret arguments its code
-    alone, which is 1 of an exit with a text.
+    """The `SystemExit` of a tool, without its text if the tool has secret arguments: Python prints that text. The
+    exit code is kept; it is 1 for an exit with a text.
     """
     if not call.has_secrets:
         return leaving
@@ -98,24 +98,24 @@ def redact_exit(call: PlannedCall, leaving: SystemExit) -> SystemExit:
 
 
 def is_exit(answer: object) -> TypeIs[CallRaised]:
-    """Whether a tool ended its program (`sys.exit`) instead of itself."""
+    """Whether a tool ended the program (`sys.exit`)."""
     return isinstance(answer, CallRaised) and not isinstance(answer.error, Exception)
 
 
 def is_not_done(call: PlannedCall, error: BaseException) -> bool:
-    """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared. `RestApi` knows
-    better, where it says that something may have been done.
+    """Whether the tool reports that nothing happened, by `NotDone` or by its declaration. A `RestUnknown` or a
+    timeout is never such a report.
     """
     if isinstance(error, ToolTimeoutError | RestUnknown | UnfinishedError) or not isinstance(
         error, Exception
     ):
-        return False  # not the tool's word; or it ends the program: the call may have landed
+        return False  # not reported by the tool, or an exit: the call may have landed
     return isinstance(error, NotDone) or call.tool.failure_means == "not_done"
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Under which redemption a run fires: of a whole transaction, or of one compensation of it."""
+    """The redemption a run fires under: of a whole transaction, or of one compensation in it."""
 
     txn: str
     staging: int
@@ -135,14 +135,14 @@ class PermitRefused(Exception):
 
 
 class TooLateError(NotDone):
-    """A call was not made, because its permit had run out by then."""
+    """A call was not made because its permit had expired."""
 
 
 async def renew_permit(engine: Engine, authority: Authority, calls: Sequence[PlannedCall]) -> Permit:
-    """Ask for a fresh `fire_by` for these effects; the policy is asked again.
+    """Request a new `fire_by` for these effects. The service evaluates the policy again.
 
     Raises:
-        PermitRefused: it was not given.
+        PermitRefused: the service did not grant it.
     """
     asked_at = engine.clock.monotonic()
     ids = [call.effect.effect_id for call in calls]
@@ -164,7 +164,7 @@ async def renew_permit(engine: Engine, authority: Authority, calls: Sequence[Pla
 
 
 class FireWindow:
-    """The time a run has to fire in: what its permit leaves, renewed where that is too little."""
+    """The time in which a run may fire: the rest of its permit, renewed when that is too short."""
 
     def __init__(self, engine: Engine, authority: Authority, permit: Permit | None) -> None:
         self._engine = engine
@@ -172,8 +172,10 @@ class FireWindow:
         self._permit = permit
 
     async def take(self, calls: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
-        """Renew where too little time is left, or where the manifest wants the policy asked before every
-        fire.
+        """Renew if too little time is left, or if the manifest requires a policy check before every fire.
+
+        Raises:
+            PermitRefused: the service did not grant it, or granted too little.
         """
         if self.covers_all(calls):
             return
@@ -183,7 +185,7 @@ class FireWindow:
             raise PermitRefused(f"too little time was left to start {late.tool.name}")
 
     def covers_all(self, calls: Sequence[PlannedCall]) -> bool:
-        """Whether nothing has to be asked of the service first."""
+        """Whether these calls may start without a request to the service."""
         return all(self._covers(call) and not call.manifest.recheck for call in calls)
 
     def _covers(self, call: PlannedCall) -> bool:
@@ -196,16 +198,18 @@ class FireWindow:
         return 0.0 if self._permit is None else self._permit.seconds_left(self._engine.clock)
 
     def require_time_left(self, call: PlannedCall) -> None:
-        """The last look before a call: between the FIRING and here the process may have stood still.
+        """Last check before a call. The process may have been suspended since FIRING was written.
 
         Raises:
-            TooLateError: `fire_by` has passed, or the permit is none for it.
+            TooLateError: `fire_by` has passed, or the permit does not cover this effect.
         """
         if not self._names(call) or self._seconds_left() <= 0:
-            raise TooLateError("its time to fire was over before it was called")
+            raise TooLateError("its fire window closed before it was called")
 
     def lease_seconds(self, call: PlannedCall) -> float:
-        """The lease outlasts fire_by and the tool: nobody takes over while a call may still be on its way."""
+        """A lease that outlasts `fire_by` and the tool, so that no other process takes over while a call may still
+        be in flight.
+        """
         return (
             max(self._seconds_left(), 0.0)
             + call.manifest.timeout_seconds
@@ -214,66 +218,68 @@ class FireWindow:
 
 
 _MAX_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
-_MAX_EXTENSIONS: Final = 3  # times that a run gives more time to calls that came too late
+_MAX_EXTENSIONS: Final = 3  # extensions of a run's window for calls that came too late
 
 
 def is_final(call: PlannedCall, error: BaseException) -> bool:
-    """Whether it says that nothing happened, and no other try follows that could say otherwise."""
+    """Whether this error reports that nothing happened and no further try follows."""
     if isinstance(error, TooLateError) or not is_not_done(call, error):
         return False
     return isinstance(error, NotDone) or not call.manifest.idempotent
 
 
 class Retries:
-    """How the calls of one run ended that did not fire, and how often they are given time."""
+    """The failed tries of one run, and how often their fire window was extended."""
 
     def __init__(self, engine: Engine, time: FireWindow) -> None:
         self._engine = engine
         self._time = time
         self._ended: dict[str, list[Exception]] = {}
-        self.cut_off: set[str] = set()  # effects an earlier run had begun, without writing how they ended
+        self.cut_off: set[str] = set()  # effects an earlier run left without an outcome
         self._late = 0
 
     def note(self, call: PlannedCall, error: Exception) -> None:
-        """One try was made, and ended so."""
+        """Record one failed try."""
         self._ended.setdefault(call.effect.effect_id, []).append(error)
 
     def last(self, call: PlannedCall) -> Exception | None:
-        """How the last try of it ended; None where there was none."""
+        """The error of the last try, or None if there was none."""
         tries = self._ended.get(call.effect.effect_id)
         return tries[-1] if tries else None
 
-    def told(self, call: PlannedCall, error: BaseException) -> str:
-        """What people get to read of a try that ended so; where it knows that nothing happened, also of the one before
-        it that does not: that one is why nobody knows.
+    def describe(self, call: PlannedCall, error: BaseException) -> str:
+        """The text people see for a failed try. If this try did nothing but an earlier one is in doubt, both are
+        described: the earlier one is the reason why the outcome is unknown.
         """
-        told = describe_error(call, error)
+        message = describe_error(call, error)
         if not is_not_done(call, error):
-            return told
+            return message
         tries = self._ended.get(call.effect.effect_id, [])
         doubtful = next((one for one in reversed(tries) if not is_not_done(call, one)), None)
         if doubtful is not None:
-            return with_earlier_try(told, f"raised {describe_error(call, doubtful)}")
-        return with_earlier_try(told, "was cut off") if call.effect.effect_id in self.cut_off else told
+            return with_earlier_try(message, f"raised {describe_error(call, doubtful)}")
+        return with_earlier_try(message, "was cut off") if call.effect.effect_id in self.cut_off else message
 
     def may_retry(self, call: PlannedCall, error: Exception) -> bool:
-        """Whether an idempotent tool may be called once more with the same call key (I-3)."""
+        """Whether an idempotent tool may be called again with the same call key (I-3)."""
         if not call.manifest.idempotent or isinstance(error, NotDone | UnfinishedError):
-            return False  # NotDone is the tool's last word, and a tool that returns work does so every time
+            return False  # NotDone is final; a tool that returns an awaitable does so every time
         most = call.tool.tries or self._engine.settings.idempotent_tries
         return len(self._ended[call.effect.effect_id]) < most
 
     async def extend(
         self, again: Sequence[PlannedCall], late: Sequence[PlannedCall], after: Sequence[PlannedCall]
     ) -> PermitRefused | None:
-        """Time for those that may go on and for those that came too late; or why there is none."""
+        """Pause, then extend the fire window for calls to retry and calls that came too late. Returns why it was
+        refused.
+        """
         self._late += bool(late)
         if self._late > _MAX_EXTENSIONS:
-            return PermitRefused(f"its time to fire was over before it was called, {self._late} times")
+            return PermitRefused(f"its fire window closed before it was called, {self._late} times")
         if again:
             tried = max(len(self._ended[call.effect.effect_id]) for call in again)
             pause = backoff(self._engine.settings.retry_base_seconds, tried, _MAX_PAUSE)
-            await self._engine.waits.sleep(pause)
+            await self._engine.executor.sleep(pause)
         try:
             await self._time.take([*again, *late], after)
         except PermitRefused as refused:
@@ -292,16 +298,16 @@ class Outcomes:
         self._lease = lease
         self._authority = authority
         self._unwritten: list[EffectOutcome] = []
-        self._unconfirmed = False  # nobody knows whether they were written
+        self._unconfirmed = False  # it is unknown whether they were written
         self._known: set[str] = set()
 
     def begin(self, calls: Sequence[PlannedCall], *, lease_seconds: float) -> None:
-        """Write FIRING for these, and what became of those before, in one commit.
+        """Write FIRING for these calls together with the outcomes so far, in one commit.
 
         Raises:
-            JournalError: it could not be written; none of them may be called.
+            JournalError: the write failed; none of these calls may be made.
         """
-        self._engine.journal.firing.begin(
+        self._engine.journal.effect_log.begin(
             self._lease,
             self._authority.staging,
             *(call.effect.effect_id for call in calls),
@@ -313,7 +319,7 @@ class Outcomes:
     def note(
         self, call: PlannedCall, outcome: Outcome, *, result: bytes | None = None, error: str | None = None
     ) -> None:
-        """Keep one until it is written; what this run has said of it already stands."""
+        """Queue an outcome to be written. The first outcome of an effect in this run is final."""
         if self.knows(call):
             return
         self._known.add(call.effect.effect_id)
@@ -329,31 +335,33 @@ class Outcomes:
         )
 
     def knows(self, call: PlannedCall) -> bool:
-        """Whether this run has said what became of it."""
+        """Whether this run has recorded an outcome for the call."""
         return call.effect.effect_id in self._known
 
     def state_of(self, effect_id: str) -> LocalState | None:
-        """As the journal has it."""
+        """The effect's state in the journal."""
         return self._engine.journal.transactions.state_of(
             self._authority.txn, self._authority.staging, effect_id
         )
 
     def write(self) -> None:
-        """Write what is not written yet.
+        """Write the queued outcomes.
 
         Raises:
-            JournalError: it could not be; what was FIRING on the disk still is.
+            JournalError: the write failed; what was FIRING on disk still is.
         """
         if unwritten := self._to_write():
-            self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
+            self._engine.journal.effect_log.write(self._lease, self._authority.staging, unwritten)
         self._written()
 
     def write_during_run(self) -> None:
-        """The same while others still run. A journal in trouble ends none of them: it is told when all have ended."""
+        """Write the queued outcomes while other calls of the group still run. A journal error is logged and raised
+        by the next write.
+        """
         try:
             self.write()
         except JournalError as error:
-            log.warning("what has ended of a group could not be written while others of it run: %s", error)
+            log.warning("outcomes of a group could not be written while others of it still run: %s", error)
 
     def _to_write(self) -> list[EffectOutcome]:
         if self._unconfirmed:

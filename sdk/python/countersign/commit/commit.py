@@ -1,16 +1,16 @@
 """The commit, as design section 7 numbers it.
 
-    2  what live effects read has not moved
+    2  check that what live effects read has not changed
     3  submit the staged effects
     4  denied -> undo, raise Denied; review -> with live effects undo at once and raise ReviewPending,
-       without park, wait up to `wait` and raise ReviewPending(parked=True)
+       without them park, wait up to `wait` and raise ReviewPending(parked=True)
     5  verify every release, numbered steps
     6  redeem all, under the attempt the journal already holds; verify the receipt
-    7  fire in order (firing.py)
-    8  commit the live adapters, 9 report (settling.py)
+    7  fire in order (executor.py)
+    8  commit the live adapters, 9 report (finalizer.py)
 
-Step 1, freezing, has happened: a `Plan` is frozen. The commit point is the redemption. Whatever raises before
-it leaves nothing fired, and the caller (transactions/step.py) undoes the live effects; after it, settling.py and
+Step 1, freezing, is done: a `Plan` is frozen. The commit point is the redemption. An error before it leaves nothing
+fired, and the caller (transactions/step.py) undoes the live effects. After it, finalizer.py and
 recovery/roll_forward.py take over.
 """
 
@@ -79,21 +79,21 @@ class Commit:
         self._edits = ProposalResponder(engine, terms.accept_edits)
         self._answering = terms.answering
         self._keeps_approved = terms.keep_approved
-        self._sent_back = ""  # why the last redemption was
+        self._sent_back = ""  # the reason of the last refused redemption
 
     async def run(self) -> dict[str, object]:
-        """Submit, and go on as the answer says. Answers the tools' results by effect id.
+        """Submit and follow the service's answer. Returns the tools' results by effect id.
 
         Raises:
-            Stopped, WorldError: nothing fired, but for what `ReleaseLapsed` names.
-            FireError: with what stands.
+            Stopped, WorldError: nothing fired, except what `ReleaseLapsed` names.
+            FireError: with the outcome of every effect.
         """
         self._live.verify_isolation()  # 2
         asked_at = self._engine.clock.monotonic()
         return await self.go_on(await self._submit(), asked_at)  # 3
 
     async def go_on(self, view: TransactionView, asked_at: float) -> dict[str, object]:
-        """Steps 4 to 9 from any answer of the service; used by recovery too."""
+        """Steps 4 to 9 from any answer of the service. Recovery uses it too."""
         rounds = 0
         while True:
             self._take_over(view)
@@ -115,8 +115,8 @@ class Commit:
             view = answer
 
     async def _submit(self) -> TransactionView:
-        """Step 3. Without live effects the attempt goes along: released at once is redeemed in the same round
-        trip.
+        """Step 3. Without live effects the attempt id is included, so that a list released at once is redeemed in
+        the same round trip.
         """
         try:
             return await self._engine.service.submit(self._submission())
@@ -133,25 +133,27 @@ class Commit:
             raise
 
     def _submission(self) -> SubmitRequest:
-        """The list, and which epoch of the service we have told all we know: a later one wants to hear it first."""
+        """The list, and the epoch of the service up to which everything was reported. A service in a later epoch
+        wants those reports first.
+        """
         return SubmitRequest(
             run_key=self._plan.run_key,
             independent=self._plan.independent,
             effects=tuple(call.submitted() for call in self._plan.calls),
             claimed=self._claimed,
             attempt_id=None if self._live else self._plan.attempt_id,
-            epoch=self._engine.journal.epochs.told(self._engine.settings.iss) or None,
+            epoch=self._engine.journal.epochs.reported(self._engine.settings.iss) or None,
         )
 
     def _take_over(self, view: TransactionView) -> None:
-        """Compare what the service holds with what we staged, adopt an accepted edit that this program takes, note
-        where it stands.
+        """Compare the service's list with ours, adopt an accepted edit that this program agrees to, and record the
+        state.
         """
         if view.state is TxnState.ENDED:
-            self._see(view)  # nothing of it will fire, so its bytes need not be compared
+            self._see(view)  # nothing of it will fire, so its bytes are not compared
             return
         if view.state in _SPENT and view.txn_digest != self._plan.txn_digest:
-            return  # ours are in the journal before they are spent, so it is not ours: `_spent` finds out
+            return  # ours are journaled before they are redeemed, so it is not ours: `_spent` checks
         edited = self._plan.with_accepted_edits(view)
         if edited is not self._plan:
             self._see(view)
@@ -171,15 +173,15 @@ class Commit:
     # ------------------------------------------------------------------------------------------------ 4
 
     async def _ask_people(self, view: TransactionView) -> TransactionView:
-        """Wait as long as we were told to, with nothing held open. It is parked already: whatever becomes of this
-        process or of the service meanwhile, what people approve is not dropped.
+        """Wait for people as long as the options allow, with no resource held open. The list is already parked, so
+        an approval survives a crash of this process or of the service.
         """
         if self._live:
-            raise self._pending(view)  # leaving the step undoes them, before anybody answers
+            raise self._pending(view)  # leaving the step undoes the live effects before people answer
         try:
-            if self._until <= self._engine.clock.monotonic():  # whoever waits hears of it with the first look
+            if self._until <= self._engine.clock.monotonic():  # otherwise the first poll answers questions
                 await self._answering.answer(self._engine, view)
-            # Keep the lease as long as one look may take, with all its retries on a dead line.
+            # Keep the lease for one poll with all its retries on a broken connection.
             look_seconds = self._engine.settings.look_seconds
             renew = partial(self._engine.journal.leases.renew, self._lease, at_least=look_seconds)
             seen = await wait_for_review(
@@ -194,7 +196,7 @@ class Commit:
         raise self._pending(seen or view)
 
     def _concerns(self, view: TransactionView) -> bool:
-        """Whether what people did is for this program to look at, although they are still asked."""
+        """Whether people did something that this program has to look at, although the review is still open."""
         return view.txn_digest != self._plan.txn_digest or self._edits.concerns(view)
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
@@ -204,9 +206,7 @@ class Commit:
         )
 
     def _parks(self) -> bool:
-        """Whether another process may fire the list: not what was staged beside live effects, which only the body can
-        bring back.
-        """
+        """Whether another process may fire the list. Not with live effects: only the body can recreate those."""
         return self._plan.live == 0
 
     def _denied(self, view: TransactionView) -> Denied:
@@ -219,8 +219,8 @@ class Commit:
     # --------------------------------------------------------------------------------------------- 5, 6
 
     async def _redeem(self, view: TransactionView) -> Permit | TransactionView | None:
-        """Ask for releases, verify every one, redeem all; or answer how things stand if the policy says
-        otherwise.
+        """Request the releases, verify each one and redeem all. Returns the transaction if the policy's answer
+        changed.
         """
         self._engine.require_not_stopping()
         try:
@@ -244,15 +244,14 @@ class Commit:
         return await self._permit(answer.receipt, asked_at, releases)
 
     async def _give_up(self, rounds: int) -> TransactionView:
-        """Take it back before its caller is told that nothing stands: what stays approved, or people are still asked
-        about, somebody would fire later. A worker has no caller who asks for it again, so it leaves it approved.
-        Answers how it stands where it was redeemed all the same.
+        """Withdraw the list before reporting that nothing happened, so that it is not fired later. A worker has no
+        caller to retry for, so it keeps the list approved. Returns the transaction if it was redeemed after all.
 
         Raises:
-            ReleaseLapsed: with whether it may still happen.
+            ReleaseLapsed: with whether it may still fire.
         """
         key, txn = self._plan.run_key, self._plan.txn
-        why = f"it was sent back {rounds} times, the last time because {self._sent_back}"
+        why = f"its redemption was refused {rounds} times, most recently because {self._sent_back}"
         if self._keeps_approved:
             raise ReleaseLapsed(key, txn, why, may_fire=True)
         try:
@@ -268,7 +267,7 @@ class Commit:
         raise ReleaseLapsed(key, txn, why, may_fire=view.state is not TxnState.ENDED)
 
     async def _withdrawn(self, reason: str) -> TransactionView:
-        """How it stands once the service has been told that nobody wants it any more."""
+        """The transaction after withdrawing it."""
         try:
             return await self._engine.service.withdraw(self._plan.txn, reason)
         except ServiceRefused as refused:
@@ -277,7 +276,7 @@ class Commit:
             return await self._engine.service.view(self._plan.txn)
 
     async def _spent(self, view: TransactionView, asked_at: float) -> Permit | None:
-        """Redeemed: by us in the same round trip as the submission or before a crash, or by somebody else."""
+        """The list is redeemed: by this attempt (in the submission, or before a crash), or by another."""
         if not await redeemed_by_us(self._engine, self._plan, view):
             raise AlreadyRedeemed.elsewhere(self._plan.run_key, self._plan.txn, effect_states(view))
         self._plan.require_callable()
@@ -304,33 +303,33 @@ class Commit:
         except ReleaseRefused as refused:
             if refused.reason != FIRE_BY_PASSED:
                 raise
-            return None  # the run asks for a fresh one before its first FIRING
+            return None  # the run renews it before its first FIRING
 
     # ------------------------------------------------------------------------------------------- 7, 8, 9
 
     async def _fire(self, permit: Permit | None) -> dict[str, object]:
         ids = [effect.effect_id for effect in self._plan.effects]
-        self._engine.journal.firing.redeemed(self._lease, self._plan.staging, ids)
-        ending = Finalizer(self._engine, self._lease, self._plan, self._live)
+        self._engine.journal.effect_log.redeemed(self._lease, self._plan.staging, ids)
+        finalizer = Finalizer(self._engine, self._lease, self._plan, self._live)
         run = EffectExecutor(self._engine, self._lease, Authority.of(self._plan), permit)
-        return await ending.around(run, self._plan.calls)
+        return await finalizer.fire_and_finish(run, self._plan.calls)
 
     def _require_unspent(self, refused: ServiceRefused) -> None:
-        """Tell a refusal that means "somebody else has redeemed it" as that."""
+        """Raise `AlreadyRedeemed` for a refusal that means another attempt has redeemed the list."""
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
-            what = refused.detail.partition(";")[0]  # what to do about it is told by where it was spent
+            what = refused.detail.partition(";")[0]  # the advice depends on who redeemed it
             raise AlreadyRedeemed.elsewhere(
                 self._plan.run_key, self._plan.txn, _states_in_problem(refused.extras), what
             ) from refused
 
 
 def effect_states(view: TransactionView) -> list[str]:
-    """What is known of each effect of a spent transaction."""
+    """The state of each effect of a redeemed transaction."""
     return [one.state.value for one in view.effects]
 
 
 def _states_in_problem(problem: dict[str, Any]) -> list[str]:
-    """The same of a refusal, as far as it says so."""
+    """The same from a refusal, as far as it holds them."""
     effects = problem.get("effects")
     if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
         return []

@@ -1,10 +1,10 @@
-"""Compensate the fired effects of a transaction that did not go through, newest first.
+"""Compensate the fired effects of a transaction that did not commit, newest first.
 
-Rules: an outcome is reported before its compensation is asked for, for the service builds the arguments from it; a
-compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are computed here as
-well and must have the digest the service signed. Where people are asked first, or the service is away, it stays
-`compensating` and `countersign resume` goes on. What has no compensation, or one that cannot be built, stands, and is a
-task for a person. No text repeats what is secret.
+Rules: an outcome is reported before its compensation is requested, because the service builds the arguments from it. A
+compensation is journaled before it is redeemed, and redeemed once, even after a crash. Its arguments are computed here
+too and must have the digest that the service signed. If it needs a review, or the service is unavailable, it stays
+`compensating` and `countersign resume` continues it. An effect without a compensation, or with one that cannot be
+built, stays in effect and becomes a task for a person. No text quotes a secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from countersign.commit.attempt import MAX_ERROR, Authority
@@ -44,7 +44,7 @@ from countersign.journal.states import IN_DOUBT
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 
-_REFUSAL_TEXTS: Final = {  # without the advice that goes with it where it is raised
+_REFUSAL_TEXTS: Final = {  # without the advice in the error's own text
     ServiceRefused: "{0.detail}",
     ReleaseRefused: "{0.reason}",
     ServiceUnavailable: "the policy service did not answer ({0.why})",
@@ -53,41 +53,41 @@ _REFUSAL_TEXTS: Final = {  # without the advice that goes with it where it is ra
 
 @dataclass(frozen=True, slots=True)
 class CompensationResult:
-    """What people are asked about first, and by the names of calls why what is not taken back is not."""
+    """Reviews of compensations that wait for people, and the reason for each call that was not compensated, by its
+    label.
+    """
 
     reviews: tuple[PendingReview, ...]
     uncompensated: Mapping[str, str]
 
     @property
     def note(self) -> str | None:
-        """For the transaction."""
+        """The note for the transaction record."""
         return "; ".join(self._lines()) or None
 
-    def beside(self, why: str) -> str:
-        """Why the transaction did not go through, and this."""
+    def explain(self, why: str) -> str:
+        """The reason why the transaction failed, followed by the calls that were not compensated."""
         return "; ".join([why, *self._lines()])
 
     def _lines(self) -> list[str]:
-        return [f"{name} was not taken back: {why}" for name, why in self.uncompensated.items()]
+        return [f"{name} was not compensated: {why}" for name, why in self.uncompensated.items()]
 
 
 def describe_refusal(call: PlannedCall, error: CountersignError) -> str:
-    """Why a call is not taken back, in the words of whoever refused; where it has secrets, which those may repeat, only
-    what kind of refusal it was.
-    """
+    """Why a call is not compensated, in the refusal's own words. Only the error type if it has secrets."""
     if call.has_secrets:
-        return f"{type(error).__name__}, whose text is not told, for it may repeat secret arguments"
-    told = next(
+        return f"{type(error).__name__}, whose text is hidden because it may quote secret arguments"
+    message = next(
         (text.format(error) for kind, text in _REFUSAL_TEXTS.items() if isinstance(error, kind)), str(error)
     )
-    return told[:MAX_ERROR]
+    return message[:MAX_ERROR]
 
 
 def describe_end(call: PlannedCall, undo: EffectView) -> str:
-    """Why the service lets a call's compensation go no more."""
+    """Why the service no longer allows a call's compensation."""
     reasons = [] if call.has_secrets else [one.text for one in undo.decision.reasons]
-    told = f": {'; '.join(reasons)}" if reasons else ""
-    return f"{undo.tool} is {undo.state.value}{told}"
+    message = f": {'; '.join(reasons)}" if reasons else ""
+    return f"{undo.tool} is {undo.state.value}{message}"
 
 
 log: Final = logging.getLogger("countersign")
@@ -98,7 +98,7 @@ _GIVEN_UP: Final = ErrorCode.ILLEGAL_STATE.value
 
 
 class Compensator:
-    """Takes back the fired effects of one plan, as far as that goes now."""
+    """Compensates the fired effects of one plan, as far as possible now."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan) -> None:
         self._engine = engine
@@ -108,14 +108,14 @@ class Compensator:
         self._unfinished: dict[str, str] = {}
 
     async def run(self) -> CompensationResult:
-        """Compensate newest first. One that cannot be finished now does not keep the others waiting."""
+        """Compensate newest first. One that cannot finish now does not block the others."""
         states = self._rows()
         for call in reversed(self._plan.calls):
             row = states.get(call.effect.effect_id)
             if row is None or row.state not in _COMPENSABLE or call.effect.compensation is None:
                 continue
             try:
-                await self._take_back(call, call.effect.compensation, row)
+                await self._compensate(call, call.effect.compensation, row)
             except JournalError:
                 raise
             except CountersignError as error:
@@ -128,16 +128,20 @@ class Compensator:
         return CompensationResult(tuple(self._reviews), self._unfinished | failed)
 
     async def _not_finished(self, call: PlannedCall, row: EffectRecord, error: CountersignError) -> None:
-        """It goes on later; but what the service has given up, for no compensation can be built, stands."""
+        """Retry later, unless the service reports that the compensation can never be built: that is final."""
         why = describe_refusal(call, error)
         log.warning("the compensation of %s is not finished: %s", call.tool.name, why)
-        if isinstance(error, ServiceRefused) and error.problem_code == _GIVEN_UP and await self._stands(call):
+        if (
+            isinstance(error, ServiceRefused)
+            and error.problem_code == _GIVEN_UP
+            and await self._has_failed_finally(call)
+        ):
             self._settle(call, LocalState.COMPENSATION_FAILED, why)
         else:
             self._unfinished[row.label] = why
 
-    async def _stands(self, call: PlannedCall) -> bool:
-        """Whether the service says that nothing takes it back any more."""
+    async def _has_failed_finally(self, call: PlannedCall) -> bool:
+        """Whether the service records the compensation as failed for good."""
         try:
             view = await self._engine.service.view(self._plan.txn)
         except (ServiceRefused, ServiceUnavailable):
@@ -145,7 +149,7 @@ class Compensator:
         states = {one.effect_id: one.state for one in view.effects}
         return states.get(call.effect.effect_id) is EffectState.COMPENSATION_FAILED
 
-    async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
+    async def _compensate(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
         if not await flush_outbox(self._engine, self._plan.txn):
             return
         view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)
@@ -154,8 +158,8 @@ class Compensator:
         planned = self._planned(call, rule, row, view)
         if view.effect.state is EffectState.UNKNOWN:
             await self._known_by_probe(call, planned)
-            return  # and where its probe cannot tell, it waits for a person
-        attempt_id = self._engine.journal.firing.begin_compensation(
+            return  # without an answer of its probe, it waits for a person
+        attempt_id = self._engine.journal.effect_log.begin_compensation(
             self._lease,
             self._plan.staging,
             planned.effect,
@@ -172,8 +176,12 @@ class Compensator:
     def _planned(
         self, call: PlannedCall, rule: Compensation, row: EffectRecord, view: CompensationView
     ) -> PlannedCall:
-        """The compensating effect, from our own bytes; it must be the one the service means."""
-        tool = self._engine.registry.require_staged(rule.tool, f"it takes back {call.tool.name!r}")
+        """The compensating effect, built from our own bytes. Its digest must be the one the service signed.
+
+        Raises:
+            ReleaseRefused: it cannot be built, or the service's digest differs.
+        """
+        tool = self._engine.registry.require_staged(rule.tool, f"it compensates {call.tool.name!r}")
         manifest = self._engine.journal.manifests.get(rule.tool, rule.tool_digest)
         result: JSON = None if row.result is None else load(row.result)
         try:
@@ -202,7 +210,7 @@ class Compensator:
     async def _permit(
         self, call: PlannedCall, planned: PlannedCall, attempt_id: str, view: CompensationView
     ) -> Permit | None:
-        """Redeem the compensation's release; None while people are asked."""
+        """Redeem the compensation's release. None while it waits for a review."""
         asked_at = self._engine.clock.monotonic()
         releases = []
         if view.effect.state is EffectState.REDEEMED:
@@ -234,20 +242,13 @@ class Compensator:
             releases=releases,
             kind="compensate",
         )
-        self._engine.journal.firing.compensation_redeemed(
+        self._engine.journal.effect_log.compensation_redeemed(
             self._lease, self._plan.staging, planned.effect.effect_id
         )
         return permit
 
     async def _fire(self, call: PlannedCall, planned: PlannedCall, permit: Permit) -> None:
-        authority = Authority(
-            txn=self._plan.txn,
-            staging=self._plan.staging,
-            attempt_id=permit.attempt_id,
-            txn_digest=self._plan.txn_digest,
-            run_key=self._plan.run_key,
-            kind="compensate",
-        )
+        authority = replace(Authority.of(self._plan), attempt_id=permit.attempt_id, kind="compensate")
         done = await EffectExecutor(self._engine, self._lease, authority, permit).run([planned])
         if done.stopped is None:
             self._settle(call, LocalState.COMPENSATED)
@@ -257,7 +258,7 @@ class Compensator:
         await flush_outbox(self._engine, self._plan.txn)
 
     def _is_settled_already(self, call: PlannedCall, view: CompensationView) -> bool:
-        """A person, or a run of ours whose last word was lost, has settled it."""
+        """Record an outcome that a person, or an earlier run of ours, has already reported."""
         if view.effect.state is EffectState.FIRED:
             self._settle(call, LocalState.COMPENSATED)
         elif view.effect.state in _NOT_COMPENSATED:
@@ -267,8 +268,8 @@ class Compensator:
         return True
 
     async def _known_by_probe(self, call: PlannedCall, planned: PlannedCall) -> bool:
-        """Whether the compensation's own probe could tell what became of it. What did not happen and may be called
-        again is, where its process died.
+        """Whether the compensation's own probe could determine the outcome. False also if it did not happen and may
+        be called again.
         """
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state not in IN_DOUBT or row.attempt_id is None:
@@ -281,7 +282,7 @@ class Compensator:
         done = EffectOutcome(
             row.effect_id, found.outcome, row.attempt_id, result=found.result, error=found.why[:MAX_ERROR]
         )
-        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        self._engine.journal.effect_log.write(self._lease, self._plan.staging, [done])
         if found.outcome is Outcome.FIRED:
             self._settle(call, LocalState.COMPENSATED)
         else:
@@ -290,17 +291,19 @@ class Compensator:
         return True
 
     async def _unknown_since_crash(self, planned: PlannedCall, attempt_id: str) -> bool:
-        """A compensation that was firing when its process died is not called again, unless it is idempotent."""
+        """Record as unknown a compensation that was firing when its process died. An idempotent one may be called
+        again.
+        """
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
             return False
         done = EffectOutcome(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
-        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        self._engine.journal.effect_log.write(self._lease, self._plan.staging, [done])
         await flush_outbox(self._engine, self._plan.txn)
         return True
 
     def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:
-        self._engine.journal.firing.settle_compensated(
+        self._engine.journal.effect_log.settle_compensated(
             self._lease, self._plan.staging, call.effect.effect_id, to, why and why[:MAX_ERROR]
         )
 

@@ -1,9 +1,9 @@
-"""Steps 8 and 9, and the failure path: what happens once it is known how firing ended.
+"""Steps 8 and 9, and the failure path: finish a transaction once the result of firing is known.
 
-All fired, but for what may fail and did: the live adapters commit, then outcomes are reported. One failed
-that had to fire, or could not be started: the rest is unused, what fired is taken back newest first, live
-effects are undone. One unknown: live effects are undone and nothing is taken back until somebody has settled
-it. Whatever happens, the caller is told what stands, never more than is known.
+All fired, except calls that may fail and did: the live adapters commit, then outcomes are reported. A required call
+failed or could not start: the remaining calls are unused, fired effects are compensated newest first, live effects are
+undone. One outcome is unknown: live effects are undone, and nothing is compensated until the outcome is settled. In
+every case the error reports what is known, and no more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState
 
 
 class Finalizer:
-    """Ends one transaction after firing."""
+    """Finishes one transaction after firing."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
         self._engine = engine
@@ -48,11 +48,12 @@ class Finalizer:
         self._plan = plan
         self._live = live
 
-    async def around(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
-        """Fire, and go the way the run ends.
+    async def fire_and_finish(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
+        """Fire these calls and finish the transaction by the result.
 
         Raises:
-            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with what stands.
+            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with the outcome of every
+                effect.
         """
         result = await self.fire(run, calls)
         if result.stopped is None:
@@ -62,10 +63,10 @@ class Finalizer:
         await self.failed(result)
 
     async def fire(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> ExecutionResult:
-        """Fire and no more: what follows is for whoever asked.
+        """Fire these calls only; the caller handles the result.
 
         Raises:
-            OutcomeUnknown: the journal could not be written while a call was under way.
+            OutcomeUnknown: the journal failed while a call was in flight.
         """
         try:
             return await run.run(calls)
@@ -76,20 +77,22 @@ class Finalizer:
             raise
 
     async def complete(self, results: dict[str, object]) -> dict[str, object]:
-        """Everything fired, but for what may fail and did: commit the live adapters, report. Where nothing of it stands
-        it has ended, as the service says too.
+        """Everything required fired: commit the live adapters and report. The transaction is `ended` if no effect
+        fired and no live work was done.
         """
-        stands = self._plan.live > 0 or bool(self._live)
+        in_effect = self._plan.live > 0 or bool(self._live)
         if self._live:
             await self._commit_live()
-        stands = stands or LocalState.FIRED in self.states().values()
-        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
+        in_effect = in_effect or LocalState.FIRED in self.states().values()
+        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if in_effect else LocalTxn.ENDED)
         await flush_outbox(self._engine, self._plan.txn)
         return results
 
     async def unknown(self, why: str, cause: BaseException | None, probe_at: float | None = None) -> NoReturn:
-        """Nobody knows whether an effect happened: undo the live lane and wait for somebody who does, or for the time
-        from which what its probe says counts.
+        """An outcome is unknown: undo live effects, record it and raise.
+
+        Raises:
+            OutcomeUnknown: always. `probe_at` is when its probe's "no" would count.
         """
         self.undo_live()
         names = [name for name, state in self.states().items() if state in IN_DOUBT]
@@ -99,10 +102,14 @@ class Finalizer:
         raise self._unknown(names, outcomes, why, probe_at) from cause
 
     async def failed(self, result: ExecutionResult) -> NoReturn:
-        """An effect is known not to have happened: take back what fired, undo the live lane."""
-        undone = await self.take_back()
+        """An effect certainly did not happen: compensate fired effects and undo live effects.
+
+        Raises:
+            EffectFailed, PartlyFired, ReleaseLapsed: always.
+        """
+        undone = await self.compensate()
         call, outcomes = result.stopped, self.outcomes()
-        key, txn, why = self._plan.run_key, self._plan.txn, undone.beside(result.why)
+        key, txn, why = self._plan.run_key, self._plan.txn, undone.explain(result.why)
         reads = self.reads()
         if call is None or isinstance(result.cause, PermitRefused):
             if IN_EFFECT.intersection(without_reads(outcomes, reads).values()):
@@ -112,39 +119,39 @@ class Finalizer:
             key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews, reads=reads
         ) from result.cause
 
-    async def take_back(self) -> CompensationResult:
-        """Compensate newest first, undo the live lane, and write down where that leaves the transaction."""
+    async def compensate(self) -> CompensationResult:
+        """Compensate newest first, undo live effects and record the resulting state."""
         try:
             undone = await Compensator(self._engine, self._lease, self._plan).run()
         finally:
             self.undo_live()
         await flush_outbox(self._engine, self._plan.txn)
         journal, state = self._engine.journal.transactions, self._end_state()
-        # where it stood so before, recovery has left word of more than this
+        # in an unchanged state recovery has written a note with more detail
         is_new = journal.require(self._plan.txn).state is not state
         journal.end(self._lease, state, undone.note if is_new else None)
         return undone
 
     def undo_live(self) -> None:
-        """Undo the live lane and note it."""
+        """Undo the live effects and record that."""
         if self._live:
             self._live.undo()
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
 
     def keep_live(self) -> None:
-        """Note that the live effects stand, all of them."""
+        """Record that all live effects are kept."""
         self._engine.journal.transactions.end_live(
             self._lease, self._plan.staging, LocalState.KEPT, durable=True
         )
 
     def states(self) -> dict[str, LocalState]:
-        """Where every staged effect stands in the journal, by a name people can read."""
+        """The journal's state of every staged effect, by label."""
         record = self._engine.journal.transactions.require(self._plan.txn)
         rows = self._engine.journal.transactions.effects(record)
         return {row.label: row.state for row in rows}
 
     def outcomes(self) -> dict[str, str]:
-        """The same, as text for errors; a compensation that may or may not have happened is told as just that."""
+        """The same as text for errors. A compensation in doubt is described as such."""
         record = self._engine.journal.transactions.require(self._plan.txn)
         undoing = self._engine.journal.transactions.effects(record, COMPENSATE_LANE)
         doubtful = {row.compensates for row in undoing if row.state in IN_DOUBT}
@@ -154,11 +161,15 @@ class Finalizer:
         }
 
     def reads(self) -> frozenset[str]:
-        """Of which effects nothing stands once they fired, by the same names."""
+        """The labels of effects that change nothing when they fire."""
         return frozenset(call.label for call in self._plan.calls if call.only_reads)
 
     def _require_none_firing(self, error: JournalError) -> None:
-        """The journal failed: what is FIRING on disk may have happened; if nothing is, nothing was called."""
+        """The journal failed. An effect that is FIRING on disk may have happened; without one, nothing was called.
+
+        Raises:
+            OutcomeUnknown: naming the effects that are FIRING.
+        """
         try:
             states = self.states()
         except JournalError:
@@ -183,11 +194,11 @@ class Finalizer:
         )
 
     def _require_lease(self) -> None:
-        """Who took over may have undone what would be committed now. A journal that is away keeps nothing from being
-        made whole beside what fired: recovery undoes nothing beside a session that is prepared.
+        """Refuse to commit live work that another process may have undone. If the journal is unavailable, the commit
+        goes on: recovery does not undo prepared sessions of a redeemed list.
 
         Raises:
-            LeaseLost: somebody has.
+            LeaseLost: another process has taken over.
         """
         try:
             self._engine.journal.leases.renew(self._lease)
@@ -199,20 +210,20 @@ class Finalizer:
     async def _commit_live(self) -> None:
         self._require_lease()
         if self._live.rerun is not None:
-            self._engine.journal.reruns.take_in(self._lease, self._plan.staging, self._live.rerun)
+            self._engine.journal.transactions.adopt_rerun(self._lease, self._plan.staging, self._live.rerun)
         try:
             self._live.commit(self._plan.attempt_id, self.keep_live)
         except AdapterCommitError as failed:
             if failed.unknown:
                 await self.unknown(failed.unknown, failed.__cause__)
-            if not failed.committed:  # else what stands stays `live` in the journal, beside what does not
+            if not failed.committed:  # otherwise the kept rows stay `live` in the journal, like the lost ones
                 self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-            undone = await self.take_back()
+            undone = await self.compensate()
             raise LiveCommitFailed(
                 self._plan.run_key,
                 self._plan.txn,
                 failed.adapter,
-                undone.beside(str(failed)),
+                undone.explain(str(failed)),
                 self.outcomes(),
                 committed=failed.committed,
                 reviews=undone.reviews,
@@ -220,17 +231,17 @@ class Finalizer:
             ) from failed.__cause__
 
     def _end_state(self) -> LocalTxn:
-        """Of a transaction that did not go through: what fired and was not taken back needs a person, until one has
-        settled that it stays. So does live work of which a part stands.
+        """The state of a transaction that did not commit. A fired effect that was not compensated, or partly kept
+        live work, needs a person until it is settled.
         """
         record = self._engine.journal.transactions.require(self._plan.txn)
         rows = self._engine.journal.transactions.effects(record)
         live = self._engine.journal.transactions.live(record)
         reads = self.reads()
-        open_rows = [row for row in rows if row.state in _OPEN and not row.left_standing]
+        open_rows = [row for row in rows if row.state in _OPEN and not row.kept_by_person]
         if any(row.state is not LocalState.FIRED or row.label not in reads for row in open_rows) or any(
             row.state is LocalState.LIVE for row in live
         ):
             return LocalTxn.UNSETTLED
-        stood = any(row.state is LocalState.COMPENSATED or row.left_standing for row in rows)
+        stood = any(row.state is LocalState.COMPENSATED or row.kept_by_person for row in rows)
         return LocalTxn.SETTLED if stood else LocalTxn.ENDED

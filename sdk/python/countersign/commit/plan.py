@@ -1,8 +1,8 @@
-"""A frozen list of effects: what will be asked for, and later fired, down to the byte.
+"""A frozen list of effects: what is requested, and later fired, byte for byte.
 
-Made once, after the body, from the staged bytes and the reviewed manifests (design section 7, step 1), or
-read back from the journal. Refused: a tool that fires elsewhere (another enforcement point), a compensation
-whose tool is not registered or whose mapping does not fit it, a probe that is not registered or does not fit.
+Made once, after the body, from the staged bytes and the reviewed manifests (design section 7, step 1), or read back
+from the journal. Refused: a tool with another enforcement point, a compensation whose tool is not registered or whose
+mapping does not fit it, a probe that is not registered or does not fit.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ class StagedCall:
     n: int
     call_key: str
     effect_id: str
-    group: int = 0  # calls of one group, other than 0, may be fired at the same time
-    secret: tuple[str, ...] | None = None  # as far as anybody had said when it was staged; None: nobody
-    tool_digest: str | None = None  # of the manifest that says so, once `learned`
+    group: int = 0  # calls of one group, other than 0, may fire concurrently
+    secret: tuple[str, ...] | None = None  # pointers known when it was staged; None: unknown
+    tool_digest: str | None = None  # of the manifest that declares them
 
     def learned(self, manifest: ToolManifest) -> StagedCall:
-        """The same call, with what this manifest and the code call secret of it."""
+        """The same call with the secret pointers of this manifest and of the code."""
         return replace(self, secret=secret_pointers(self.tool, manifest), tool_digest=manifest.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """One effect with the tool that will fire it and what the tool promised."""
+    """One effect with its tool and its reviewed manifest."""
 
     tool: Tool
     manifest: ToolManifest
     effect: Effect
     n: int = 0
-    group: int = 0  # as it was staged; a process that reads the journal fires one after the other
+    group: int = 0  # from staging; a list read from the journal fires sequentially
     inherits_secrets: bool = False  # a compensation of a call with secrets
 
     @property
     def label(self) -> str:
-        """By what people name it, as in the journal: `refund#2`."""
+        """The name people see, as in the journal: `refund#2`."""
         return f"{self.tool.name}#{self.effect.seq}"
 
     @property
     def has_secrets(self) -> bool:
-        """Whether nobody is to read what its tool says: it may repeat a secret."""
+        """Whether the tool's texts must stay hidden because they may quote a secret."""
         return self.inherits_secrets or bool(self.secret)
 
     @property
     def secret(self) -> tuple[str, ...]:
-        """Pointers to what is secret of its arguments."""
+        """Pointers to its secret arguments."""
         return secret_pointers(self.tool, self.manifest)
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing of it stands once it fired, as people agreed."""
+        """Whether its reviewed manifest declares that it changes nothing, so nothing remains after it fired."""
         return self.manifest.reads and self.effect.compensation is None
 
     @property
@@ -84,17 +84,17 @@ class PlannedCall:
         return compensation is not None and reads_result(compensation.map)
 
     def kwargs(self) -> dict[str, Any]:
-        """The arguments, made afresh from the approved bytes; never the caller's own objects (I-2)."""
+        """The arguments, made anew from the approved bytes; never the caller's own objects (I-2)."""
         return self.tool.signature.retype(self.effect.args_bytes)
 
     def allows_success(self, state: LocalState) -> bool:
-        """Whether its transaction is whole with this effect in that state: it fired, or it failed, which people agreed
-        it may.
+        """Whether the transaction may succeed with this effect in that state: fired, or failed if its manifest
+        allows that.
         """
         return state is LocalState.FIRED or (state is LocalState.FAILED and self.manifest.may_fail)
 
     def submitted(self) -> SubmittedEffect:
-        """The effect as it is submitted; the service computes every name itself and compares."""
+        """The effect as it is submitted. The service computes every name itself and compares."""
         return SubmittedEffect(
             tool=self.effect.tool,
             tool_digest=self.effect.tool_digest,
@@ -118,7 +118,7 @@ class Plan:
     live: int
     attempt_id: str = ""
     returned: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
-    """What its live effects returned, by effect, as far as that was kept."""
+    """The kept results of its live effects, by effect id."""
 
     @property
     def effects(self) -> tuple[Effect, ...]:
@@ -127,26 +127,26 @@ class Plan:
 
     @property
     def secret(self) -> dict[str, tuple[str, ...]]:
-        """What the reviewed manifests and the code call secret, by tool digest."""
+        """The secret pointers declared by manifests and code, by tool digest."""
         return {call.effect.tool_digest: call.secret for call in self.calls}
 
     @property
     def txn_digest(self) -> str:
-        """The name of exactly this list."""
+        """The digest of exactly this list."""
         return names.txn_digest(effect_digests=[effect.digest for effect in self.effects])
 
     @property
     def list_key(self) -> tuple[tuple[str, str], ...]:
-        """By what two lists are the same list (design section 6): call keys and tool digests, in order."""
+        """What makes two lists the same list (design section 6): call keys and tool digests, in order."""
         return tuple((effect.call_key, effect.tool_digest) for effect in self.effects)
 
     @property
     def call_keys(self) -> tuple[str, ...]:
-        """By what two lists ask for the same, whatever has become of the manifests."""
+        """What makes two lists request the same calls, even with other manifests."""
         return tuple(effect.call_key for effect in self.effects)
 
     def tools_changed_in(self, later: Plan) -> tuple[str, ...]:
-        """Of the same calls as they are planned later: the tools whose manifests have changed, by name."""
+        """The tools whose manifests differ in a later plan of the same calls, by name."""
         now = {effect.call_key: effect.tool_digest for effect in later.effects}
         changed = (
             one.tool for one in self.effects if now.get(one.call_key, one.tool_digest) != one.tool_digest
@@ -154,7 +154,7 @@ class Plan:
         return tuple(dict.fromkeys(changed))
 
     def require_callable(self) -> None:
-        """Refuse bytes that do not fit the tools' signatures, while nothing has been redeemed.
+        """Refuse bytes that do not fit the tools' signatures, before anything is redeemed.
 
         Raises:
             NotStageable: naming the tool and the argument.
@@ -163,10 +163,10 @@ class Plan:
             call.kwargs()
 
     def with_accepted_edits(self, view: TransactionView) -> Plan:
-        """This plan with the bytes of an edit that people accepted; every digest is computed again.
+        """This plan with the bytes of an accepted edit. Every digest is computed again.
 
         Raises:
-            ReleaseRefused: the service speaks of another list, or its digests are not those of its bytes.
+            ReleaseRefused: the service holds another list, or its digests are not those of its bytes.
         """
         if view.txn_digest == self.txn_digest:
             return self
@@ -194,7 +194,7 @@ async def plan_calls(
 
     Raises:
         RegistrationError: a manifest does not fit its tool, or a compensating tool is missing.
-        NotStageable: a tool fires at another enforcement point, or its resource cannot be named.
+        NotStageable: a tool has another enforcement point, or its resource cannot be named.
     """
     planned = []
     for seq, call in enumerate(staged, start=1):
@@ -209,11 +209,11 @@ async def plan_calls(
 
 
 def plan_from_journal(record: TransactionRecord, journal: Journal, registry: ToolRegistry) -> Plan:
-    """The list in force, read back; every digest is computed again on the way.
+    """The list in force, read from the journal. Every digest is computed again.
 
     Raises:
         JournalError: the journal is damaged or incomplete.
-        RegistrationError: the module that defines a tool was not imported, or declares it live since.
+        RegistrationError: the module that defines a tool was not imported, or now declares it live.
     """
     calls = []
     for row in journal.transactions.effects(record):
@@ -233,10 +233,10 @@ def plan_from_journal(record: TransactionRecord, journal: Journal, registry: Too
 
 
 def require_resumable(journal: Journal, txn: str) -> None:
-    """Whoever runs a key goes on with what an earlier run left, or hears that it is over.
+    """Refuse to continue a transaction that is damaged or closed.
 
     Raises:
-        JournalError: it is not as the SDK wrote it.
+        JournalError: the record is not as the SDK wrote it.
         AlreadyRedeemed: a person has closed it.
     """
     require_intact(journal.database, txn)
@@ -246,10 +246,10 @@ def require_resumable(journal: Journal, txn: str) -> None:
 
 
 def require_own_enforcement_point(manifest: ToolManifest, agent: str) -> None:
-    """Refuse a tool whose reviewed enforcement point is another party than this agent.
+    """Refuse a tool whose reviewed enforcement point is not this agent.
 
     Raises:
-        NotStageable: saying where it fires.
+        NotStageable: naming the enforcement point.
     """
     if manifest.aud is not None and manifest.aud != agent:
         raise NotStageable(
@@ -271,29 +271,29 @@ async def _compensation(
 
 
 def _require_probe(manifest: ToolManifest, tool: Tool, registry: ToolRegistry) -> None:
-    """Refuse a tool whose reviewed probe could not be asked: found out now, not when it is needed.
+    """Refuse a tool whose reviewed probe could not be called. Checked now, not when it is needed.
 
     Raises:
-        RegistrationError: there is none of that name here.
-        NotStageable: it takes what the tool does not hand over.
+        RegistrationError: no probe of that name is registered.
+        NotStageable: the probe takes an argument that the tool does not have.
     """
     if manifest.probe is None:
         return
-    asked = registry.probe(manifest.probe)
-    if asked is None:
+    found_probe = registry.probe(manifest.probe)
+    if found_probe is None:
         raise RegistrationError(
             f"no probe {manifest.probe!r} is registered, but the manifest of {manifest.tool!r} names it; import the "
             f"module that defines it, with @probe({manifest.probe!r})"
         )
-    if strange := asked.strange(tool.signature):
+    if strange := found_probe.strange(tool.signature):
         raise NotStageable(
-            f"the probe {asked.name!r} takes {strange[0]!r}, which is no argument of {tool.name!r} that is always "
-            "there; name it like one of those"
+            f"the probe {found_probe.name!r} takes {strange[0]!r}, which is no argument of {tool.name!r} that is "
+            "always present; use the name of one"
         )
 
 
 def require_mapping_fits(tool: str, other: Tool, mapping: Any) -> None:
-    """Refuse a compensation that could never be called: found out now, not when it is needed.
+    """Refuse a compensation that could never be called. Checked now, not when it is needed.
 
     Raises:
         NotStageable: naming the arguments.
@@ -303,7 +303,8 @@ def require_mapping_fits(tool: str, other: Tool, mapping: Any) -> None:
     if missing or unknown:
         named = ", ".join(sorted(missing | unknown))
         raise NotStageable(
-            f"the compensation of {tool!r} does not fit {other.name!r}: {named} missing or unknown; change the map in "
+            f"the compensation of {tool!r} does not fit {other.name!r}: {named} missing or unknown; change the "
+            "map in "
             "the manifest"
         )
 
@@ -330,17 +331,25 @@ def _effect(
             compensation=compensation,
         )
     except ContractError as error:
-        raise NotStageable(f"the call of {call.tool.name!r} makes no sound effect: {error}") from error
+        raise NotStageable(f"the call of {call.tool.name!r} is not a valid effect: {error}") from error
 
 
 def _edited(call: PlannedCall, view: EffectView, txn: str) -> PlannedCall:
-    """An edit replaces the args, not the call: everything else must be as it was staged (design section 6)."""
-    mine = call.effect
-    kept = (mine.effect_id, mine.seq, mine.tool, mine.tool_digest, mine.call_key)
+    """Apply an edit to one call. It may replace the args only; all else must be as staged (design section 6)."""
+    staged_effect = call.effect
+    kept = (
+        staged_effect.effect_id,
+        staged_effect.seq,
+        staged_effect.tool,
+        staged_effect.tool_digest,
+        staged_effect.call_key,
+    )
     if (view.effect_id, view.seq, view.tool, view.tool_digest, view.call_key) != kept:
-        raise ReleaseRefused(txn, f"the service shows another call in place of {mine.tool!r}")
+        raise ReleaseRefused(txn, f"the service shows another call in place of {staged_effect.tool!r}")
     raw = canonicalize(view.args)
-    effect = replace(mine, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
+    effect = replace(staged_effect, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
     if effect.digest != view.effect_digest or effect.resource != view.resource:
-        raise ReleaseRefused(txn, f"the service's digest of {mine.tool!r} is not that of the bytes it shows")
+        raise ReleaseRefused(
+            txn, f"the service's digest of {staged_effect.tool!r} is not that of the bytes it shows"
+        )
     return replace(call, effect=effect)

@@ -1,11 +1,10 @@
-"""What journal and service tell each other after a redemption: whether it was ours, and what became of effects.
+"""Reconcile the journal and the service after a redemption: whether it was ours, and the outcomes of its effects.
 
-The journal named the attempt before it was sent, so the service can say whether ours redeemed the list. Outcomes are
-reported from the outbox, at least once, never in the way of the caller. What cannot be reported now goes out with the
-next commit or `countersign resume`; the service meanwhile counts the effect as unknown. A report the service will never
-take is kept, with its answer, for people to read. A service whose database was restored is in a higher epoch: before
-anything more is submitted, each attempt it does not know is reported with the receipt it once signed. Nothing here
-fires.
+The journal recorded the attempt before it was sent, so the service can tell whether it redeemed the list. Outcomes are
+reported from the outbox, at least once, without blocking the caller. What cannot be reported now is sent with the next
+commit or `countersign resume`; until then the service counts the effect as unknown. A report that the service refuses
+for good is kept with the refusal. A service whose database was restored is in a higher epoch: before anything new is
+submitted, each attempt it does not know is reported with the receipt it once signed. Nothing here fires.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
-_NOT_REDEEMER_STATUSES: Final = frozenset(
-    {403, 404}
-)  # not_redeemer, unknown_attempt; any other refusal knows the attempt
+# not_redeemer, unknown_attempt; any other refusal implies that the service knows the attempt
+_NOT_REDEEMER_STATUSES: Final = frozenset({403, 404})
 
 
 async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
-    """The transaction as the service holds it; None if it never arrived there."""
+    """The transaction as the service holds it, or None if it never arrived there."""
     try:
         return await engine.service.view(txn)
     except ServiceRefused as refused:
@@ -48,15 +46,15 @@ async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
 
 
 def is_same_list(view: TransactionView, plan: Plan) -> bool:
-    """Whether the service's revision is of our list: compared by (call_key, tool_digest) in order."""
+    """Whether the service's revision is our list: the same (call_key, tool_digest) in order."""
     return tuple((one.call_key, one.tool_digest) for one in view.effects) == plan.list_key
 
 
 async def redeemed_by_us(engine: Engine, plan: Plan, view: TransactionView) -> bool:
-    """Whether the list was redeemed, and under our attempt.
+    """Whether the list was redeemed under our attempt.
 
     Raises:
-        ReleaseRefused: by our attempt, and it was of other bytes than the journal holds.
+        ReleaseRefused: our attempt redeemed other bytes than the journal holds.
     """
     if all(one.state in _NOT_REDEEMED for one in view.effects) or not await _is_ours(engine, plan, view):
         return False
@@ -76,19 +74,19 @@ async def _is_ours(engine: Engine, plan: Plan, view: TransactionView) -> bool:
 
 
 async def adopt_redemption(engine: Engine, lease: Lease, plan: Plan, view: TransactionView) -> bool:
-    """Note that our attempt was redeemed, if it was: the commit point is behind us.
+    """Record that our attempt was redeemed, if it was: the commit point is passed.
 
     Raises:
         ReleaseRefused: it redeemed other bytes than the journal holds.
     """
     if not is_same_list(view, plan) or not await redeemed_by_us(engine, plan, view):
         return False
-    engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
+    engine.journal.effect_log.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
     return True
 
 
 def build_recall(journal: Journal, attempt_id: str) -> Recall | None:
-    """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
+    """The proof of an attempt for a service that lost it. None if no receipt was ever seen.
 
     Raises:
         JournalError: the journal is damaged.
@@ -141,7 +139,7 @@ _PERMANENT_REFUSALS: Final = frozenset(
 
 
 async def flush_outbox(engine: Engine, txn: str | None = None) -> bool:
-    """Report everything pending, of one transaction or of all; True if nothing is left over."""
+    """Report everything pending, of one transaction or of all. True if nothing is left."""
     pending = engine.journal.outbox.pending(txn)
     clean = True
     for (_, attempt_id), group in groupby(pending, key=lambda one: (one.txn, one.attempt_id)):
@@ -151,14 +149,14 @@ async def flush_outbox(engine: Engine, txn: str | None = None) -> bool:
         except ServiceUnavailable as error:
             log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
             return False
-        except JournalSealed as error:  # whoever has the key tells them; they hold up no others
+        except JournalSealed as error:  # a process with the key reports them; they block no others
             log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
             clean = False
     return clean
 
 
 async def report_outcomes(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
-    """Tell what became of one attempt; without reports, that it was redeemed. True if nothing is left over."""
+    """Report the outcomes of one attempt; without outcomes, that it was redeemed. True if nothing is left."""
     recall = build_recall(engine.journal, attempt_id) if not reports else None
     if not reports and recall is None:
         return True
@@ -171,7 +169,7 @@ async def report_outcomes(engine: Engine, attempt_id: str, reports: list[Report]
 
 
 async def _send_report(engine: Engine, attempt_id: str, reports: list[Report], recall: Recall | None) -> None:
-    """Report; an attempt the service does not know is told with its receipt, if we have one."""
+    """Send the report. If the service does not know the attempt, send it again with the receipt, if there is one."""
     outcomes = [_reported_outcome(engine.journal.outbox.opened(one)) for one in reports]
     try:
         await engine.service.report(attempt_id, outcomes, recall)
@@ -186,7 +184,7 @@ async def _send_report(engine: Engine, attempt_id: str, reports: list[Report], r
 async def _handle_refusal(
     engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused
 ) -> bool:
-    """One bad report must not hold up the others: find it by sending them one by one."""
+    """Handle a refused report. One bad outcome must not block the others, so they are sent one by one."""
     if refused.problem_code in _KNOWN_ALREADY and len(reports) == 1:
         engine.journal.outbox.reported(reports)
         return True
@@ -210,28 +208,28 @@ def _reported_outcome(report: Report) -> ReportedOutcome:
     )
 
 
-# seconds our clock and the service's may differ when it says since when it forgot
+# seconds our clock may differ from the service's, which names the time of the loss
 _CLOCK_TOLERANCE: Final = 3600.0
 
 
 async def report_to_restored_service(engine: Engine) -> bool:
-    """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
-    all we know now.
-    """
+    """Report again what a service in a higher epoch may have lost. True if it has everything now."""
     iss = engine.settings.iss
-    told = engine.journal.epochs.told(iss)
-    if not told:
+    text = engine.journal.epochs.reported(iss)
+    if not text:
         return True  # nothing was ever redeemed from this journal
     view = await engine.service.epoch()
-    if view.epoch <= told:
+    if view.epoch <= text:
         return True
-    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
+    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > text]
     since = min(lost, default=0.0) - _CLOCK_TOLERANCE
-    log.warning("the service's database was restored: it is told again what was redeemed from here")
+    log.warning(
+        "the service's database was restored: everything that this journal redeemed is reported again"
+    )
     engine.journal.outbox.requeue(since)
     clean = await flush_outbox(engine)
     for attempt_id in engine.journal.receipts.without_health(since):
         clean &= await report_outcomes(engine, attempt_id, [])
     if clean:
-        engine.journal.epochs.tell(iss, view.epoch)
+        engine.journal.epochs.mark_reported(iss, view.epoch)
     return clean

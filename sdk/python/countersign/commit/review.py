@@ -1,8 +1,8 @@
-"""Wait for a review, and answer what reviewers propose and ask.
+"""Wait for a review, and answer proposals and questions of reviewers.
 
-Rules: nothing is decided or fired here. A question or an edit is put to the program once, also over reruns of a step;
-an answer that was lost is sent again and not made anew. A service that does not answer is asked again after growing
-pauses; it has not said no.
+Rules: nothing is decided or fired here. A question or an edit is passed to the program once, also over reruns of a
+step. A lost answer is sent again and not computed again. A service that does not respond is polled with growing
+pauses; its silence is not a denial.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from countersign.clock import backoff
 from countersign.commit.plan import Plan
@@ -34,30 +34,27 @@ from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings
 
-if TYPE_CHECKING:
-    pass
-
 log: Final = logging.getLogger("countersign")
 
 EditPolicy: TypeAlias = "bool | Callable[[Proposal], bool]"
-"""What `accept_edits` may be: no change, every change, or whatever a function says of each."""
+"""`accept_edits`: accept no change, every change, or those for which a function returns True."""
 
 
 class ProposalResponder:
-    """One program's answers, while it commits or waits."""
+    """Answers proposals for one program while it commits or waits."""
 
     def __init__(self, engine: Engine, judge: EditPolicy) -> None:
         self._engine = engine
         self._judge = judge
         self._answered: set[str] = set()
-        self._agreed: set[tuple[str, bytes]] = set()  # effect and arguments
+        self._agreed: set[tuple[str, bytes]] = set()  # effect id and arguments
 
     def concerns(self, view: TransactionView) -> bool:
-        """Whether there is a proposal this program has not been asked about."""
+        """Whether there is a proposal that this program has not judged yet."""
         return bool(self._judge) and any(True for _ in self._unanswered(view))
 
     async def answer(self, view: TransactionView) -> TransactionView:
-        """Accept the first open proposal that the program takes; the transaction then, or as it was."""
+        """Accept the first open proposal that the program agrees to. Returns the new transaction, or the given one."""
         for one, proposed in list(self._unanswered(view)) if self._judge else ():
             self._answered.add(proposed.proposal_id)
             proposal = proposal_of(one, proposed)
@@ -72,18 +69,18 @@ class ProposalResponder:
         return view
 
     def require_agreed(self, staged: Plan, edited: Plan, view: TransactionView) -> None:
-        """Refuse a list with other arguments than this program takes.
+        """Refuse a list with arguments that this program does not agree to.
 
         Raises:
             Edited: naming each change.
-            NotStageable: the program takes a change that the tool cannot: no answer of the program's mends that.
+            NotStageable: the program agrees to a change that the tool cannot take.
         """
         refused = []
-        for mine, theirs, one in zip(staged.calls, edited.calls, view.effects, strict=True):
-            raw = theirs.effect.args_bytes
-            if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
+        for staged_call, edited_call, one in zip(staged.calls, edited.calls, view.effects, strict=True):
+            raw = edited_call.effect.args_bytes
+            if raw == staged_call.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
-            proposal = _edit_in_force(one, mine.effect.args)
+            proposal = _edit_in_force(one, staged_call.effect.args)
             if self._agrees(proposal):
                 self._require_fitting(proposal)
             else:
@@ -104,17 +101,16 @@ class ProposalResponder:
         return agreed
 
     def _fits(self, proposal: Proposal) -> bool:
-        """Whether to ask about a proposal at all: what cannot fire is not worth a new question to people."""
+        """Whether the tool can take the proposal at all. If not, no new review is requested for it."""
         try:
             self._require_fitting(proposal)
         except NotStageable as error:
-            log.warning("the change %s is not taken: %s", proposal.proposal_id, error)
+            log.warning("proposal %s is not accepted: %s", proposal.proposal_id, error)
             return False
         return True
 
     def _require_fitting(self, proposal: Proposal) -> None:
-        """Refuse arguments the tool would not be called with exactly: what would reach it as something else is not
-        what people signed (I-2)."""
+        """Refuse arguments that the tool would receive as something else: that is not what people signed (I-2)."""
         tool = self._engine.registry.get(proposal.tool)
         if tool is None:
             raise NotStageable(f"this program has no tool {proposal.tool!r}")
@@ -122,7 +118,7 @@ class ProposalResponder:
 
 
 def open_proposals(view: TransactionView) -> Sequence[Proposal]:
-    """The open proposals about a transaction, as programs read them."""
+    """The open proposals of a transaction, as programs read them."""
     return [
         proposal_of(one, proposed)
         for one in view.effects
@@ -132,12 +128,12 @@ def open_proposals(view: TransactionView) -> Sequence[Proposal]:
 
 
 def edits_in_force(view: TransactionView) -> list[object]:
-    """The changes that made the arguments in force, as the journal keeps them: proposed, by whom, accepted by whom."""
+    """The accepted edits as the journal keeps them: the proposal, its author, who accepted it."""
     return [edit.model_dump(mode="json", exclude_none=True) for one in view.effects for edit in one.edits]
 
 
 def proposal_of(one: EffectView, proposed: ProposalView) -> Proposal:
-    """An open proposal, against the arguments that stand."""
+    """An open proposal against the current arguments."""
     return Proposal(
         proposal_id=proposed.proposal_id,
         tool=one.tool,
@@ -151,7 +147,7 @@ def proposal_of(one: EffectView, proposed: ProposalView) -> Proposal:
 
 
 def _edit_in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
-    """The arguments in force, against those that were staged; by whoever changed them last, as the service tells."""
+    """The arguments in force against the staged ones, with the last person who changed them."""
     last = one.edits[-1] if one.edits else None
     return Proposal(
         proposal_id="" if last is None else last.proposal_id,
@@ -159,7 +155,7 @@ def _edit_in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
         effect_id=one.effect_id,
         args=dict(one.args),
         instead_of=staged,
-        reason="no reason was told" if last is None else last.reason,
+        reason="no reason was given" if last is None else last.reason,
         person="" if last is None else last.person,
         name="somebody" if last is None else last.name,
         accepted_by="the agent's side" if last is None or last.decided_by is None else last.decided_by,
@@ -172,39 +168,39 @@ _TOO_LATE: Final = frozenset({ErrorCode.REVIEW_CLOSED, ErrorCode.ALREADY_ANSWERE
 
 
 class QuestionResponder:
-    """What one step was asked, and what it said."""
+    """The questions of one step and the program's answers."""
 
     def __init__(self, on_question: OnQuestion | None = None) -> None:
         if on_question is not None and not callable(on_question):
             raise MisuseError(
-                f"on_question is called with each question; this is {type(on_question).__name__}"
+                f"on_question must be a function of one question, not {type(on_question).__name__}"
             )
         self._on_question = on_question
-        self._said: dict[str, str | None] = {}
-        self.last_seen = ""  # the newest question, so that a wait is ended by newer ones only
+        self._answers: dict[str, str | None] = {}
+        self.last_seen = ""  # the newest question, so that only newer ones end a long poll
 
     async def answer(self, engine: Engine, view: TransactionView) -> None:
-        """Put to the program what people ask, and send what it says.
+        """Pass open questions to the program and send its answers.
 
         Raises:
-            ServiceUnavailable: an answer did not arrive; it is sent again at the next look.
+            ServiceUnavailable: an answer did not arrive; it is sent again at the next poll.
             Exception: what `on_question` raised.
         """
         for question in open_questions(view):
             self.last_seen = max(self.last_seen, question.question_id)
-            if (asks := self._on_question) is None:
+            if (callback := self._on_question) is None:
                 continue
-            if question.question_id not in self._said:
-                self._said[question.question_id] = await _call_on_question(engine, asks, question)
-            if (text := self._said[question.question_id]) is not None:
+            if question.question_id not in self._answers:
+                self._answers[question.question_id] = await _call_on_question(engine, callback, question)
+            if (text := self._answers[question.question_id]) is not None:
                 await _send_answer(engine, question, text)
 
 
 async def _call_on_question(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
-    said = await engine.waits.call(functools.partial(on_question, question), {}, None)
-    if said is not None and not isinstance(said, str):
-        raise MisuseError(f"on_question answers with text or None, not {type(said).__name__}")
-    return said
+    reply = await engine.executor.call(functools.partial(on_question, question), {}, None)
+    if reply is not None and not isinstance(reply, str):
+        raise MisuseError(f"on_question answers with text or None, not {type(reply).__name__}")
+    return reply
 
 
 async def _send_answer(engine: Engine, question: Question, text: str) -> None:
@@ -223,11 +219,11 @@ async def wait_for_review(
     before_each: Callable[[], None] = lambda: None,
     concerns: Callable[[TransactionView], bool] = lambda _: False,
 ) -> TransactionView | None:
-    """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
-    None: there was no time to look. What people ask meanwhile is answered.
+    """Poll until the review is closed, `concerns` is true, or the time is up. Returns the last transaction seen,
+    None if there was no time for a poll. Questions are answered meanwhile.
 
     Raises:
-        ServiceUnavailable, OverQuota: the time is up, and the last look got no answer.
+        ServiceUnavailable, OverQuota: the time is up and the last poll failed.
     """
     clock, settings = engine.clock, engine.settings
     view: TransactionView | None = None
@@ -246,31 +242,31 @@ async def wait_for_review(
             away, missed = None, 0
             if view.state is not TxnState.REVIEW or concerns(view):
                 return view
-        # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
+        # Also after a response: a service that answers long polls at once must not be polled in a tight loop.
         pause = poll_pause(settings, missed, away)
-        await engine.waits.sleep(max(0.0, min(until - clock.monotonic(), pause)))
+        await engine.executor.sleep(max(0.0, min(until - clock.monotonic(), pause)))
     if away is not None:
         raise away
     return view
 
 
 def poll_pause(settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None) -> float:
-    """Longer with every look that got no answer; no longer than a long poll may take, so that what people answer is
-    noticed as soon as ever, but as long as the service says that a quota lasts.
+    """The pause before the next poll. It grows with failed polls up to one long poll, and lasts as long as a quota
+    does.
     """
     pause = backoff(settings.retry_base_seconds, missed, settings.poll_seconds)
     return max(pause, (away.retry_after or 0) if isinstance(away, OverQuota) else 0)
 
 
 def describe_outage(away: ServiceUnavailable | OverQuota) -> str:
-    """Why the last look got no answer, for whoever waits."""
+    """Why the last poll failed."""
     return away.why if isinstance(away, ServiceUnavailable) else away.detail
 
 
 def record_service_state(
     engine: Engine, lease: Lease, view: TransactionView, *, parked: bool = False
 ) -> None:
-    """Keep what the service answered before the redemption in the journal."""
+    """Record the service's state of the transaction before its redemption."""
     engine.journal.transactions.see(
         lease,
         state=LocalTxn(view.state.value),
@@ -289,8 +285,8 @@ def review_pending_error(
     connected: bool = False,
     unreached: str = "",
 ) -> ReviewPending:
-    """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`.
-    `waited`: by one that would have run it again. `connected`: it calls an MCP server.
+    """The `ReviewPending` for a transaction in review: approvers, proposals and questions as of `view`. `waited`: by
+    a program that would have run the step again. `connected`: it uses an MCP server.
     """
     return ReviewPending(
         key,
@@ -306,7 +302,7 @@ def review_pending_error(
 
 
 def pending_review(view: EffectView) -> PendingReview:
-    """Who is asked about one effect, until when and where."""
+    """Who must approve one effect, until when and where."""
     review = view.review
     if review is None:
         return PendingReview(view.effect_id, view.tool, None, None, None)
@@ -322,9 +318,9 @@ def pending_review(view: EffectView) -> PendingReview:
 
 @dataclass(frozen=True, slots=True)
 class CommitOptions:
-    """`wait`: seconds that people may take in all. `claimed`: the agent's own words, for people. `accept_edits`: which
-    changes of a reviewer are taken. `answering`: who answers what people ask. `keeps_approved`: what cannot be redeemed
-    now stays approved for another time; else it is withdrawn.
+    """Options of one commit. `wait`: seconds that people may take in all. `claimed`: the agent's own words, shown to
+    people. `accept_edits`: which proposals are accepted. `answering`: who answers questions. `keep_approved`: a list
+    that cannot be redeemed now stays approved; otherwise it is withdrawn.
     """
 
     wait: float = 0.0
@@ -335,10 +331,10 @@ class CommitOptions:
 
 
 def require_utf8(what: str, text: str) -> None:
-    """Half of a surrogate pair can be neither sent nor kept.
+    """Refuse text with a lone surrogate, which can be neither sent nor stored.
 
     Raises:
-        MisuseError: the text has one; ``what`` names it.
+        MisuseError: the text has one; `what` names it.
     """
     try:
         text.encode()

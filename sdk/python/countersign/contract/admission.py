@@ -1,15 +1,15 @@
 """Strict I-JSON admission: the only way bytes or Python values become effects, tokens or requests.
 
-What every common parser lets through and later readers disagree about is refused here: duplicate keys, lone
-surrogates, NaN, numbers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
-keys that Cedar would turn into entities. Standards: RFC 8259, RFC 7493 (I-JSON), design section 6.
+Admission refuses what common parsers accept and later readers interpret differently: duplicate keys, lone surrogates,
+NaN, numbers that lose digits, a byte order mark, nesting that ends in a RecursionError, and the keys that Cedar would
+turn into entities. Standards: RFC 8259, RFC 7493 (I-JSON), design section 6.
 
-What is admitted comes back as its canonical value: `1.0` is the integer 1 and `-0.0` is 0, so that loading
-canonical bytes gives exactly the value they were made from. Noncharacters (RFC 7493 section 2.1) are let
-through on purpose: they are unambiguous bytes and JSONTestSuite requires them; Unicode is never normalised.
+Admission returns the canonical value: `1.0` is the integer 1 and `-0.0` is 0, so loading canonical bytes gives exactly
+the value they were made from. Noncharacters (RFC 7493 section 2.1) are accepted on purpose: they are unambiguous bytes
+and JSONTestSuite requires them. Unicode is never normalised.
 
-A number has one value, however it is spelled: a whole one beyond 2^53-1 is refused as `1e21` too, and so is one that
-the nearest double changes (RFC 7493 section 2.2). RFC 8785 can write such doubles; admission does not let them in.
+A number has one value, however it is spelled. A whole number beyond 2^53-1 is refused also as `1e21`, and so is a
+number that the nearest double would change (RFC 7493 section 2.2), although RFC 8785 can write such doubles.
 """
 
 import json
@@ -29,35 +29,35 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 """A plain JSON value as Python holds it."""
 
 RESERVED_KEYS: Final = frozenset({"__entity", "__extn", "__expr"})
-"""Keys that Cedar's JSON reader turns into typed values (reference/cedar.md: `__entity` matched a real
-user)."""
+"""Keys that Cedar's JSON reader turns into typed values (`__entity` matched a real user: reference/cedar.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a value may be. `nodes` are values (object keys are not counted); the outermost has depth 1
-    if it nests."""
+    """Limits on the size of a value. `nodes` are values (object keys are not counted); the outermost container has
+    depth 1.
+    """
 
-    max_bytes: int = 262_144  # 256 KiB: a page of text is 4 KiB; nobody can review more
-    max_depth: int = 64  # half of what the shallowest parser in the chain survives
+    max_bytes: int = 262_144  # 256 KiB: a page of text is 4 KiB; people cannot review more
+    max_depth: int = 64  # half of what the weakest parser in the chain survives
     max_nodes: int = 10_000  # keeps the worst admission under a few milliseconds
-    floats: bool = True  # tokens hold none: 1.7e9 is not a time
+    floats: bool = True  # tokens hold no floats: 1.7e9 is not a time
 
 
 ARGS_LIMITS: Final = Limits()
 """The limits of args and request bodies."""
 
-# Outside strings only these decide depth and count. Possessive, and an unterminated string runs to the end of
-# the text, so that no input makes the scan quadratic.
+# Outside strings, only these characters decide depth and node count. The pattern is possessive, and an unterminated
+# string runs to the end of the text, so that no input makes the scan quadratic.
 _STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OTHER: Final = object()
-# No float: it may be another's spelling of an integer.
+# No float: it may be another spelling of an integer.
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SAFE_DIGITS: Final = 17  # "-9007199254740991"
-_QUOTED: Final = 40  # characters of what is refused
-# Fifteen digits and a point: a double keeps every such number (DBL_DIG of C), where it has no exponent.
+_QUOTED: Final = 40  # characters of a refused value that an error quotes
+# A double keeps every number of 15 digits and a point (DBL_DIG in C), if it has no exponent.
 _SURELY_EXACT: Final = 16
 
 
@@ -109,7 +109,7 @@ def load_canonical(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
 
 
 def canonical_bytes(raw: bytes, limits: Limits = ARGS_LIMITS) -> bytes:
-    """The RFC 8785 form of JSON text, which is often the text itself.
+    """The RFC 8785 form of JSON text.
 
     Raises:
         AdmissionError: as `load`.
@@ -120,11 +120,10 @@ def canonical_bytes(raw: bytes, limits: Limits = ARGS_LIMITS) -> bytes:
 
 
 def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
-    """Apply the same rules to a Python value and return a fresh, normalised copy nobody else holds.
+    """Apply the same rules to a Python value and return a fresh, normalised copy.
 
     Raises:
-        AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum
-        members and
+        AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum members and
             every subclass of a JSON type.
     """
     budget = [limits.max_nodes]
@@ -135,9 +134,9 @@ def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
 
 
 def _load_simple(raw: bytes, limits: Limits) -> object:
-    """The value of bytes that orjson writes back as it read them, or `_OTHER`: the long way answers then.
+    """Load bytes on the fast path: the value if orjson writes back exactly these bytes, else `_OTHER`.
 
-    What comes back unchanged had no repeated key, no second spelling, no bad text and no integer that is rounded.
+    Unchanged bytes contain no repeated key, no second spelling, no invalid text and no rounded integer.
     """
     if raw[:2] != b'{"' or len(raw) > limits.max_bytes or _may_be_too_many(raw, limits):
         return _OTHER
@@ -150,7 +149,7 @@ def _load_simple(raw: bytes, limits: Limits) -> object:
 
 
 def _may_be_too_many(raw: bytes, limits: Limits) -> bool:
-    """Every value but the first stands behind an opener or a comma, and takes two bytes with it."""
+    """An upper bound: every value but the first follows an opening bracket or a comma and takes at least two bytes."""
     return (
         len(raw) >= 2 * limits.max_nodes
         and raw.count(b",") + raw.count(b"[") + raw.count(b"{") >= limits.max_nodes
@@ -158,7 +157,7 @@ def _may_be_too_many(raw: bytes, limits: Limits) -> bool:
 
 
 def _is_simple(value: JSON, depth: int) -> bool:
-    """Whether a value read back from canonical bytes has nothing the long way refuses or turns into another."""
+    """Whether a value read back from canonical bytes contains nothing that the slow path would refuse or change."""
     if type(value) is dict:
         if not depth or not RESERVED_KEYS.isdisjoint(value):
             return False
@@ -190,11 +189,10 @@ def _decode(raw: bytes, limits: Limits) -> str:
 
 
 def _scan(text: str, limits: Limits) -> None:
-    """Refuse depth and width before the parser sees them: json.loads recurses, and ends in a
-    RecursionError."""
+    """Refuse depth and width before parsing: json.loads recurses and would end in a RecursionError."""
     openers = text.count("[") + text.count("{")
     if openers <= limits.max_depth and openers + text.count(",") < limits.max_nodes:
-        return  # cannot be too deep or too many, whatever the strings hold
+        return  # cannot be too deep or have too many nodes, regardless of its strings
     depth = nested = separated = 0
     for match in _STRUCTURE.finditer(text):
         mark = match.group()
@@ -207,7 +205,7 @@ def _scan(text: str, limits: Limits) -> None:
             depth -= 1
         if depth > limits.max_depth:
             raise too_deep(limits)
-        # each alone announces that many values
+        # these characters alone imply that many values
         if nested > limits.max_nodes or separated >= limits.max_nodes:
             raise too_many_nodes(limits)
 
@@ -226,7 +224,7 @@ def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 
 
 def _integer(digits: str) -> int:
-    # Length first: int() of a long text costs quadratic time and raises past 4,300 digits.
+    # Check the length first: int() of a long text costs quadratic time and raises past 4,300 digits.
     if len(digits) > _SAFE_DIGITS:
         raise integer_range_error()
     return _safe_integer(int(digits))
@@ -249,9 +247,9 @@ def _float(digits: str) -> int | float:
 
 
 def is_exact(digits: str, value: float) -> bool:
-    """Whether the shortest form of a double (which RFC 8785 writes) is the number whose digits were read as it.
+    """Whether the shortest form of a double, which RFC 8785 writes, equals the number in the source text.
 
-    No number is made larger than its text: where the double is zero or infinite, its exponent is never applied.
+    The exponent is never applied where the double is zero or infinite, so no number grows larger than its text.
     """
     if len(digits) <= _SURELY_EXACT and "e" not in digits and "E" not in digits:
         return True
@@ -278,7 +276,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def _require_whole(text: str, value: JSON, limits: Limits) -> None:
-    """Checks that need the parsed value, each only when the text says it could fail."""
+    """Check what needs the parsed value; each check runs only if the text shows that it could fail."""
     if _ESCAPED_SURROGATE.search(text):
         _require_no_surrogate(value)
     if text.count("[") + text.count("{") + text.count(",") >= limits.max_nodes:
@@ -354,12 +352,12 @@ def _too_large(limits: Limits) -> AdmissionError:
 
 
 def too_deep(limits: Limits) -> AdmissionError:
-    """The refusal of a value that nests too deep."""
+    """The error for a value that nests too deep."""
     return AdmissionError("too_deep", f"nested deeper than {limits.max_depth} levels; flatten the value")
 
 
 def too_many_nodes(limits: Limits) -> AdmissionError:
-    """The refusal of too many values."""
+    """The error for too many values."""
     return AdmissionError("too_many_nodes", f"more than {limits.max_nodes} values; split the call")
 
 

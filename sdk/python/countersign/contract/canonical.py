@@ -1,12 +1,11 @@
 """RFC 8785 canonical JSON: one value, one sequence of bytes.
 
-Every digest of the system is taken over these bytes. The fast way (orjson, keys sorted) is used only where it
-is provably byte-equal to RFC 8785: no float, no integer beyond 2^53-1, only ASCII keys. Everything else goes
-through the `rfc8785` package, after a walk that names what is wrong. Values that are not plain JSON (tuples,
-sets, bytes, Decimal, Enum members, any subclass) are refused on both ways, so that no serialiser's private
-convenience ever decides what was signed.
+Every digest is computed over these bytes. The fast path (orjson with sorted keys) is used only where it is provably
+byte-equal to RFC 8785: no float, no integer beyond 2^53-1, only ASCII keys. Everything else goes through the `rfc8785`
+package, after a walk that names what is wrong. Both paths refuse values that are not plain JSON (tuples, sets, bytes,
+Decimal, Enum members, any subclass), so that no serialiser's own convention decides what is signed.
 
-This module does not admit: reserved keys and size limits are `admission`'s.
+Reserved keys and size limits are checked by `admission`, not here.
 """
 
 import math
@@ -21,7 +20,7 @@ MAX_SAFE_INTEGER: Final = 2**53 - 1
 """The largest integer every JSON reader keeps exactly (RFC 7493 section 2.2)."""
 
 MAX_DEPTH: Final = 128
-"""Twice the depth admission allows for args, because names and log rows wrap args in objects of their own."""
+"""Twice the depth that admission allows for args, because digests and log rows wrap args in further objects."""
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
@@ -40,22 +39,22 @@ def canonicalize(value: object) -> bytes:
         try:
             return orjson.dumps(value, option=_SORTED)
         except orjson.JSONEncodeError:
-            pass  # a lone surrogate or an integer that is too large: the long way says which
+            pass  # a lone surrogate or an integer out of range: the slow path names it
     _require_plain(value, 0)
     try:
         return rfc8785.dumps(value)  # type: ignore[arg-type]
     except (UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
-        # Everything else was refused by the walk above; only lone surrogates reach the serialiser.
+        # The walk above refused everything else; only lone surrogates reach the serialiser.
         raise AdmissionError(
             "lone_surrogate", "a string holds half of a surrogate pair; repair the text"
         ) from error
 
 
 def _is_simple(value: object, depth: int) -> bool:
-    """Whether orjson gives the same bytes, but for integers, whose range it minds itself.
+    """Whether orjson gives the same bytes, apart from integers, whose range orjson checks itself.
 
-    orjson sorts by code point, RFC 8785 by UTF-16 unit: they differ outside the BMP, so keys are ASCII only. Plain
-    loops: they take a third less than a generator.
+    orjson sorts by code point and RFC 8785 by UTF-16 unit. They differ outside the BMP, so keys must be ASCII. Plain
+    loops take a third less time than a generator.
     """
     kind = type(value)
     if kind is dict:
@@ -109,22 +108,21 @@ def _require_children(value: object, depth: int) -> None:
 
 
 def integer_range_error() -> AdmissionError:
-    """The refusal of an integer that some JSON readers would round (never quoted: it may have thousands of
-    digits)."""
+    """The error for an integer that some JSON readers would round (not quoted: it may have thousands of digits)."""
     return AdmissionError(
         "integer_out_of_range", "an integer lies outside +-(2^53-1), where readers round; send it as text"
     )
 
 
 def key_not_text_error(key: object) -> AdmissionError:
-    """The refusal of an object key that is not text (never quoted: it may be a secret, or have no text at all)."""
+    """The error for an object key that is not text (not quoted: it may be a secret or have no text at all)."""
     return AdmissionError(
         "not_a_json_value", f"an object has a {type(key).__name__} for a key; use text keys"
     )
 
 
 def not_json_error(value: object) -> AdmissionError:
-    """The refusal of a Python value that has no place in JSON."""
+    """The error for a Python value that JSON cannot represent."""
     return AdmissionError(
         "not_a_json_value",
         f"a {type(value).__name__} is not a JSON value; use None, bool, int, float, str, list or dict",

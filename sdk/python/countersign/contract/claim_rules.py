@@ -1,7 +1,7 @@
-"""Reading claims strictly: every member is known, present, and of its one type.
+"""Strict reading of claims: every member is known, present and of its one type.
 
-Whole numbers exclude booleans, text is bounded, digests have their form. An unknown member refuses the whole,
-because whoever wrote it meant something by it that this reader would ignore.
+Whole numbers exclude booleans, text is bounded and digests are well formed. An unknown member refuses the whole,
+because its writer intended a meaning that this reader would ignore.
 """
 
 import re
@@ -38,7 +38,7 @@ def require_members(
         raise ContractError("missing_claim", f"{what} lacks {missing}")
     unknown = sorted(value.keys() - required - optional)
     if unknown:
-        raise ContractError("unknown_claim", f"{what} holds {unknown}, which nobody here understands")
+        raise ContractError("unknown_claim", f"{what} holds {unknown}, which this version does not know")
     return value
 
 
@@ -94,7 +94,7 @@ def require_texts(claims: Claims, name: str, *, most: int) -> tuple[str, ...]:
 
 
 def require_objects(claims: Claims, name: str, *, most: int) -> list[object]:
-    """A member that is a list of 1 to `most` things, each still to be read."""
+    """A member that is a list of 1 to `most` items, each still to be read."""
     value = claims[name]
     if not isinstance(value, list) or not 0 < len(value) <= most:
         raise _claim_error(name, f"a list of 1 to {most} objects")
@@ -102,7 +102,7 @@ def require_objects(claims: Claims, name: str, *, most: int) -> list[object]:
 
 
 def require_one_of(claims: Claims, name: str, allowed: frozenset[str]) -> str:
-    """A member that is one of a few words."""
+    """A member that is one of the `allowed` values."""
     value = claims[name]
     if not isinstance(value, str) or value not in allowed:
         raise _claim_error(name, f"one of {sorted(allowed)}")
@@ -116,8 +116,7 @@ def require_resource(claims: Claims, name: str) -> Resource:
 
 
 def confirmation_key(claims: Claims, name: str = "cnf") -> str | None:
-    """The confirmation claim (RFC 7800 section 3): the thumbprint in {"jkt": ...}, or None for the word
-    `none`."""
+    """The confirmation claim (RFC 7800 section 3): the thumbprint in {"jkt": ...}, or None for `none`."""
     value = claims[name]
     if value == "none":
         return None

@@ -1,4 +1,4 @@
-"""Stable codes for programs: problems of the HTTP API, reasons of a denial. Never renamed or reused."""
+"""Stable error codes for programs: problems of the HTTP API and reasons of a denial. Never renamed or reused."""
 
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ class ErrorCode(StrEnum):
     TOO_DEEP = "too_deep"
     TOO_LARGE = "too_large"
     TOO_MANY_NODES = "too_many_nodes"
-    # who asks
+    # authentication and authorization
     BAD_PROOF = "bad_proof"
     CSRF = "csrf"
     FORBIDDEN = "forbidden"
@@ -29,7 +29,7 @@ class ErrorCode(StrEnum):
     NOT_REDEEMER = "not_redeemer"
     UNAUTHENTICATED = "unauthenticated"
     USE_NONCE = "use_nonce"
-    # what is asked
+    # request validation
     CALL_KEY_MISMATCH = "call_key_mismatch"
     IDEMPOTENCY_IN_FLIGHT = "idempotency_in_flight"
     IDEMPOTENCY_KEY_REQUIRED = "idempotency_key_required"
@@ -78,7 +78,7 @@ class ErrorCode(StrEnum):
 
 
 class DenyCode(StrEnum):
-    """Why an effect was denied or did not go on."""
+    """Why an effect was denied or did not proceed."""
 
     NO_PERMIT = "no_permit"
     FORBIDDEN_BY_POLICY = "forbidden_by_policy"
@@ -95,4 +95,4 @@ class DenyCode(StrEnum):
 
 
 PROBLEM_TYPE_PREFIX = "urn:countersign:problem:"
-"""Problem types are this followed by an `ErrorCode`."""
+"""A problem type is this prefix followed by an `ErrorCode`."""

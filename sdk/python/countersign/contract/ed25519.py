@@ -1,12 +1,12 @@
-"""Whether an Ed25519 key signed these bytes: the one primitive below every verification (RFC 8032 section 5.1.7).
+"""Ed25519 signature verification (RFC 8032 section 5.1.7), the primitive below every token verification.
 
-OpenSSL does it, by the `cryptography` package. Where PyNaCl is installed (the extra `fast` of the SDK), libsodium does
-it in half the time; nothing else of a verification changes. Both judge alike, which is checked here and not believed:
+OpenSSL verifies, through the `cryptography` package. Where PyNaCl is installed (the SDK extra `fast`), libsodium
+verifies in half the time. Both must accept the same signatures, which is checked here and not assumed:
 
-- a signature has 64 bytes; one whose R is a point of small order is refused before either is asked (OpenSSL takes
-  it, libsodium does not: only the holder of the key can make one, and it gives the key away);
-- a libsodium that does not judge the probes below as OpenSSL does (one built to multiply by the cofactor takes
-  signatures that RFC 8032's other equation refuses) is not used at all.
+- A signature has 64 bytes. One whose R is a point of small order is refused before either library runs. OpenSSL accepts
+it and libsodium does not. Only the key holder can make one, and it reveals the key.
+- A libsodium that disagrees with OpenSSL about the probes below is not used. A build that multiplies by the cofactor
+accepts signatures that RFC 8032's cofactorless equation refuses.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Verify = Callable[[bytes, bytes], bool]
-"""(signature, data) -> whether the key it was made for signed exactly this."""
+"""(signature, data) -> whether this key signed exactly these bytes."""
 Primitive = Callable[[bytes], Verify]
-"""32 sound bytes of a public key -> its `Verify`."""
+"""32 valid bytes of a public key -> its `Verify`."""
 
 P: Final = 2**255 - 19
 SIGN_BIT: Final = 1 << 255
@@ -56,7 +56,7 @@ def openssl(raw: bytes) -> Verify:
 
 
 def libsodium() -> Primitive | None:
-    """The primitive of PyNaCl, or None: it is not here, or does not judge as OpenSSL does."""
+    """The primitive of PyNaCl, or None if it is not installed or does not agree with OpenSSL."""
     try:
         from nacl.bindings import crypto_sign_open
         from nacl.exceptions import BadSignatureError
@@ -65,7 +65,7 @@ def libsodium() -> Primitive | None:
 
     def primitive(raw: bytes) -> Verify:
         def verify(signature: bytes, data: bytes) -> bool:
-            # The length first: this call takes signature and data as one string, and would cut it elsewhere.
+            # Check the length first: this call takes signature and data as one string and would split it elsewhere.
             if len(signature) != _SIGNATURE_BYTES or signature[:32] in _SMALL_ORDER:
                 return False
             try:
@@ -79,7 +79,7 @@ def libsodium() -> Primitive | None:
     return primitive if agrees_with_openssl(primitive) else None
 
 
-# A key, and signatures of it over one text: an honest one; one whose R has a part of order 8; one with S + L for S.
+# A key and three signatures over one text: an honest one, one whose R has a part of order 8, and one with S + L for S.
 _KEY: Final = bytes.fromhex("03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
 _TEXT: Final = b"hello"
 _HONEST: Final = bytes.fromhex(
@@ -97,10 +97,10 @@ _UNREDUCED: Final = bytes.fromhex(
 
 
 def agrees_with_openssl(primitive: Primitive) -> bool:
-    """Whether this primitive takes the honest probe and refuses the two that implementations differ about."""
+    """Whether this primitive accepts the honest probe and refuses the two that implementations disagree about."""
     verify = primitive(_KEY)
     return verify(_HONEST, _TEXT) and not verify(_MIXED, _TEXT) and not verify(_UNREDUCED, _TEXT)
 
 
 FASTEST: Final[Primitive] = libsodium() or openssl
-"""What keys verify with unless they are told otherwise."""
+"""The primitive that keys use by default."""

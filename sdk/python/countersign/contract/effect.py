@@ -1,9 +1,8 @@
-"""An effect: one tool call that touches the world, described completely before it happens.
+"""An effect: one tool call with consequences outside the agent, described completely before it happens.
 
-An `Effect` holds the canonical bytes of its args, never a Python object somebody may still change. What
-people see, what is voted, what is signed and what the tool receives all derive from those bytes (design
-section 6). Rules: the bytes are canonical; every digest has its form; the effect's id is the name of (txn,
-call_key).
+An `Effect` holds the canonical bytes of its args, never a Python object that could still change. What people see, vote
+on and sign, and what the tool receives, all derive from those bytes (design section 6). The bytes must be canonical,
+every digest must be well formed, and the effect id must be the digest of (txn, call_key).
 """
 
 from binascii import unhexlify
@@ -20,24 +19,24 @@ from .errors import ContractError
 from .pointers import require_source
 
 VERSION: Final = 1
-"""`v` of the effect digest; another meaning of any field needs another version."""
+"""`v` of the effect digest. Changing the meaning of any field requires a new version."""
 
 _DIGEST_CHARACTERS: Final = 64
-_MAX_NAME: Final = 1024  # characters of a name, type or id; longer ones are not names
+_MAX_NAME: Final = 1024  # characters of a name, type or id
 
 
 def is_digest(text: object) -> TypeGuard[str]:
-    """Whether this is a SHA-256 in lower-case hex, the only form of a name on the wire."""
+    """Whether this is a SHA-256 in lower-case hex, the only digest form on the wire."""
     if not isinstance(text, str) or len(text) != _DIGEST_CHARACTERS:
         return False
     try:
-        return unhexlify(text).hex() == text  # a regular expression takes twice as long
+        return unhexlify(text).hex() == text  # twice as fast as a regular expression
     except ValueError:
         return False
 
 
 def require_digest(text: object, what: str) -> str:
-    """Return the digest, or refuse it naming `what` it was to be.
+    """Return the digest, or refuse it; `what` names it in the error.
 
     Raises:
         ContractError: `bad_digest`.
@@ -76,7 +75,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """How an effect would be taken back: the tool, its digest, and where each of its arguments comes from.
+    """How an effect would be compensated: the tool, its digest, and the source of each argument.
 
     Raises:
         ContractError: `bad_digest`, `bad_name`; PointerError for a source of unknown form.
@@ -89,12 +88,12 @@ class Compensation:
     def __post_init__(self) -> None:
         _require_name(self.tool, "compensating tool")
         require_digest(self.tool_digest, "tool_digest of the compensation")
-        object.__setattr__(self, "map", dict(self.map))  # a copy of our own: the caller keeps no handle on it
+        object.__setattr__(self, "map", dict(self.map))  # our own copy: the caller keeps no reference to it
         for source in self.map.values():
             require_source(source)
 
     def to_json(self) -> dict[str, object]:
-        """The compensation as the effect digest takes it."""
+        """The compensation as the effect digest covers it."""
         return {"tool": self.tool, "tool_digest": self.tool_digest, "map": dict(self.map)}
 
 
@@ -103,9 +102,8 @@ class Effect:
     """One staged effect; `seq` counts the staged effects of its transaction from 1.
 
     Raises:
-        ContractError: `bad_digest`, `bad_name`, `bad_seq`; `not_canonical` when `args_bytes` is not the RFC
-        8785
-            form of an admitted object; `effect_id_mismatch` when the id is not the name of (txn, call_key).
+        ContractError: `bad_digest`, `bad_name`, `bad_seq`; `not_canonical` when `args_bytes` is not the RFC 8785 form
+            of an admitted object; `effect_id_mismatch` when the id is not the digest of (txn, call_key).
         AdmissionError: the args are not admissible.
     """
 
@@ -120,9 +118,9 @@ class Effect:
     call_key: str
     compensation: Compensation | None = None
     digest: str = field(init=False, repr=False, compare=False)
-    """`effect_digest`: the name of everything above, taken when the effect is made: nothing of it can change."""
+    """`effect_digest`: the digest of everything above, computed once, because nothing of it can change."""
     args_digest: str = field(init=False, repr=False, compare=False)
-    """Name of the args, taken from the bytes themselves."""
+    """Digest of the args, computed from the bytes themselves."""
 
     def __post_init__(self) -> None:
         _require_name(self.agent, "agent")
@@ -157,7 +155,7 @@ class Effect:
         args: object,
         compensation: Compensation | None = None,
     ) -> "Effect":
-        """Admit and freeze args into an effect, naming it.
+        """Admit and freeze args into an effect and compute its id.
 
         Raises:
             AdmissionError, ContractError: as the class.
@@ -177,7 +175,7 @@ class Effect:
 
     @property
     def args(self) -> dict[str, JSON]:
-        """The args, decoded afresh from the canonical bytes: changing the answer changes nothing here."""
+        """The args, decoded again from the canonical bytes: changing the result does not change the effect."""
         # __post_init__ has refused everything but an object
         return cast(dict[str, JSON], load(self.args_bytes))
 
@@ -185,7 +183,7 @@ class Effect:
     def canonical(self) -> bytes:
         """The canonical bytes the digest covers.
 
-        The args' bytes are spliced in as they are: "args" sorts after "agent" and before every other member.
+        The args' bytes are spliced in unchanged: "args" sorts after "agent" and before every other member.
         """
         agent = canonicalize({"agent": self.agent})
         return (

@@ -1,22 +1,22 @@
-"""What can be wrong with bytes, values and tokens, as one small tree of exceptions.
+"""The exceptions for invalid bytes, values and tokens.
 
-Every error has a stable `code` for programs and a sentence for people. The tree:
+Every error has a stable `code` for programs and a sentence for people:
 
     ContractError                 anything this package refuses
-      AdmissionError              bytes or a value outside strict I-JSON
-      ManifestError               a tool manifest, or args that do not fit one
-      PointerError                a JSON pointer that is malformed or leads nowhere
-      BadKeyError                 key material that is not a sound Ed25519 key
-      IllegalMoveError            a state that may not follow another
-      WireError                   a request or an answer of the wrong shape
-      VerificationError           a token refused, at a numbered step
+        AdmissionError              bytes or a value outside strict I-JSON
+        ManifestError               a tool manifest, or args that do not fit one
+        PointerError                a JSON pointer that is malformed or matches nothing
+        BadKeyError                 key material that is not a valid Ed25519 key
+        IllegalTransitionError      a state transition that the table does not contain
+        WireError                   a request or a response of the wrong shape
+        VerificationError           a token refused, at a numbered step
 
-No message here holds a token, a key or a secret.
+No message contains a token, a key or a secret.
 """
 
 
 class ContractError(ValueError):
-    """Something this package refuses; `code` is stable, the text is for people."""
+    """Base class; `code` is stable, the text is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -32,19 +32,19 @@ class ManifestError(ContractError):
 
 
 class PointerError(ContractError):
-    """A JSON pointer (RFC 6901) that is malformed or names nothing in this value."""
+    """A JSON pointer (RFC 6901) that is malformed or matches nothing in this value."""
 
 
 class BadKeyError(ContractError):
-    """Key material that is not exactly one sound Ed25519 key, or a key set that is ambiguous."""
+    """Key material that is not exactly one valid Ed25519 key, or a key set that is ambiguous."""
 
 
 class IllegalTransitionError(ContractError):
-    """A state was asked to move where the table does not lead."""
+    """A state transition that the table does not contain."""
 
 
 class WireError(ContractError):
-    """A body that is JSON but not the model it should be; `problems` lists (pointer, message)."""
+    """A JSON body that does not fit its model; `problems` lists (pointer, message)."""
 
     def __init__(self, code: str, message: str, problems: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(code, message)
@@ -54,9 +54,9 @@ class WireError(ContractError):
 class VerificationError(ContractError):
     """A token was refused.
 
-    The text is constant on purpose: whoever presented the token learns nothing from it. `step` is the number
-    in the list of steps that refused, `code` its exact reason and `detail` more of it where there is more;
-    they belong in the verifier's own log, never in an answer.
+    The text is constant on purpose, so that the presenter of the token learns nothing from it. `step` is the number of
+    the step that refused, `code` its exact reason and `detail` further information. They belong in the verifier's own
+    log, never in a response.
     """
 
     TEXT = "the token was refused; the verifier's log names the step, ask for a new token"

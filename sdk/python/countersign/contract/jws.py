@@ -1,35 +1,68 @@
-"""JWS compact serialisation (RFC 7515), as narrow as it can be made.
+"""JWS compact serialisation (RFC 7515), restricted to one form, and the numbered steps of every verification.
 
-One algorithm (`Ed25519`, RFC 9864; the polymorphic `EdDSA` nowhere), one header shape (exactly alg, typ,
-kid), one encoding of every token. A key is never taken from a header: `kid` looks up a key the verifier
-already pinned. Each kind of token has its own `typ`, so none can be taken for another (RFC 8725 section 3.11,
-3.12).
+There is one algorithm (`Ed25519`, RFC 9864; never the polymorphic `EdDSA`), one header (exactly alg, typ, kid) and one
+encoding of every token. A key is never taken from a header: `kid` selects a key the verifier already pinned. Each kind
+of token has its own `typ`, so none can be mistaken for another (RFC 8725 section 3.11, 3.12).
 
-The gate is the first nine numbered steps of every verification (`GATE`).
+Verification runs numbered steps in order; the first refusal ends it. A step inspects the state and returns None, or the
+code of its refusal. It may store what it has established for the next steps. The tables are data: documents, test
+vectors and the suite that removes each step read the same ones. `JWS_STEPS` are the first nine steps of every table.
+
 """
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .admission import ARGS_LIMITS, JSON, Limits, admit, load
 from .canonical import canonicalize
-from .errors import ContractError
+from .errors import ContractError, VerificationError
 from .keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
-from .steps import Step, run_steps
+
+State_contra = TypeVar("State_contra", contravariant=True)
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[State_contra]):
+    """One numbered check: its name, its purpose, and the function that performs it."""
+
+    number: int
+    name: str
+    why: str
+    check: Callable[[State_contra], str | None]
+
+
+def run_steps(steps: Sequence[Step[State]], state: State) -> None:
+    """Run every step in order.
+
+    Raises:
+        VerificationError: with the number of the step that refused and its code.
+    """
+    try:
+        for step in steps:
+            code = step.check(state)
+            if code is not None:
+                break
+        else:
+            return
+    except ContractError as error:
+        raise VerificationError(step.number, error.code, str(error)) from error
+    raise VerificationError(step.number, code)
+
 
 TYP_RELEASE: Final = "effect-release+jwt"
 TYP_RECEIPT: Final = "effect-receipt+jwt"
 TYP_PROOF: Final = "agent-proof+jwt"
 ALG: Final = "Ed25519"
 
-MAX_TOKEN_BYTES: Final = 8192  # fits every common header limit; a release of 20 votes has about 2,000
-MAX_RECEIPT_BYTES: Final = 31_744  # travels in bodies only; a hundred effects between the longest names fit
+MAX_TOKEN_BYTES: Final = 8192  # within every common header limit; a release of 20 votes has about 2,000
+MAX_RECEIPT_BYTES: Final = 31_744  # sent in bodies only; a hundred effects with the longest names fit
 _TOKEN_LIMITS: Final = Limits(max_bytes=MAX_RECEIPT_BYTES, max_depth=8, max_nodes=1000, floats=False)
-_CLAIMS_LIMITS: Final = replace(_TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes)  # size is the whole token's
+_CLAIMS_LIMITS: Final = replace(_TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes)  # the token has its own limit
 _MAX_KID: Final = 64
 _HEADERS: Final = 64  # previous, current and next key of a few issuers and kinds of token
 _BASE64URL: Final = (string.ascii_letters + string.digits + "-_").encode()
@@ -37,12 +70,12 @@ _SIGNATURE_CHARACTERS: Final = 86  # 64 bytes of Ed25519, base64url without padd
 _HEADER_MEMBERS: Final = frozenset({"alg", "typ", "kid"})
 
 KeyFor = Callable[[str], PublicKey | None]
-"""Looks a `kid` up among pinned keys; None when it is not there."""
+"""Looks up a `kid` among the pinned keys; None if it is not pinned."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TokenState:
-    """A token on its way through the gate; each step leaves what it has established."""
+    """A token during verification; each step stores what it has established."""
 
     unverified_token: str
     typ: str
@@ -56,7 +89,7 @@ class TokenState:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedToken:
-    """A token that passed the gate: its signature is good, its claims are not yet checked."""
+    """A token with a valid signature; its claims are not yet checked."""
 
     header: Mapping[str, JSON]
     claims: Mapping[str, JSON]
@@ -67,11 +100,11 @@ def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
     """Sign claims as a compact JWS of this `typ`.
 
     Raises:
-        AdmissionError: the claims are not plain JSON, or hold a float, a reserved key or too much depth.
+        AdmissionError: the claims are not plain JSON, or contain a float, a reserved key or too much depth.
         ContractError: `token_too_large`.
     """
     header = encode_base64url(canonicalize({"alg": ALG, "kid": key.public.kid, "typ": typ}))
-    # Admitted as a reader will: what no gate would let through is not signed.
+    # Apply the reader's admission rules: never sign what no verifier would accept.
     payload = canonicalize(admit(dict(claims), _CLAIMS_LIMITS))
     signing_input = f"{header}.{encode_base64url(payload)}"
     token = f"{signing_input}.{encode_base64url(key.sign(signing_input.encode('ascii')))}"
@@ -81,12 +114,12 @@ def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
 
 
 def max_token_bytes(typ: str) -> int:
-    """The longest token of this `typ` that is signed or read."""
+    """The maximum size of a token of this `typ`, signed or read."""
     return MAX_RECEIPT_BYTES if typ == TYP_RECEIPT else MAX_TOKEN_BYTES
 
 
 def open_token(token: str, *, typ: str, key_for: KeyFor) -> AuthenticatedToken:
-    """Pass a token through the gate. Its claims still need checking: use `verify_release` and its like.
+    """Verify the signature and form of a token. Its claims still need checking: use `verify_release` and its like.
 
     Raises:
         VerificationError: steps 1 to 9 (RFC 7515 section 5.2, RFC 8725 section 3).
@@ -98,8 +131,8 @@ def open_token(token: str, *, typ: str, key_for: KeyFor) -> AuthenticatedToken:
     )
 
 
-# A key signs thousands of tokens under one and the same header. What a text or bytes read as is remembered for the
-# last few; whether that is an acceptable header is asked every time, and a refusal is remembered by nobody.
+# A key signs thousands of tokens under the same header, so the last few decoded headers are cached. Whether a header is
+# acceptable is checked every time, and a refusal is never cached.
 
 
 @lru_cache(_HEADERS)
@@ -147,7 +180,7 @@ def _json(state: TokenState) -> str | None:
 
 
 def _header(state: TokenState) -> str | None:
-    # jku, jwk, x5u, x5c would name a key, crit, b64, zip would change the meaning: none is ever looked at
+    # jku, jwk, x5u, x5c would name a key; crit, b64, zip would change the meaning: all are refused
     if state.header.keys() != _HEADER_MEMBERS:
         return "header_members"
     kid = state.header["kid"]
@@ -186,4 +219,4 @@ JWS_STEPS: Final[tuple[Step[TokenState], ...]] = (
     Step(8, "key", "the key is one the verifier pinned", _key),
     Step(9, "signature", "the holder of that key signed exactly these bytes", _signature),
 )
-"""The steps every token passes first, whatever it is."""
+"""The steps every token passes first, for every `typ`."""

@@ -1,9 +1,8 @@
 """Ed25519 keys (RFC 8032, RFC 8037) named by their RFC 7638 thumbprint.
 
-A `kid` is always the thumbprint of the key it names, so a key id can never be claimed for another key. A key
-set holds signing keys only and refuses anything ambiguous as a whole. Public keys of small order, which
-accept signatures nobody made, and encodings that are not canonical are refused. No key leaves this module in
-a message or a repr.
+A `kid` is always the thumbprint of its key, so a key id can never be claimed for another key. A key set contains
+signing keys only and is refused as a whole if anything in it is ambiguous. Public keys of small order, which accept
+signatures that no one made, and non-canonical encodings are refused. No message or repr contains a private key.
 """
 
 import base64
@@ -19,10 +18,10 @@ from . import ed25519
 from .canonical import canonicalize
 from .errors import BadKeyError
 
-MAX_KEYS: Final = 64  # previous, current and next of a few uses; a longer list is not ours
+MAX_KEYS: Final = 64  # previous, current and next of a few uses; we publish no longer list
 _KEY_BYTES: Final = 32
-# To the alphabet binascii reads. Its own characters outside base64url become ones it leaves out, as it does all
-# others: then what is written back differs from what was read.
+# Map to the alphabet binascii reads. binascii skips characters outside its alphabet; characters of its own alphabet
+# that are not base64url become skipped ones too. The round trip below then detects the difference.
 _TO_BASE64: Final = bytes.maketrans(b"-_+/=", b"+/...")
 _JWK_MEMBERS: Final = frozenset({"kty", "crv", "x", "kid", "use", "alg", "key_ops"})
 
@@ -61,11 +60,10 @@ def thumbprint(jwk: Mapping[str, object]) -> str:
 
 
 class PublicKey:
-    """One verified-sound Ed25519 public key.
+    """One validated Ed25519 public key.
 
     Raises:
-        BadKeyError: `bad_key` for a wrong length, a non-canonical encoding or a point of small order;
-        `kid_mismatch`
+        BadKeyError: `bad_key` for a wrong length, a non-canonical encoding or a point of small order; `kid_mismatch`
             when `kid` is given and is not the thumbprint.
     """
 
@@ -183,7 +181,7 @@ class PrivateKey:
 
 
 class KeySet:
-    """Signing keys by `kid`, pinned by whoever verifies.
+    """Pinned signing keys by `kid`.
 
     Raises:
         BadKeyError: `duplicate_kid`, `too_many_keys`.

@@ -1,9 +1,8 @@
 """The tool manifest: the reviewed description of a tool, one JSON file in the bundle (`tools/*.json`).
 
-What policy and people see of a call comes from here and from the canonical args, never from the agent's word.
-Rules: unknown members are refused, the args are one closed object (an object that takes free keys must say so
-by giving `additionalProperties` a schema), pointers are well formed, and the sentence names only declared
-args.
+What policy and people see of a call derives from the manifest and the canonical args, never from what the agent says.
+Unknown members are refused. The args are one closed object; an object with free keys must declare it by giving
+`additionalProperties` a schema. Pointers must be well formed, and the sentence may name only declared args.
 """
 
 import json
@@ -31,17 +30,23 @@ from . import names
 from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError
-from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
+from .pointers import (
+    SentencePart,
+    pointer_tokens,
+    require_pointer,
+    require_source,
+    resolve_pointer,
+    split_sentence,
+)
 from .schema_rules import require_closed_schema
-from .sentence import SentencePart, split_sentence
 
-MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it
+MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: a longer job is started by one tool and checked by a probe
 _MANIFEST_LIMITS: Final = Limits(max_depth=48)
 _CONST: Final = "const:"
 
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple that may be given as a list, as JSON does."""
+"""A tuple that may be given as a list, as in JSON."""
 
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,127}$")]
 """Name of an action group."""
@@ -52,11 +57,11 @@ READ_GROUP: Final = "read"
 PEOPLE_ACTIONS: Final = frozenset(
     {"approve", "settle", "stop", "start_again", "break_glass", "break_glass_alone"}
 )
-"""The actions of people in policies: no tool and no group of tools may take one of these names."""
+"""The actions of people in policies. No tool and no group of tools may have one of these names."""
 
 
 def require_unreserved_action(name: str) -> str:
-    """The name of a tool or a group, which is a Cedar action beside those of people.
+    """Refuse a tool or group name that is an action of people: tools and groups are Cedar actions too.
 
     Raises:
         ManifestError: `invalid_manifest`, for an action of people.
@@ -70,7 +75,7 @@ def require_unreserved_action(name: str) -> str:
 
 
 def require_unreserved_tool(name: str) -> str:
-    """The same for a tool alone. Cedar's `in` holds for an action itself, so each rule about reads would mean a tool
+    """The same for a tool. Cedar's `in` also matches the action itself, so each rule about reads would match a tool
     called `read`.
 
     Raises:
@@ -88,11 +93,11 @@ _NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 
 
 def require_tool_name(name: str) -> str:
-    """A tool's name as it is: 1 to 128 of ASCII letters, digits and `_-./:`.
+    """Return a valid tool name: 1 to 128 ASCII letters, digits and `_-./:`.
 
-    That is what MCP allows, with `/` and `:` that its servers use. Between slashes `.`, `..` and nothing are refused:
-    URL libraries and proxies take them for a way through folders, so nobody could ask for such a tool. Letters beyond
-    ASCII are refused: people would approve a name that only looks like the one they know.
+    MCP allows these, plus `/` and `:`, which its servers use. The path segments `.`, `..` and empty are refused,
+    because URL libraries and proxies resolve them and such a tool could not be requested. Non-ASCII letters are
+    refused, because people would approve a name that only looks like the one they know.
 
     Raises:
         ManifestError: `invalid_manifest`, for any other name.
@@ -107,10 +112,10 @@ def require_tool_name(name: str) -> str:
 
 
 def manifest_file(tool: str) -> str:
-    """The name of the file a tool's reviewed manifest lies in.
+    """The file name of a tool's reviewed manifest.
 
-    What is no safe part of a file name is percent-encoded (`a/b` is `a%2Fb.json`), and so is a first dot, which would
-    hide the file.
+    Characters that are not safe in a file name are percent-encoded (`a/b` is `a%2Fb.json`), and so is a leading dot,
+    which would hide the file.
     """
     stem = quote(tool, safe="")
     return ("%2E" + stem[1:] if stem.startswith(".") else stem) + ".json"
@@ -118,26 +123,26 @@ def manifest_file(tool: str) -> str:
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/:]{1,128}\Z")
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(require_tool_name)]
-"""Name of a tool: it is a Cedar action id and part of a URL."""
+"""Name of a tool: a Cedar action id and part of a URL."""
 
 BUILT_IN_TYPES: Final = frozenset({"Agent", "User", "Role", "Group", "Review", "Action"})
-"""Entity types the service fills itself; no resource may be called so."""
+"""Entity types that the service fills itself; no resource may use one of these names."""
 
 RESERVED_IDENTIFIERS: Final = frozenset(
     {"true", "false", "if", "then", "else", "in", "is", "like", "has", "__cedar"}
 )
-"""Words of Cedar that no part of an entity type's name may be."""
+"""Reserved words of Cedar, which no part of an entity type's name may be."""
 
 _TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
 _MAX_TYPE_NAME: Final = 128
 
 
 def require_resource_type(name: str) -> str:
-    """The name of a resource's Cedar entity type as it is: `Order`, or `Shop::Order`.
+    """Return a valid Cedar entity type for a resource: `Order`, or `Shop::Order`.
 
     Raises:
-        ManifestError: `invalid_manifest`: it is no such name, a word of Cedar, or the name of a type that the service
-            fills itself, which Cedar lets no namespace repeat.
+        ManifestError: `invalid_manifest`: it is no such name, a reserved word of Cedar, or a type that the service
+            fills itself (Cedar lets no namespace repeat it).
     """
     parts = name.split("::")
     if len(name) > _MAX_TYPE_NAME or not _TYPE_NAME.match(name):
@@ -172,7 +177,7 @@ class Lane(StrEnum):
 
 
 class Risk(StrEnum):
-    """How bad a wrong call can be; people see it."""
+    """How much harm a wrong call can do; shown to people."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -184,14 +189,14 @@ class _ManifestModel(BaseModel):
 
 
 class ResourceRule(_ManifestModel):
-    """How the resource follows from the args."""
+    """How to derive the resource from the args."""
 
     type: TypeName = Field(description="Cedar entity type of the resource.")
     id: PointerOrConst = Field(description="Pointer to a text or whole number in the args, or `const:TEXT`.")
 
 
 class CompensationRule(_ManifestModel):
-    """How a fired call is taken back."""
+    """How a fired call is compensated."""
 
     tool: Name = Field(description="The compensating tool; its own manifest is in the same bundle.")
     map: dict[str, Source] = Field(
@@ -311,17 +316,17 @@ class ToolManifest(_ManifestModel):
 
     @property
     def may_fail(self) -> bool:
-        """Whether people agreed that a call of it may be missing: known not to have acted, it stops no other."""
+        """Whether the transaction may proceed without a call of this tool that is known not to have acted."""
         return self.on_exhausted == "tool"
 
     @property
     def reads(self) -> bool:
-        """Whether people agreed that it changes nothing: once it fired, there is nothing to take back."""
+        """Whether reviewers declared that it changes nothing, so that there is nothing to compensate."""
         return READ_GROUP in self.groups
 
     @property
     def evaluates_live(self) -> bool:
-        """Whether the policy is asked about each live effect before it runs."""
+        """Whether the policy is evaluated for each live effect before it runs."""
         return self.ask == "live"
 
     @cached_property
@@ -332,21 +337,21 @@ class ToolManifest(_ManifestModel):
     def to_json(self) -> dict[str, JSON]:
         """The manifest as JSON, without members that equal their default: the value the digest covers.
 
-        A member added to this model later, with a default, therefore leaves every existing digest as it is.
+        A member that is added to this model later with a default therefore changes no existing digest.
         """
         value: dict[str, JSON] = self.model_dump(mode="json", exclude_defaults=True)
         return value
 
     @cached_property
     def digest(self) -> str:
-        """`tool_digest`: the name of exactly this manifest."""
+        """`tool_digest`: the digest of exactly this manifest."""
         return names.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
 
     def resource_of(self, args: JSON) -> Resource:
         """Derive the resource from canonical args.
 
         Raises:
-            ManifestError: `invalid_args` when the pointer leads nowhere or to something that is no name.
+            ManifestError: `invalid_args` when the pointer matches nothing, or a value that is not a name.
         """
         rule = self.resource
         if rule.id.startswith(_CONST):
@@ -365,7 +370,7 @@ class ToolManifest(_ManifestModel):
 
 
 def _validation_message(kind: str, place: tuple[int | str, ...], words: str) -> str:
-    """What pydantic says, in an author's words where its own are about models."""
+    """A pydantic message, reworded for manifest authors where it is about models."""
     if kind == "missing":
         return "is required"
     if kind != "extra_forbidden":
@@ -379,9 +384,9 @@ def load_manifest(raw: bytes) -> ToolManifest:
 
     Raises:
         AdmissionError: the bytes are not strict I-JSON.
-        ManifestError: `invalid_manifest`, with every problem and where it is.
+        ManifestError: `invalid_manifest`, with the location of every problem.
     """
-    # Written again as it was admitted, and in its author's order: that is the order people see the args in.
+    # Serialise what was admitted, in the author's order: people see the args in that order.
     admitted = json.dumps(load(raw, _MANIFEST_LIMITS))
     try:
         return ToolManifest.model_validate_json(admitted)
@@ -390,5 +395,5 @@ def load_manifest(raw: bytes) -> ToolManifest:
             (item["loc"], _validation_message(item["type"], item["loc"], item["msg"]))
             for item in error.errors()
         ]
-        told = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
-        raise ManifestError("invalid_manifest", f"not a tool manifest: {told}") from error
+        listed = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
+        raise ManifestError("invalid_manifest", f"not a tool manifest: {listed}") from error

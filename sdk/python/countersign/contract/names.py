@@ -1,8 +1,7 @@
-"""The names of things: digests over labelled canonical bytes, lower-case hex (design section 6).
+"""Digests and ids: SHA-256 over labelled canonical bytes, lower-case hex (design section 6).
 
-Each label ends in a newline and a version, so that no digest of one kind can ever equal a digest of another
-and a second version can live beside the first. Both sides compute every name themselves; a name that arrives
-is only compared.
+Each label ends in a version and a newline, so that digests of different kinds never collide and a second version can
+coexist with the first. Both sides compute every digest themselves and only compare what they receive.
 """
 
 import base64
@@ -28,7 +27,7 @@ def labelled_digest(label: bytes, canonical: bytes) -> str:
 
 
 def args_digest(*, args: object) -> str:
-    """Name the args of a call.
+    """Digest of the args of a call.
 
     Raises:
         AdmissionError: the value has no canonical form.
@@ -37,10 +36,10 @@ def args_digest(*, args: object) -> str:
 
 
 def call_key(*, agent: str, run_key: str, tool: str, args: object, n: int = 0) -> str:
-    """Name the logical call; it is the idempotency key the tool gets.
+    """The id of the logical call, which is the idempotency key the tool gets.
 
-    `n` counts intended repeats of the same call within one run: 0, 1, ... It is taken from the args as the
-    agent staged them; an accepted edit keeps it, so no verifier recomputes it.
+    `n` counts intended repeats of the same call within one run, from 0. It is computed from the args as the agent
+    staged them. An accepted edit keeps it, so verifiers do not recompute it.
 
     Raises:
         AdmissionError: a value has no canonical form.
@@ -51,34 +50,34 @@ def call_key(*, agent: str, run_key: str, tool: str, args: object, n: int = 0) -
 
 
 def txn_id(*, agent: str, run_key: str) -> str:
-    """Name a transaction: the same run key of the same agent is the same transaction, from any process."""
+    """The transaction id: the same run key of the same agent gives the same transaction in any process."""
     return labelled_digest(TXN_ID_LABEL, canonicalize({"agent": agent, "run_key": run_key}))
 
 
 def independent_txn_id(*, agent: str, run_key: str, call_key: str) -> str:
-    """Name the transaction of one effect of `transaction(independent=True)` (design section 7)."""
+    """The transaction id of one effect of `transaction(independent=True)` (design section 7)."""
     return labelled_digest(
         TXN_ID_LABEL, canonicalize({"agent": agent, "run_key": run_key, "call_key": call_key})
     )
 
 
 def effect_id(*, txn: str, call_key: str) -> str:
-    """Name an effect: one call within one transaction, whatever its revision."""
+    """The effect id: one call within one transaction, at any revision."""
     return labelled_digest(EFFECT_ID_LABEL, canonicalize({"txn": txn, "call_key": call_key}))
 
 
 def txn_digest(*, effect_digests: Sequence[str]) -> str:
-    """Name exactly this list of effects in this order: none can be dropped, added or reordered."""
+    """Digest of exactly this list of effects in this order: none can be dropped, added or reordered."""
     return labelled_digest(TXN_LABEL, canonicalize(list(effect_digests)))
 
 
 def compensation_call_key(*, effect_id: str, tool: str) -> str:
-    """Name the call that takes one fired effect back: one forward effect has one, in any process."""
+    """The call key of a compensation: one for each forward effect, the same in any process."""
     return labelled_digest(COMPENSATE_LABEL, canonicalize({"effect_id": effect_id, "tool": tool}))
 
 
 def tool_digest(manifest: object) -> str:
-    """Name a tool manifest, given as its canonical JSON value (`ToolManifest.digest` does this for you)."""
+    """Digest of a tool manifest, given as its canonical JSON value (`ToolManifest.digest` does this for you)."""
     return labelled_digest(TOOL_LABEL, canonicalize(manifest))
 
 

@@ -1,15 +1,18 @@
-"""JSON pointers (RFC 6901): how a manifest points into the args of a call.
+"""JSON pointers (RFC 6901): how a manifest refers to the args of a call.
 
-Also the three places a compensation takes its arguments from: `args:/pointer`, `result:/pointer`,
-`const:<json>`. A pointer that leads nowhere is an error, never a silent null.
+Also the three sources of a compensation's arguments (`args:/pointer`, `result:/pointer` and `const:<json>`) and
+sentence templates: literal text and `{arg}` or `{/pointer}`, where `{{` and `}}` are literal braces. A pointer that
+matches nothing is an error, never a silent null. Templates are only parsed here, never filled in: each surface
+escapes the values it shows.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from .admission import JSON, load
-from .errors import AdmissionError, PointerError
+from .errors import AdmissionError, ManifestError, PointerError
 
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*\Z")
 _INDEX: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
@@ -43,7 +46,7 @@ def pointer_to(name: str) -> str:
 
 
 def resolve_pointer(value: JSON, pointer: str) -> JSON:
-    """Return what the pointer names in the value.
+    """Return the value at the pointer.
 
     Raises:
         PointerError: `bad_pointer`; `pointer_missing` if nothing is there.
@@ -68,7 +71,7 @@ def require_source(source: str) -> str:
 
 
 def reads_result(mapping: Mapping[str, str]) -> bool:
-    """Whether a compensation takes any argument from what the forward call is reported to have returned."""
+    """Whether a compensation takes any argument from the reported result of the forward call."""
     return any(_split_source(source)[0] == "result" for source in mapping.values())
 
 
@@ -110,3 +113,49 @@ def _constant(source: str, text: str) -> JSON:
         return load(text.encode("utf-8", "surrogatepass"))
     except AdmissionError as error:
         raise PointerError("bad_source", f"{source!r} does not hold JSON after 'const:': {error}") from error
+
+
+_PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[^{}]+|.", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePart:
+    """Literal `text` (then `pointer` is None), or the value that `pointer` names in the args."""
+
+    text: str
+    pointer: str | None = None
+
+
+def split_sentence(template: str) -> tuple[SentencePart, ...]:
+    """Parse a sentence template into parts.
+
+    Raises:
+        ManifestError: `bad_sentence` for an unmatched brace.
+        PointerError: `bad_pointer`.
+    """
+    parts: list[SentencePart] = []
+    for match in _PIECE.finditer(template):
+        piece, field = match.group(), match.group(1)
+        if field is not None:
+            parts.append(SentencePart(field, _pointer_of(field)))
+        elif piece in ("{", "}"):
+            raise ManifestError(
+                "bad_sentence", f"a lone {piece!r} in {template!r}; write {piece * 2!r} for a brace"
+            )
+        else:
+            _append_text(parts, piece[0] if piece in ("{{", "}}") else piece)
+    return tuple(parts)
+
+
+def _append_text(parts: list[SentencePart], text: str) -> None:
+    if parts and parts[-1].pointer is None:
+        parts[-1] = SentencePart(parts[-1].text + text)
+    else:
+        parts.append(SentencePart(text))
+
+
+def _pointer_of(field: str) -> str:
+    """A plain name is the pointer to that top-level arg."""
+    if field.startswith("/"):
+        return require_pointer(field)
+    return pointer_to(field)

@@ -1,9 +1,8 @@
-"""The agent's proof of possession, in the manner of RFC 9449: this key asks exactly this, now.
+"""The agent's proof of possession, modelled on RFC 9449: this key makes exactly this request, now.
 
-A JWS of `typ: agent-proof+jwt` over method, path, query, digest of the raw body, time, id and the server's
-nonce. It goes in the header `Agent-Proof`; every answer carries the next nonce in `Agent-Nonce`. The nonce
-binds the proof to one deployment, which is why no host is in it. Whose key it is, and that `sub` is that
-agent, the service looks up.
+A JWS of `typ: agent-proof+jwt` over method, path, query, digest of the raw body, time, id and the server's nonce. It is
+sent in the header `Agent-Proof`; every response carries the next nonce in `Agent-Nonce`. The nonce binds the proof to
+one deployment, so the proof names no host. The service looks up whose key it is and checks that `sub` is that agent.
 """
 
 import secrets
@@ -12,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import claim_rules
-from .jws import JWS_STEPS, TYP_PROOF, KeyFor, TokenState, sign
+from .jws import JWS_STEPS, TYP_PROOF, KeyFor, Step, TokenState, run_steps, sign
 from .keys import PrivateKey
 from .names import body_digest
-from .steps import Step, run_steps
 
-MAX_AGE_SECONDS: Final = 60  # one nonce's life: a proof made earlier was made for another minute
+MAX_AGE_SECONDS: Final = 60  # the life of a nonce
 LEEWAY_SECONDS: Final = 5  # clocks of honest hosts differ by less
 _JTI_BYTES: Final = 16
 
@@ -26,7 +24,7 @@ _CLAIMS: Final = frozenset({"sub", "htm", "path", "query", "bd", "iat", "jti", "
 
 @dataclass(frozen=True, slots=True)
 class ProofClaims:
-    """What a proof says, and the `kid` that said it."""
+    """The claims of a proof, and the `kid` that signed it."""
 
     agent: str
     kid: str
@@ -61,7 +59,7 @@ class ProofClaims:
 
 @dataclass(slots=True, kw_only=True)
 class _Proof(TokenState):
-    """A proof on its way through the steps, beside the request it came with."""
+    """A proof during verification, with the request it came with."""
 
     method: str
     url_path: str
@@ -71,7 +69,7 @@ class _Proof(TokenState):
     now: int
     max_age: int
     leeway: int
-    claims: ProofClaims = field(init=False)  # set by the shape step, before any that reads it
+    claims: ProofClaims = field(init=False)  # set by the shape step, before any step that reads it
 
 
 def make_proof(
@@ -152,9 +150,10 @@ def verify_proof_before_body(
     max_age: int = MAX_AGE_SECONDS,
     leeway: int = LEEWAY_SECONDS,
 ) -> ProofClaims:
-    """Verify a proof against the head of a request, before its body is read: all steps of `verify_proof` but `body`.
+    """Verify a proof against the head of a request, before its body is read: all steps of `verify_proof` except `body`.
 
-    It keeps a stranger's body out of memory and accepts nothing: the whole request still needs `verify_proof`.
+    It keeps bodies of unauthenticated callers out of memory and accepts nothing: the whole request still needs
+    `verify_proof`.
 
     Raises:
         VerificationError: as `verify_proof`.

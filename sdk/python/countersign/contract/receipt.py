@@ -1,4 +1,4 @@
-"""The receipt: signed proof that an attempt redeemed these effects, until when they may fire, and its verification.
+"""The receipt: signed proof that an attempt redeemed these effects, with the time until which they may fire.
 
 A JWS of `typ: effect-receipt+jwt` (design section 6). A renewal is another receipt of the same attempt.
 """
@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 from . import claim_rules
-from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
+from .jws import JWS_STEPS, TYP_RECEIPT, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import Kind
-from .steps import Step, run_steps
 from .verify import LEEWAY_SECONDS
 
-MAX_EFFECTS: Final = 100  # the most effects a transaction may hold
-MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer one is a standing permission
+MAX_EFFECTS: Final = 100  # the most effects a transaction may contain
+MAX_FIRE_WINDOW_SECONDS: Final = 300  # design: 30 s; a longer window would be a lasting permission
 
 _KINDS: Final = frozenset({"effect", "compensate"})
 _RECEIPT: Final = frozenset(
@@ -27,7 +26,7 @@ _RECEIPT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReceiptEffect:
-    """One redeemed effect; `jti` names the token that was spent, absent where none was (a renewal)."""
+    """One redeemed effect; `jti` names the spent token and is absent in a renewal."""
 
     effect_id: str
     effect_digest: str
@@ -40,7 +39,7 @@ class ReceiptEffect:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `shape`."""
+        """Read it strictly. Raises ContractError as `claim_rules`."""
         claims = claim_rules.require_members(
             value, "effects", required=frozenset({"effect_id", "effect_digest"}), optional=frozenset({"jti"})
         )
@@ -112,14 +111,13 @@ class ReceiptClaims:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiptExpectation:
-    """What the verifier knows without the receipt; `effects` as it asked for them, in order."""
+@dataclass(slots=True, kw_only=True)
+class ReceiptState(TokenState):
+    """A receipt during verification, with what the verifier knows; `effects` as it requested them, in order."""
 
     iss: str
     aud: str
     agent: str
-    keys: KeySet
     txn: str
     txn_digest: str
     attempt: str
@@ -127,16 +125,9 @@ class ReceiptExpectation:
     now: int
     epoch_at_least: int
     my_key_jkt: str | None
-    kind: Kind = "effect"
-    leeway: int = LEEWAY_SECONDS
-
-
-@dataclass(slots=True, kw_only=True)
-class ReceiptState(TokenState):
-    """A receipt on its way through the steps."""
-
-    expectation: ReceiptExpectation
-    claims: ReceiptClaims = field(init=False)  # set by the shape step, before any that reads it
+    kind: Kind
+    leeway: int
+    claims: ReceiptClaims = field(init=False)  # set by the shape step, before any step that reads it
 
 
 def verify_receipt(
@@ -161,11 +152,13 @@ def verify_receipt(
     Raises:
         VerificationError: at the step of `RECEIPT_STEPS`; `fire_by_passed` when it is too late to fire.
     """
-    expectation = ReceiptExpectation(
+    state = ReceiptState(
+        unverified_token=token,
+        typ=TYP_RECEIPT,
+        key_for=keys.get,
         iss=iss,
         aud=aud,
         agent=agent,
-        keys=keys,
         txn=txn,
         txn_digest=txn_digest,
         attempt=attempt,
@@ -176,16 +169,11 @@ def verify_receipt(
         kind=kind,
         leeway=leeway,
     )
-    return _verify(token, expectation, RECEIPT_STEPS)
+    return _verify(state, RECEIPT_STEPS)
 
 
-def _verify(
-    token: str, expectation: ReceiptExpectation, steps: Sequence[Step[ReceiptState]]
-) -> ReceiptClaims:
-    """Run these steps. Other tables than `RECEIPT_STEPS` exist only in the suite that takes one out."""
-    state = ReceiptState(
-        unverified_token=token, typ=TYP_RECEIPT, key_for=expectation.keys.get, expectation=expectation
-    )
+def _verify(state: ReceiptState, steps: Sequence[Step[ReceiptState]]) -> ReceiptClaims:
+    """Run these steps. Only the test suite that removes a step passes another table than `RECEIPT_STEPS`."""
     run_steps(steps, state)
     return state.claims
 
@@ -195,23 +183,19 @@ def _shape(state: ReceiptState) -> None:
 
 
 def _issuer(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.iss == expected.iss else "wrong_iss"
+    return None if state.claims.iss == state.iss else "wrong_iss"
 
 
 def _audience(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.aud == expected.aud else "wrong_aud"
+    return None if state.claims.aud == state.aud else "wrong_aud"
 
 
 def _issued(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return "issued_in_future" if claims.iat > expected.now + expected.leeway else None
+    return "issued_in_future" if state.claims.iat > state.now + state.leeway else None
 
 
 def _fire_by(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if expected.now < claims.fire_by else "fire_by_passed"
+    return None if state.now < state.claims.fire_by else "fire_by_passed"
 
 
 def _window(state: ReceiptState) -> str | None:
@@ -220,54 +204,45 @@ def _window(state: ReceiptState) -> str | None:
 
 
 def _kind(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.kind == expected.kind else "wrong_kind"
+    return None if state.claims.kind == state.kind else "wrong_kind"
 
 
 def _agent(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.sub == expected.agent else "wrong_sub"
+    return None if state.claims.sub == state.agent else "wrong_sub"
 
 
 def _txn(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn == expected.txn else "wrong_txn"
+    return None if state.claims.txn == state.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
+    return None if state.claims.txn_digest == state.txn_digest else "wrong_txn_digest"
 
 
 def _attempt(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.attempt == expected.attempt else "wrong_attempt"
+    return None if state.claims.attempt == state.attempt else "wrong_attempt"
 
 
 def _epoch(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
+    return None if state.claims.epoch >= state.epoch_at_least else "old_epoch"
 
 
 def _effects(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    redeemed = [(effect.effect_id, effect.effect_digest) for effect in claims.effects]
-    asked = [(effect.effect_id, effect.effect_digest) for effect in expected.effects]
-    return None if redeemed == asked else "wrong_effects"
+    redeemed = [(effect.effect_id, effect.effect_digest) for effect in state.claims.effects]
+    requested = [(effect.effect_id, effect.effect_digest) for effect in state.effects]
+    return None if redeemed == requested else "wrong_effects"
 
 
 def _tokens(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
     same = (
-        asked.jti is None or asked.jti == redeemed.jti
-        for asked, redeemed in zip(expected.effects, claims.effects, strict=False)
+        requested.jti is None or requested.jti == redeemed.jti
+        for requested, redeemed in zip(state.effects, state.claims.effects, strict=False)
     )
     return None if all(same) else "wrong_jti"
 
 
 def _holder(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
+    return None if state.claims.cnf_jkt == state.my_key_jkt else "wrong_cnf"
 
 
 RECEIPT_STEPS: Final[tuple[Step[ReceiptState], ...]] = (

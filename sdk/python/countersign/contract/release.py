@@ -1,8 +1,8 @@
 """The release token: signed permission for one exact effect, once (design section 6).
 
-A JWS of `typ: effect-release+jwt` whose `authorization_details` (RFC 9396) describe the effect and whose
-`decision` says why it may happen. The token alone is never enough: whoever enforces also redeems. This module
-reads and writes the claims; `verify` decides.
+A JWS of `typ: effect-release+jwt` whose `authorization_details` (RFC 9396) describe the effect and whose `decision`
+says why it may happen. The token alone is never enough: the enforcement point also redeems it. This module reads and
+writes the claims; `verify` checks them.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from .effect import Effect, Resource
 from .states import Mode
 
 DETAIL_TYPE: Final = "urn:countersign:effect:1"
-MAX_VOTES: Final = 20  # then `more` counts the rest, so that a token stays within its size
+MAX_VOTES: Final = 20  # `more` counts the rest, so that a token stays within its size limit
 MAX_POLICIES: Final = 50
-MAX_LIFETIME_SECONDS: Final = 300  # design: 120 s; a longer-lived token is a standing permission
+MAX_LIFETIME_SECONDS: Final = 300  # design: 120 s; a longer-lived token would be a lasting permission
 
 Kind = Literal["effect", "compensate"]
 Assurance = Literal["oidc", "dev", "none"]
@@ -41,7 +41,7 @@ class EffectDetail:
 
     @classmethod
     def of(cls, effect: Effect) -> Self:
-        """Describe an effect, every digest taken from its bytes."""
+        """Describe an effect; every digest is computed from its bytes."""
         return cls(
             effect_id=effect.effect_id,
             seq=effect.seq,
@@ -69,7 +69,7 @@ class EffectDetail:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `shape`."""
+        """Read it strictly. Raises ContractError as `claim_rules`."""
         claims = claim_rules.require_members(value, "authorization_details", required=_DETAIL)
         claim_rules.require_one_of(claims, "type", _DETAIL_TYPES)
         return cls(
@@ -88,8 +88,7 @@ class EffectDetail:
 class DecisionClaims:
     """Why the effect may happen: which policies at which commit, and whose votes.
 
-    `assurance` is how sure we are of the people who voted: `oidc`, `dev` (development sign-in), or `none`
-    when nobody was asked.
+    `assurance` is how the voters were authenticated: `oidc`, `dev` (development sign-in), or `none` when no one voted.
     """
 
     id: str
@@ -104,7 +103,7 @@ class DecisionClaims:
     grant: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The `decision` claim; only the first 20 votes are named, `more` counts the rest."""
+        """The `decision` claim; only the first 20 votes are listed, `more` counts the rest."""
         value: dict[str, object] = {
             "id": self.id,
             "mode": self.mode.value,
@@ -124,7 +123,7 @@ class DecisionClaims:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read it strictly. Raises ContractError as `shape`."""
+        """Read it strictly. Raises ContractError as `claim_rules`."""
         claims = claim_rules.require_members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
         return cls(
             id=claim_rules.require_text(claims, "id"),
@@ -184,7 +183,7 @@ class ReleaseClaims:
 
     @classmethod
     def from_claims(cls, value: Mapping[str, object]) -> Self:
-        """Read claims strictly: no member unknown, none missing, none of another type.
+        """Read claims strictly: no member unknown, missing or of another type.
 
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.

@@ -1,9 +1,8 @@
-"""What a manifest's JSON Schema must promise before anyone reviews a call against it.
+"""The rules that a manifest's JSON Schema must satisfy before people review calls against it.
 
-Unknown properties are refused by every object (an object taking free keys says so with a schema for them, and
-is then "unseen" by policy). Whatever a validator may come to is met by the walk here: a reference names a definition of
-the document, and keywords that would let in more, or another dialect, are refused. Validating args is the service's
-work, not done here.
+Every object refuses unknown properties; an object with free keys must give them a schema, and policy cannot see them.
+The walk here reaches every schema that a validator can reach: a reference must name a definition of the document, and
+keywords that would admit more, or select another dialect, are refused. Args are validated by the service, not here.
 """
 
 import re
@@ -36,20 +35,20 @@ _REFUSED: Final = (
 )
 _TOP: Final = "args"
 MAX_SCHEMA_NODES: Final = 5_000
-"""How many nodes one manifest's args may unfold to through references."""
+"""Maximum number of schema nodes of one manifest's args after expanding references."""
 
 MAX_SCHEMA_DEPTH: Final = 64
-"""How many schemas may lie within each other, references written out: no args nest deeper."""
+"""Maximum nesting of schemas after expanding references: args do not nest deeper."""
 
 _DEFINITION: Final = re.compile(r"#/\$defs/[^/%\s\x00-\x1f]+")
-"""A reference to one definition. `%2F` is a slash to those who follow it, and a line break is nothing."""
+"""A reference to one definition. Some readers decode `%2F` to a slash, and line breaks are ambiguous."""
 
 
 def require_closed_schema(schema: Mapping[str, object]) -> None:
     """Refuse a schema of args that is not one closed object.
 
     Raises:
-        ManifestError: `open_schema`, naming the place.
+        ManifestError: `open_schema`, naming the location.
     """
     if schema.get("type") != "object":
         raise ManifestError("open_schema", 'args must be {"type": "object", ...}')
@@ -62,7 +61,7 @@ def require_closed_schema(schema: Mapping[str, object]) -> None:
 
 
 def _require_closed(place: str, node: Mapping[str, object]) -> None:
-    # A validator takes another dialect at its word and goes on with that one's keywords, in place of ours.
+    # A validator would follow another dialect and apply its keywords in place of ours.
     for keyword in (*_REFUSED, *(() if place == _TOP else ("$schema",))):
         if keyword in node:
             raise ManifestError(
@@ -81,7 +80,7 @@ def _require_closed(place: str, node: Mapping[str, object]) -> None:
 
 
 def is_definition_reference(reference: object) -> bool:
-    """Whether a `$ref` is `#/$defs/NAME`. What another pointer names, no walk of the schema may have met."""
+    """Whether a `$ref` is `#/$defs/NAME`. A schema walk might not have visited the target of another pointer."""
     return isinstance(reference, str) and _DEFINITION.fullmatch(reference) is not None
 
 
@@ -95,7 +94,7 @@ def _closes_additional(additional: object) -> bool:
 
 
 def schema_nodes(node: object, place: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Every schema in a schema, with where it stands."""
+    """Every subschema, with its location."""
     if not isinstance(node, Mapping):
         return
     yield place, node
@@ -104,7 +103,7 @@ def schema_nodes(node: object, place: str) -> Iterator[tuple[str, Mapping[str, o
 
 
 def require_bounded(schema: Mapping[str, object]) -> None:
-    """Refuse a schema that its references unfold beyond any size or depth that a person could review.
+    """Refuse a schema whose references expand beyond a size or depth that a person could review.
 
     Raises:
         ManifestError: `bad_schema`.
@@ -129,7 +128,7 @@ def require_bounded(schema: Mapping[str, object]) -> None:
 
 
 def _parts(node: Mapping[str, object], keywords: Iterable[str]) -> Iterator[tuple[str, object]]:
-    """The subschemas of these keywords, with where they stand in their schema."""
+    """The subschemas under these keywords, with their location."""
     for keyword in keywords:
         value = node.get(keyword)
         if keyword in _SCHEMA_SINGLES:

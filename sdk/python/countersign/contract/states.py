@@ -1,7 +1,7 @@
-"""The states of effects and transactions, and the only moves between them (design section 7).
+"""The states of effects and transactions, and their transitions (design section 7).
 
-One table each, moved by one function on each side. Terminal states absorb (I-6). The SDK's journal has a
-table of its own for `staged` and `firing`, which the service never sees.
+Each table is applied by one function on each side. Terminal states absorb (I-6). The SDK's journal has its own table
+with `staged` and `firing`, which the service never sees.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from .errors import IllegalTransitionError
 
 
 class EffectState(StrEnum):
-    """Where one revision of an effect stands on the service."""
+    """The state of one revision of an effect on the service."""
 
     REVIEW = "review"
     RELEASED = "released"
@@ -34,11 +34,11 @@ class EffectState(StrEnum):
 ENDED_UNREDEEMED: Final = frozenset(
     {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
 )
-"""It ended, and was never redeemed: nothing of it can have fired."""
+"""Ended without redemption: such an effect cannot have fired."""
 
 
 class TxnState(StrEnum):
-    """Where a transaction stands, taken over its effects."""
+    """The state of a transaction, derived from its effects."""
 
     REVIEW = "review"
     READY = "ready"
@@ -49,7 +49,7 @@ class TxnState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a redeemed effect."""
+    """The reported outcome of a redeemed effect."""
 
     FIRED = "fired"
     FAILED = "failed"
@@ -60,7 +60,7 @@ class Outcome(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a release came to be."""
+    """How a release was granted."""
 
     AUTO = "auto"
     REVIEW = "review"
@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 
 
 class TaskKind(StrEnum):
-    """What a person must settle, and nobody else can."""
+    """What a task asks a person to settle."""
 
     UNKNOWN = "unknown"
     RESTORED = "restored"
@@ -90,7 +90,7 @@ class TaskKind(StrEnum):
 
 
 class TaskAnswer(StrEnum):
-    """What a person says of a task. Which answers a kind of task takes, the service's table says."""
+    """A person's answer to a task. The service's table lists the answers that each kind accepts."""
 
     FIRED = "fired"
     NOT_FIRED = "not_fired"
@@ -109,9 +109,9 @@ _T = TxnState
 
 EFFECT_TRANSITIONS: Final[Mapping[EffectState, frozenset[EffectState]]] = MappingProxyType(
     {
-        # unknown is reached from here only by `policy-service restored`
+        # to unknown only by `policy-service restored`
         _E.REVIEW: frozenset({_E.RELEASED, _E.DENIED, _E.EXPIRED, _E.WITHDRAWN, _E.REVOKED, _E.UNKNOWN}),
-        # back to review when a policy or a vote no longer holds; unknown as above
+        # back to review when a policy or a vote is no longer valid; to unknown as above
         _E.RELEASED: frozenset(
             {_E.REDEEMED, _E.REVIEW, _E.DENIED, _E.EXPIRED, _E.WITHDRAWN, _E.REVOKED, _E.UNKNOWN}
         ),
@@ -149,21 +149,21 @@ TXN_TRANSITIONS: Final[Mapping[TxnState, frozenset[TxnState]]] = MappingProxyTyp
 TERMINAL: Final[frozenset[EffectState]] = frozenset(
     state for state, moves in EFFECT_TRANSITIONS.items() if not moves
 )
-"""Effect states that absorb (I-6)."""
+"""Terminal effect states (I-6)."""
 
 
 def can_transition(frm: EffectState | TxnState, to: EffectState | TxnState) -> bool:
-    """Whether the table leads from one state to the other; states of different kinds never."""
+    """Whether the table contains this transition; never between states of different kinds."""
     if isinstance(frm, EffectState):
         return isinstance(to, EffectState) and to in EFFECT_TRANSITIONS[frm]
     return isinstance(to, TxnState) and to in TXN_TRANSITIONS[frm]
 
 
 def require_transition(frm: EffectState | TxnState, to: EffectState | TxnState) -> None:
-    """Refuse a move the table does not hold.
+    """Refuse a transition that the table does not contain.
 
     Raises:
-        IllegalMoveError: `illegal_state`.
+        IllegalTransitionError: `illegal_state`.
     """
     if not can_transition(frm, to):
         raise IllegalTransitionError(

@@ -1,11 +1,10 @@
-"""Verification of release tokens: one numbered list of steps, the same in every implementation (design
-section 6).
+"""Verification of release tokens: one numbered list of steps, the same in every implementation (design section 6).
 
-`verify_release` takes a token and what the verifier itself knows (`Expectation`), runs `STEPS` in order and
-returns a `VerifiedRelease`, which nothing else can make: whoever fires asks for that type. What the token
-says about the effect is only compared with digests recomputed from the effect's own canonical bytes.
+`verify_release` takes a token and what the verifier itself knows (`Expectation`), runs `STEPS` in order and returns a
+`VerifiedRelease`. Nothing else can create one, and the code that fires requires that type. Whatever the token says
+about the effect is only compared with digests recomputed from the effect's own canonical bytes.
 
-Left out on purpose: whether the token was spent. A token cannot know; redeeming it is the next act, always.
+It does not check whether the token was spent. A token cannot know that; redeeming it is always the next step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,12 @@ from typing import Final
 from . import names
 from .effect import Effect
 from .errors import ContractError, VerificationError
-from .jws import JWS_STEPS, TYP_RELEASE, TokenState
+from .jws import JWS_STEPS, TYP_RELEASE, Step, TokenState, run_steps
 from .keys import KeySet
 from .release import MAX_LIFETIME_SECONDS, Kind, ReleaseClaims
-from .steps import Step, run_steps
 
 LEEWAY_SECONDS: Final = 5  # for iat and nbf: clocks of honest hosts differ by less
-MAX_LEEWAY_SECONDS: Final = 30  # more than this is a clock to repair, not to allow for
+MAX_LEEWAY_SECONDS: Final = 30  # a larger difference means the clock needs repair
 _PEOPLE_MODES: Final = frozenset({"review", "break_glass"})
 
 _SEAL: Final = object()
@@ -29,11 +27,11 @@ _SEAL: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the verifier knows without the token. `now` is whole seconds since the epoch, UTC.
+    """What the verifier knows independently of the token. `now` is whole seconds since the epoch, UTC.
 
-    `my_key_jkt` is the thumbprint of the verifier's own key, or None when it has none; the token must name
-    exactly that. `epoch_at_least` is the highest epoch this verifier has met. For a compensation `txn` and
-    `txn_digest` are those of the forward transaction.
+    `my_key_jkt` is the thumbprint of the verifier's own key, or None when it has none; the token must name exactly
+    that. `epoch_at_least` is the highest epoch this verifier has seen. For a compensation `txn` and `txn_digest` are
+    those of the forward transaction.
 
     Raises:
         ContractError: `bad_leeway`, `bad_expectation`.
@@ -80,10 +78,10 @@ class VerifiedRelease:
 
 @dataclass(slots=True, kw_only=True)
 class ReleaseState(TokenState):
-    """A release on its way through the steps, beside what is expected of it."""
+    """A release during verification, with its expectation."""
 
     expectation: Expectation
-    claims: ReleaseClaims = field(init=False)  # set by the shape step, before any that reads it
+    claims: ReleaseClaims = field(init=False)  # set by the shape step, before any step that reads it
 
 
 def verify_release(token: str, expectation: Expectation) -> VerifiedRelease:
@@ -108,8 +106,7 @@ def verify_transaction(
     allow_dev: bool = False,
     leeway: int = LEEWAY_SECONDS,
 ) -> tuple[VerifiedRelease, ...]:
-    """Verify every release of a transaction before the first effect moves: one token for each effect, in
-    order.
+    """Verify every release of a transaction before the first effect fires: one token for each effect, in order.
 
     `txn_digest` is computed from the effects themselves, so none can be dropped, added or reordered.
 
@@ -142,7 +139,7 @@ def verify_transaction(
 
 
 def _verify(token: str, expectation: Expectation, steps: Sequence[Step[ReleaseState]]) -> VerifiedRelease:
-    """Run these steps. Other tables than `STEPS` exist only in the suite that takes each step out in turn."""
+    """Run these steps. Only the test suite that removes a step passes another table than `STEPS`."""
     state = ReleaseState(
         unverified_token=token, typ=TYP_RELEASE, key_for=expectation.keys.get, expectation=expectation
     )
@@ -156,13 +153,11 @@ def _shape(state: ReleaseState) -> None:
 
 
 def _issuer(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.iss == expected.iss else "wrong_iss"
+    return None if state.claims.iss == state.expectation.iss else "wrong_iss"
 
 
 def _audience(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.aud == expected.aud else "wrong_aud"
+    return None if state.claims.aud == state.expectation.aud else "wrong_aud"
 
 
 def _not_before(state: ReleaseState) -> str | None:
@@ -174,9 +169,8 @@ def _not_before(state: ReleaseState) -> str | None:
 
 
 def _expiry(state: ReleaseState) -> str | None:
-    # no leeway: an early end costs one more request, a late one fires on a withdrawn permission
-    claims, expected = state.claims, state.expectation
-    return None if expected.now < claims.exp else "expired"
+    # no leeway: ending early costs one more request, ending late could fire on a withdrawn permission
+    return None if state.expectation.now < state.claims.exp else "expired"
 
 
 def _lifetime(state: ReleaseState) -> str | None:
@@ -187,48 +181,39 @@ def _lifetime(state: ReleaseState) -> str | None:
 
 
 def _kind(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.kind == expected.kind else "wrong_kind"
+    return None if state.claims.kind == state.expectation.kind else "wrong_kind"
 
 
 def _compensates(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.compensates == expected.compensates else "wrong_compensates"
+    return None if state.claims.compensates == state.expectation.compensates else "wrong_compensates"
 
 
 def _agent(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.sub == expected.effect.agent else "wrong_sub"
+    return None if state.claims.sub == state.expectation.effect.agent else "wrong_sub"
 
 
 def _txn(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn == expected.effect.txn else "wrong_txn"
+    return None if state.claims.txn == state.expectation.effect.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
+    return None if state.claims.txn_digest == state.expectation.txn_digest else "wrong_txn_digest"
 
 
 def _epoch(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
+    return None if state.claims.epoch >= state.expectation.epoch_at_least else "old_epoch"
 
 
 def _effect_id(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.effect_id == expected.effect.effect_id else "wrong_effect_id"
+    return None if state.claims.detail.effect_id == state.expectation.effect.effect_id else "wrong_effect_id"
 
 
 def _sequence(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.seq == expected.effect.seq else "wrong_seq"
+    return None if state.claims.detail.seq == state.expectation.effect.seq else "wrong_seq"
 
 
 def _tool(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.tool == expected.effect.tool else "wrong_tool"
+    return None if state.claims.detail.tool == state.expectation.effect.tool else "wrong_tool"
 
 
 def _tool_digest(state: ReleaseState) -> str | None:
@@ -237,14 +222,12 @@ def _tool_digest(state: ReleaseState) -> str | None:
 
 
 def _resource(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.resource == expected.effect.resource else "wrong_resource"
+    return None if state.claims.detail.resource == state.expectation.effect.resource else "wrong_resource"
 
 
 def _call_key(state: ReleaseState) -> str | None:
-    # compared, not recomputed: it is taken from the args as staged, and an accepted edit keeps it
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.call_key == expected.effect.call_key else "wrong_call_key"
+    # compared, not recomputed: it derives from the args as staged, and an accepted edit keeps it
+    return None if state.claims.detail.call_key == state.expectation.effect.call_key else "wrong_call_key"
 
 
 def _args_digest(state: ReleaseState) -> str | None:
@@ -258,8 +241,7 @@ def _effect_digest(state: ReleaseState) -> str | None:
 
 
 def _holder(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
+    return None if state.claims.cnf_jkt == state.expectation.my_key_jkt else "wrong_cnf"
 
 
 def _assurance(state: ReleaseState) -> str | None:
@@ -271,8 +253,8 @@ def _assurance(state: ReleaseState) -> str | None:
 
 def _people(state: ReleaseState) -> str | None:
     decision = state.claims.decision
-    nobody = not decision.votes or decision.assurance == "none"
-    return "nobody_voted" if decision.mode in _PEOPLE_MODES and nobody else None
+    unvoted = not decision.votes or decision.assurance == "none"
+    return "nobody_voted" if decision.mode in _PEOPLE_MODES and unvoted else None
 
 
 STEP_TXN_DIGEST: Final = 20

@@ -1,4 +1,4 @@
-"""The tree of errors: its root, the branches of misuse and of the world's faults, and what those are."""
+"""The base classes of the error tree, and the errors of misuse and of external faults."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Any, ClassVar, Final
 
 
 class CountersignError(Exception):
-    """The root. `code` is for programs, the text for people and agents."""
+    """The base class. `code` is for programs, the text for people and agents."""
 
     code: ClassVar[str] = "countersign_error"
 
 
 class MisuseError(CountersignError):
-    """The program asked for something that cannot be kept; nothing was sent and nothing fired."""
+    """The program asked for something impossible; nothing was sent and nothing fired."""
 
     code = "misuse"
 
 
 class Stopped(CountersignError):
-    """Somebody or something said no, or not yet. Live effects have been undone."""
+    """Refused, or not allowed yet. Live effects have been undone."""
 
     code = "stopped"
 
 
 class WorldError(CountersignError):
-    """The world's fault: nothing is wrong with the call."""
+    """An external fault: nothing is wrong with the call."""
 
     code = "world"
 
 
 class OutsideTransaction(MisuseError):
-    """A gated tool was called where no transaction is watching."""
+    """A gated tool was called outside a transaction."""
 
     code = "outside_transaction"
 
@@ -42,7 +42,7 @@ class NotStageable(MisuseError):
 
 
 class PlaceholderUsed(MisuseError, TypeError):
-    """A staged call has no result before the commit, and none is invented."""
+    """A placeholder was used as a value: a staged call has no result before the commit."""
 
     code = "placeholder_used"
 
@@ -54,7 +54,7 @@ class RegistrationError(MisuseError):
 
 
 class RerunDiffers(MisuseError):
-    """The body staged another list of calls twice in a row, so that no answer could ever fit."""
+    """The body staged another list of calls twice in a row, so no decision could ever match it."""
 
     code = "rerun_differs"
 
@@ -74,11 +74,11 @@ class SettingsError(MisuseError):
 
 
 _NOT_FOUND: Final = 404
-_PARTS: Final = 4  # of a lease's name after its host: the boot, the process, when that began, and a number
+_PARTS: Final = 4  # of a lease's name after its host: boot id, process id, process start and a number
 
 
 class ServiceUnavailable(WorldError):
-    """The service does not answer, or not sensibly. Doubt is a refusal: nothing was fired."""
+    """The service does not respond, or not as the API specifies. Fail closed: nothing was fired."""
 
     code = "service_unavailable"
 
@@ -91,7 +91,7 @@ class ServiceUnavailable(WorldError):
 
 
 class ServiceRefused(WorldError):
-    """The service answered with a problem (RFC 9457). `problem_code` is stable, `extras` its other members."""
+    """The service responded with a problem (RFC 9457). `problem_code` is stable, `extras` its other members."""
 
     code = "service_refused"
 
@@ -107,38 +107,38 @@ class ServiceRefused(WorldError):
 
     @property
     def is_not_found(self) -> bool:
-        """Whether the service has no such thing: it never arrived, or nobody made it."""
+        """Whether the service does not have the resource."""
         return self.status == _NOT_FOUND
 
 
 class OverQuota(ServiceRefused):
-    """This agent asked for more than it may at once, and for longer than a call waits: nothing was taken, nothing
-    fired. `retry_after` is in seconds; `setting` is what an operator would change.
+    """The agent exceeded a quota for longer than a call waits: nothing was fired. `retry_after` is in seconds;
+    `setting` is the setting that an operator would change.
     """
 
     code = "over_quota"
 
     @property
     def setting(self) -> str | None:
-        """The service's setting that is the limit, where it says so."""
+        """The service's setting that is the limit, if the response names it."""
         return str(self.extras["setting"]) if "setting" in self.extras else None
 
     @property
     def retry_after(self) -> int | None:
-        """Seconds after which the same request may be taken, where the service says so."""
+        """Seconds after which the same request may succeed, if the response says so."""
         seconds = self.extras.get("retry_after_seconds")
         return seconds if type(seconds) is int else None
 
 
 def describe_lease_owner(holder: str) -> str:
-    """Who that is, for people: of the name of a lease the process and its machine."""
+    """The process and host of a lease owner, for people."""
     host, *rest = holder.split("/")
     return f"process {rest[1]} on {host}" if len(rest) == _PARTS else holder
 
 
 class TransactionBusy(WorldError):
-    """Another process owns this transaction's journal entry and is alive. `holder` is the name of its lease; it was
-    waited for `waited` seconds, as `Settings.lease_wait_seconds` says for a second run of the same key.
+    """Another live process owns this transaction's journal entry. `holder` is the name of its lease; `waited` is how
+    many seconds this run waited for it (`Settings.lease_wait_seconds`).
     """
 
     code = "transaction_busy"
@@ -152,9 +152,9 @@ class TransactionBusy(WorldError):
 
 
 class ResourceBusy(WorldError):
-    """A live adapter's resource is claimed by another `Serialize` transaction. Nothing of this one has begun.
+    """Another `Serialize` transaction has locked a live adapter's resource. Nothing of this transaction has begun.
 
-    `run_key` and `holder` are the transaction that has it and the process that runs it.
+    `run_key` and `holder` identify the transaction that holds the lock and the process that runs it.
     """
 
     code = "resource_busy"
@@ -168,7 +168,7 @@ class ResourceBusy(WorldError):
 
 
 class CommitUnknown(WorldError):
-    """Raised by a live adapter's `commit` that got no answer, and that cannot find out now whether it stands."""
+    """Raised by a live adapter's `commit` that got no answer and cannot find out now whether it succeeded."""
 
     code = "commit_unknown"
 
@@ -177,7 +177,7 @@ class CommitUnknown(WorldError):
 
 
 class WorkerStopping(WorldError):
-    """A worker was asked to stop: it has begun nothing more, and what it left another one finishes."""
+    """The worker was asked to stop: it begins nothing more, and another worker continues."""
 
     code = "worker_stopping"
 
@@ -194,7 +194,7 @@ class JournalError(WorldError):
 
 
 class JournalSealed(JournalError):
-    """What is secret in the journal cannot be read or written here: its key is not here. `key_id` names that key."""
+    """Secrets in the journal cannot be read or written, because the key `key_id` is not available here."""
 
     code = "journal_sealed"
 
@@ -206,8 +206,8 @@ class JournalSealed(JournalError):
 
 
 class LeaseLost(JournalError):
-    """This run does not own its transaction any more, so it may not fire: another process took it over, or the journal
-    lost what it was told last.
+    """This run no longer owns its transaction, so it may not fire: another process took it over, or the journal lost
+    its last write.
     """
 
     code = "lease_lost"

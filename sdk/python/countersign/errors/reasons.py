@@ -1,4 +1,4 @@
-"""Why an effect did not go through, and who is being asked: small values that errors carry and agents read."""
+"""Values that errors carry for agents: denial reasons, open reviews, proposals and questions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from countersign.contract.wire import DecisionView, EffectView, Need, Transactio
 
 _STOPPED_TEXT: Final = {
     EffectState.DENIED: "it was denied",
-    EffectState.EXPIRED: "nobody answered in time, or the release was not used in time",
+    EffectState.EXPIRED: "there was no vote in time, or the release was not used in time",
     EffectState.WITHDRAWN: "it was withdrawn before anything fired",
     EffectState.REVOKED: "its release was revoked",
 }
 _STOPPED_ADVICE: Final = {
-    EffectState.EXPIRED: "run the block again to ask anew; @answer_within and @valid_for on its gate give more time",
-    EffectState.WITHDRAWN: "run the block again to ask anew",
+    EffectState.EXPIRED: (
+        "run the block again for a new review; @answer_within and @valid_for on its gate give more time"
+    ),
+    EffectState.WITHDRAWN: "run the block again for a new review",
     EffectState.REVOKED: "an operator ended it (`policy-service revoke`): ask them before you stage it again",
-    EffectState.DENIED: "ask whoever keeps the policies",
+    EffectState.DENIED: "ask the policy's maintainers",
 }
 _INDEPENDENT: Final = (
-    "mend what the other one's reason names, or let each stand alone: transaction(independent=True)"
+    "fix what the other effect's reason names, or make them independent: transaction(independent=True)"
 )
-_WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not go through"
+_WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not proceed"
 _ENDED_OTHERWISE: Final = frozenset(
     {
         DenyCode.EXPIRED.value,
@@ -42,7 +44,7 @@ _TAKES_SIBLINGS_ALONG: Final = frozenset({EffectState.DENIED, EffectState.EXPIRE
 
 @dataclass(frozen=True, slots=True)
 class DenyReason:
-    """Why one effect was refused, in the policy's words."""
+    """Why one effect was refused, as the policy states it."""
 
     tool: str
     effect_id: str
@@ -53,14 +55,14 @@ class DenyReason:
 
     @classmethod
     def of(cls, tool: str, effect_id: str, decision: DecisionView) -> tuple[DenyReason, ...]:
-        """All that a decision gives."""
+        """The reasons of a decision."""
         return tuple(
             cls(tool, effect_id, one.code, one.text, one.policy, one.advice) for one in decision.reasons
         )
 
     @property
     def is_refusal(self) -> bool:
-        """Whether policy or a person said no; after any other end the same call opens a new review."""
+        """Whether policy or a person refused. After any other end the same call opens a new review."""
         return self.code not in _ENDED_OTHERWISE
 
     def __str__(self) -> str:
@@ -71,7 +73,7 @@ class DenyReason:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequirement:
-    """Whom one merged gate asks: so many people of any of these groups, with a passkey where it wants one."""
+    """What one merged gate requires: this many people of any of these groups, with a passkey if `step_up` is set."""
 
     groups: tuple[str, ...]
     quorum: int
@@ -79,7 +81,7 @@ class ApprovalRequirement:
 
     @classmethod
     def of(cls, need: Need) -> ApprovalRequirement:
-        """As the service says it."""
+        """From the service's response."""
         return cls(need.groups, need.quorum, need.step_up)
 
     def __str__(self) -> str:
@@ -89,7 +91,7 @@ class ApprovalRequirement:
 
 @dataclass(frozen=True, slots=True)
 class PendingReview:
-    """One open question: which effect, who is asked, until when, and where a person answers."""
+    """One open review: which effect, which approvers, until when, and where a person votes."""
 
     effect_id: str
     tool: str
@@ -107,7 +109,7 @@ class PendingReview:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Other arguments for one call, as a reviewer proposes them; `accepted_by` names who took them already."""
+    """Other arguments for one call, proposed by a reviewer; `accepted_by` names who already accepted them."""
 
     proposal_id: str
     tool: str
@@ -121,7 +123,7 @@ class Proposal:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of the arguments that would be another, were added or left out."""
+        """The names of the arguments that differ, are added or are removed."""
         names = dict.fromkeys([*self.instead_of, *self.args])
         return tuple(name for name in names if _differs(name, self.instead_of, self.args))
 
@@ -132,7 +134,7 @@ class Proposal:
 
 
 def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
-    """By canonical bytes: to Python 1 and true are equal, to a tool they are not."""
+    """Compare canonical bytes: to Python 1 and true are equal, to a tool they are not."""
     if name not in one or name not in other:
         return True
     return canonicalize(one[name]) != canonicalize(other[name])
@@ -140,7 +142,7 @@ def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person asks the agent about one of its effects, and waits to be answered."""
+    """A reviewer's question to the agent about one of its effects."""
 
     question_id: str
     review_id: str
@@ -165,10 +167,10 @@ def pending_text(
     connected: bool,
     unreached: str,
 ) -> str:
-    """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
-    asked = "; ".join(map(str, asked_of)) or "people are being asked"
-    if unreached:  # they may have answered by now, and nobody here knows
-        asked += f". The policy service could not be asked when the time was up ({unreached})"
+    """Describe for the agent who must approve, what reviewers propose or ask, and how to continue."""
+    asked = "; ".join(map(str, asked_of)) or "a review is open"
+    if unreached:  # they may have answered by now
+        asked += f". The policy service could not be reached when the time was up ({unreached})"
     fires = (
         "`await resume_async(runtime)`, in a program that has gated the MCP server's session again"
         if connected
@@ -177,7 +179,7 @@ def pending_text(
     after = (
         f"It is parked: {fires}, fires it once it is approved; do not repeat the calls under another key."
         if parked
-        else f"Nothing of it stands: run the same transaction again under key {key!r} once it is approved"
+        else f"Nothing of it is in effect: run the same transaction again under key {key!r} once it is approved"
         + (
             "; a longer wait= waits longer."
             if waited
@@ -186,9 +188,7 @@ def pending_text(
     )
     if questions:
         asked += f". Before they decide, {'; '.join(map(str, questions))}"
-        after += (
-            " Answer what they ask: on_question=... of the transaction, or `countersign answer KEY TEXT`."
-        )
+        after += " Answer the question: on_question=... of the transaction, or `countersign answer KEY TEXT`."
     if not named:
         after += (
             " It has no key of its own, so running the block again asks people again: write "
@@ -198,7 +198,7 @@ def pending_text(
 
 
 def open_questions(view: TransactionView) -> tuple[Question, ...]:
-    """What people ask the agent in reviews that are open, and it has not answered; the oldest first."""
+    """The questions of open reviews that the agent has not answered, oldest first."""
     waiting = {one.effect_id: one.tool for one in view.effects if one.state is EffectState.REVIEW}
     return tuple(
         Question(
@@ -216,18 +216,16 @@ def open_questions(view: TransactionView) -> tuple[Question, ...]:
 
 
 def stop_reasons(view: TransactionView) -> list[DenyReason]:
-    """Why each effect of an ended transaction did not go on: the service's own reasons, and where it gives none
-    what its state and that of the others say.
-    """
+    """Why each effect of an ended transaction did not proceed: the service's reasons, else a text for its state."""
     return [reason for one in view.effects for reason in _reasons(one, view)]
 
 
 def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
     if one.state not in _STOPPED_TEXT:
         return []
-    told = list(DenyReason.of(one.tool, one.effect_id, one.decision))
-    if told:
-        return told
+    own = list(DenyReason.of(one.tool, one.effect_id, one.decision))
+    if own:
+        return own
     if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):
         return [
             DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER, advice=_INDEPENDENT)

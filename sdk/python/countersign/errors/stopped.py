@@ -1,4 +1,4 @@
-"""Somebody or something said no, or not yet: nothing more fires, and what was live is undone."""
+"""Errors of transactions that were refused or must wait: nothing more fires, and live effects are undone."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from countersign.errors.reasons import (
 )
 
 UNNAMED: Final = "unnamed-"
-"""How the key of a transaction begins that nobody named: no later run can find it again."""
+"""The prefix of generated run keys. No later run can continue a transaction without a key of its own."""
 
 
 class Denied(Stopped):
-    """The policy or a person refused, or time ran out, or it was taken back. Nothing fired, live effects are undone."""
+    """The policy or a person refused, time ran out, or it was withdrawn. Nothing fired, live effects are undone."""
 
     code = "denied"
 
@@ -41,7 +41,7 @@ class Denied(Stopped):
         self.key, self.txn, self.reasons = key, txn, tuple(reasons)
         lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
         if self.reasons and not any(reason.is_refusal for reason in self.reasons):
-            super().__init__(f"stopped, {NOTHING_DONE} {lines}.")  # each says how to ask anew
+            super().__init__(f"stopped, {NOTHING_DONE} {lines}.")  # each reason says how to request it again
             return
         super().__init__(
             f"denied, {NOTHING_DONE} {lines}. The same call will be denied again: change what the reason names, "
@@ -50,13 +50,13 @@ class Denied(Stopped):
 
     @classmethod
     def of(cls, view: TransactionView, key: str) -> Denied:
-        """Why a transaction ended, as the service holds it; of what was withdrawn with another, only why that was."""
+        """Why a transaction ended, as the service reports it; for withdrawn siblings only the cause."""
         reasons = stop_reasons(view)
         return cls(key, view.txn, [one for one in reasons if one.code != DenyCode.SIBLING.value] or reasons)
 
 
 class ReviewPending(Stopped):
-    """People are being asked. Nothing fired yet."""
+    """A review is open. Nothing fired yet."""
 
     code = "review_pending"
 
@@ -92,7 +92,7 @@ class ReviewPending(Stopped):
 
 
 class ReviewRequired(Stopped):
-    """People would have to agree before a live effect runs, and a live effect cannot wait: it did not run."""
+    """A live effect would need approval, and it cannot wait for that: it did not run."""
 
     code = "review_required"
 
@@ -102,15 +102,15 @@ class ReviewRequired(Stopped):
         self.key, self.txn, self.tool, self.effect_id, self.asks = key, txn, tool, effect_id, tuple(asks)
         asked = " and ".join(map(str, self.asks)) or "people"
         super().__init__(
-            f"{tool} did not run: {asked} would have to agree first, and a live effect cannot wait for them. Either "
-            "have the policy allow it without them, or declare the tool staged to ask them: leave out lane, adapter "
-            "and ask in its code, and lane and ask in its reviewed manifest."
+            f"{tool} did not run: it would need approval by {asked}, and a live effect cannot wait for that. "
+            "Either have the policy allow it without approval, or declare the tool staged: leave out lane, "
+            "adapter and ask in its code, and lane and ask in its reviewed manifest."
         )
 
 
 class AlreadyRedeemed(Stopped):
-    """This run key has been spent, by an earlier run or by somebody else with the same agent name. `finished`: whether
-    all that was to be done under it has come to an end, as far as is known here.
+    """This run key was redeemed by an earlier run, or by another program with the same agent name. `finished`: whether
+    everything under this key is complete, as far as is known here.
     """
 
     code = "already_redeemed"
@@ -137,8 +137,8 @@ class AlreadyRedeemed(Stopped):
         kept: bool,
         reads: Collection[str] = (),
     ) -> AlreadyRedeemed:
-        """By an earlier run with this journal, which has come to its end; `outcomes` by effect, `state` its own.
-        `well`: all was done that had to be; `kept`: its live effects stand.
+        """Redeemed by an earlier, completed run with this journal; `outcomes` by effect. `well`: everything required
+        was done; `kept`: its live effects were committed.
         """
         outcome = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) or state
         writes = without_reads(outcomes, reads)
@@ -147,8 +147,8 @@ class AlreadyRedeemed(Stopped):
 
     @classmethod
     def elsewhere(cls, key: str, txn: str, states: Collection[str], detail: str = "") -> AlreadyRedeemed:
-        """By a run that the journal here knows nothing of; `states` are those of its effects, at the service."""
-        outcome = ", ".join(sorted(set(states))) or "not told"
+        """Redeemed by a run unknown to this journal; `states` are those of its effects on the service."""
+        outcome = ", ".join(sorted(set(states))) or "unknown"
         finished, advice = redeemed_by_other_journal(states)
         return cls(key, txn, outcome, detail, finished=finished, advice=advice)
 
@@ -158,8 +158,8 @@ _SPENT: Final = (
     'key=f"refund-{order_id}"); if not, there is nothing left to do.'
 )
 _NOT_FINISHED: Final = (
-    "It is not finished: `countersign resume --tools MODULE`, or the same calls under this key, bring it to its end or "
-    "say what nobody knows. Ask for none of it under another key: it might happen twice."
+    "It is not finished: `countersign resume --tools MODULE`, or the same calls under this key, complete it or "
+    "report what is unknown. Do not repeat it under another key: it might happen twice."
 )
 
 
@@ -171,45 +171,47 @@ class ReleaseRefused(Stopped):
     def __init__(self, txn: str, reason: str, *, step: int | None = None, advice: str = "") -> None:
         self.txn, self.reason, self.step = txn, reason, step
         at = f" at verification step {step}" if step is not None else ""
-        told = advice or _REFUSALS.get(reason, _MISFIT)
+        next_step = advice or _REFUSALS.get(reason, _MISFIT)
         super().__init__(
-            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {told}"
+            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {next_step}"
         )
 
 
-_MISFIT = "Tell the operator: the service, its keys or this agent's settings do not fit."
+_MISFIT = "Tell the operator: the service, its keys or this agent's settings do not match."
 _REFUSALS = {
-    "dev_assurance": "People approved it by the development sign-in, which this agent does not accept; for a trial set "
-    "COUNTERSIGN_ALLOW_DEV=1."
+    "dev_assurance": (
+        "It was approved with the development sign-in, which this agent does not accept; for a "
+        "trial set COUNTERSIGN_ALLOW_DEV=1."
+    )
 }
 
 
 class ReleaseLapsed(Stopped):
-    """The time to fire ran out and the service did not extend it. What had fired, if anything, is taken back.
+    """The fire window expired and the service did not extend it. What had fired, if anything, is compensated.
 
-    `may_fire`: nothing has fired, but what was approved could be neither redeemed nor withdrawn, so it may fire yet.
+    `may_fire`: nothing has fired, but the release could be neither redeemed nor withdrawn, so it may still fire.
     """
 
     code = "release_lapsed"
 
     def __init__(self, key: str, txn: str, detail: str, *, may_fire: bool = False) -> None:
         self.key, self.txn, self.may_fire = key, txn, may_fire
-        stands = (
-            "Nothing has fired, but it is not withdrawn: a worker, `countersign resume --tools MODULE` or the same "
-            f"calls under this key ({key!r}) may still fire it, once. Ask for none of it under another key: it might "
-            "happen twice."
+        result = (
+            "Nothing has fired, but it is not withdrawn: a worker, `countersign resume --tools MODULE` or the "
+            f"same calls under this key ({key!r}) may still fire it, once. Do not repeat it under another key: "
+            "it might happen twice."
             if may_fire
             else f"{NOTHING_IN_EFFECT} {USE_ANOTHER_KEY}"
         )
-        super().__init__(f"permission to act ran out before everything was done: {detail}. {stands}")
+        super().__init__(f"the fire window expired before everything was done: {detail}. {result}")
 
 
 class IsolationConflict(Stopped):
-    """What live effects saw was changed by somebody else before the commit; run the transaction again.
+    """Data that live effects read or overwrote was changed by another transaction before the commit; run again.
 
-    `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
-    that keeps no versions says in the text what it found; `key` is the table it waited for, or empty where it names
-    none. `attempts`: how many runs met this.
+    `expected` is the version they saw and `now` the current one; None means that nothing exists. A database without
+    versions reports its own message, and `key` is the table it waited for, or empty. `attempts`: how many runs met
+    this.
     """
 
     code = "moved"
@@ -234,61 +236,62 @@ class IsolationConflict(Stopped):
         )
 
     def add_earlier_run(self, state: str) -> None:
-        """Say that an earlier run has redeemed the same key, so that nobody asks for it again elsewhere."""
+        """Add that an earlier run redeemed the same key, so that the agent does not repeat it under another."""
         self.args = (
-            f"{self} An earlier run of its key was redeemed and is {state}: the same calls under that key find what "
-            "became of it, so ask for none of it under another.",
+            f"{self} An earlier run of its key was redeemed and is {state}: the same calls under that key report "
+            "its outcome, so do not repeat them under another.",
         )
 
     def after(self, attempts: int) -> IsolationConflict:
-        """The same of the last of so many runs."""
+        """The error of the last of this many runs."""
         last = IsolationConflict(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
         last.attempts = attempts
-        last.args = (f"{self} Somebody came in between in each of {attempts} runs, all that Retry allows.",)
+        last.args = (f"{self} Each of {attempts} runs met a conflict, which is all that Retry allows.",)
         return last
 
 
 class SavepointLost(Stopped):
-    """A nested transaction raised and an adapter could not take its effects back: nothing of the outer stands."""
+    """A nested transaction raised, and an adapter could not undo its effects alone: the whole outer one is undone."""
 
     code = "savepoint_lost"
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"the effects of an inner block could not be taken back alone ({why}), so the whole transaction is undone; "
-            "nothing was fired. Run it again."
+            f"the effects of an inner block could not be undone alone ({why}), so the whole transaction is "
+            "undone; nothing was fired. Run it again."
         )
 
 
 class SessionLost(Stopped):
-    """Something else than its adapter ended the database transaction of live work, so nothing of it may be kept.
+    """The database transaction of live work was ended by something other than its adapter, so nothing of it may be
+    kept.
 
-    `may_stand`: what it had written by then is perhaps permanent, and can be undone only by hand.
+    `may_stand`: what it had written by then may be permanent, and can only be undone by hand.
     """
 
     code = "session_lost"
 
     def __init__(self, adapter: str, why: str, *, may_stand: bool = False) -> None:
         self.adapter, self.may_stand = adapter, may_stand
-        stands = (
-            "What it had written until then may stand and cannot be undone from here: look there before you run it "
-            "again."
+        result = (
+            "What it had written until then may be permanent and cannot be undone from here: check it before "
+            "you run it again."
             if may_stand
-            else "Nothing of it stands: run it again."
+            else "Nothing of it is kept: run it again."
         )
-        super().__init__(f"the live work in {adapter!r} is lost: {why}. {stands} Nothing was fired.")
+        super().__init__(f"the live work in {adapter!r} is lost: {why}. {result} Nothing was fired.")
 
 
 class Edited(Stopped):
-    """A reviewer's change of the arguments was accepted, and this program did not say that it takes such changes."""
+    """A reviewer's edit of the arguments was accepted, and this program did not opt in to edits."""
 
     code = "edited"
 
     def __init__(self, key: str, txn: str, edits: Sequence[Proposal]) -> None:
         self.key, self.txn, self.edits = key, txn, tuple(edits)
-        told = "; ".join(str(edit) for edit in self.edits)
+        listed = "; ".join(str(edit) for edit in self.edits)
         super().__init__(
-            f"nothing was fired: other arguments are in force than this agent staged ({told}). To go on with them, run "
-            f"the same block with transaction(key={key!r}, accept_edits=True), or with a function that looks at each; "
-            "to ask for what was staged, take another key."
+            f"nothing was fired: other arguments are in force than this agent staged ({listed}). To continue with "
+            f"them, run the same block with transaction(key={key!r}, accept_edits=True), or with a function that "
+            "checks each; to request what was staged, use another key."
         )

@@ -1,7 +1,7 @@
-"""What a traceback shows: the lines of the program and of its tools, and of ours none that nobody can act on.
+"""Shortens tracebacks of SDK errors: frames of the program and its tools stay, frames of the SDK go.
 
-An error of the SDK is an answer: where in the SDK it was made says nothing to its reader. What else is raised may be a
-bug, and keeps every frame.
+An SDK error is addressed to the program, and its location in the SDK does not help. Any other exception may be a bug
+and keeps every frame.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from countersign.errors.execution import IndependentFailures
 
 E = TypeVar("E", bound=BaseException)
 _OURS: Final = frozenset({"countersign", "asyncio", "concurrent", "contextlib"})
-"""Packages: the SDK, and what it calls others through."""
+"""Packages whose frames are hidden: the SDK, and those it calls user code through."""
 
 
 def skip_sdk_frames(trace: TracebackType | None) -> TracebackType | None:
-    """From the first frame on that is not the SDK's; None where all of them are."""
+    """The traceback from the first frame outside the SDK; None if there is none."""
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
             break
@@ -28,9 +28,7 @@ def skip_sdk_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def shorten_traceback(error: E) -> E:
-    """The same error without the SDK's frames before those of anybody else; and so of what it came from, and of the
-    errors of a group, as far as they are the SDK's.
-    """
+    """The same error without leading SDK frames, likewise its causes and the members of a group that are SDK errors."""
     for one in _error_chain(error):
         if isinstance(one, CountersignError | IndependentFailures):
             one.__traceback__ = skip_sdk_frames(one.__traceback__)

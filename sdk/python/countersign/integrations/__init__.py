@@ -1,4 +1,4 @@
-"""Where agents live: loops around the clients of model vendors. No vendor's package is loaded before it is used.
+"""Agent loops for the clients of model vendors. A vendor's package is imported on first use.
 
 from countersign.integrations import run_openai
 """

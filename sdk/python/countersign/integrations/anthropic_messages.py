@@ -1,8 +1,8 @@
-"""`run_anthropic`: a conversation with Anthropic's messages whose tool calls are staged, decided and fired.
+"""`run_anthropic`: a conversation with Anthropic's messages API whose tool calls are staged, decided and fired.
 
-Read are whole messages with `stop_reason` `end_turn`, `stop_sequence`, `tool_use` or `pause_turn` (then the model is
-asked again as it is); any other end, a refusal too, ends the run (`ModelStopped`), and nothing of such a message is
-carried out. Blocks of thought go back as they came.
+It accepts complete messages with `stop_reason` `end_turn`, `stop_sequence`, `tool_use` or `pause_turn` (the model is
+then called again unchanged). Any other stop reason, a refusal too, ends the run (`ModelStopped`), and no call of such a
+message is carried out. Thinking blocks are sent back unchanged.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from countersign.commit.review import OnQuestion
+from countersign.concurrency import run_sync
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
     Conversation,
@@ -34,7 +35,6 @@ from countersign.integrations.model_loop import (
 from countersign.integrations.tool_definitions import OfferedTools, anthropic_definitions
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from anthropic import Anthropic, AsyncAnthropic
@@ -53,10 +53,10 @@ _REFUSALS: Final = (
 
 
 class AnthropicMessages:
-    """How Anthropic's messages write a conversation."""
+    """The message format of Anthropic's messages API."""
 
     def plain(self, message: Any) -> Message:
-        """A message as JSON, also where it, or a block of it, is an object of the client."""
+        """A message as JSON, even if it or one of its blocks is a client object."""
         whole = _dumped(message)
         content = whole["content"]
         if not isinstance(content, str):
@@ -66,25 +66,25 @@ class AnthropicMessages:
     def read(self, response: Any) -> ModelTurn:
         """Every block, in order."""
         message = self.plain(response)
-        said = self.said_in(message)
+        said = self.text_in(message)
         if response.stop_reason not in _WHOLE:
             return ModelTurn(message, said, stopped=str(response.stop_reason))
-        return ModelTurn(message, said, self.calls_of(message), goes_on=response.stop_reason == "pause_turn")
+        return ModelTurn(message, said, self.calls_of(message), paused=response.stop_reason == "pause_turn")
 
     def calls_of(self, message: Message) -> tuple[ModelCall, ...]:
-        """Its `tool_use` blocks; those the vendor carries out itself are none of ours."""
+        """Its `tool_use` blocks; server-side tools are excluded."""
         return tuple(
             ModelCall(block["id"], block["name"], block["input"])
             for block in _blocks(message)
             if block["type"] == "tool_use"
         )
 
-    def said_in(self, message: Message) -> str:
-        """Its text, without its thoughts."""
+    def text_in(self, message: Message) -> str:
+        """Its text, without thinking."""
         return "\n".join(str(block["text"]) for block in _blocks(message) if block["type"] == "text")
 
     def answered(self, answers: Sequence[ToolAnswer]) -> list[Message]:
-        """One message of the user with a result for each call."""
+        """One user message with a result for each call."""
         content = [
             {"type": "tool_result", "tool_use_id": one.call_id, "content": one.text, "is_error": not one.done}
             for one in answers
@@ -96,7 +96,7 @@ class AnthropicMessages:
         return tuple((str(block["tool_use_id"]), block.get("content")) for block in _results(message))
 
     def answers_first(self, after: Sequence[Message]) -> list[Message]:
-        """All results at the beginning of one message of the user, the next one, as the vendor asks for them."""
+        """All results at the start of one user message, directly after the calls, as the API requires."""
         results = [block for message in after for block in _results(message)]
         if not results or _blocks(after[0])[: len(results)] == results:
             return list(after)
@@ -180,25 +180,25 @@ def run_anthropic(
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Any:
-    """Talk with a model until it has its last word; what it calls goes through your `@tool`s as they are.
+    """Run a conversation until the model's final answer; its calls go through your `@tool`s.
 
-    As `run_openai`, with what Anthropic asks for: `max_tokens` for each message, and `system=...` among the options. An
-    `AsyncAnthropic` gives a coroutine to await.
+    Like `run_openai`, with Anthropic's parameters: `max_tokens` for each message, and `system=...` among the options.
+    An `AsyncAnthropic` returns a coroutine to await.
 
     Raises:
-        ModelStopped, TurnLimit: no answer came of it.
-        OutcomeUnknown, PartlyFired: nobody knows whether a tool acted; the model is not asked on.
-        BudgetExceeded: a budget has no room for another call of the model.
-        MisuseError: tools, client or options that do not fit.
-        CountersignError: as leaving a transaction does, but for refusals that the model is told.
+        ModelStopped, TurnLimit: the model gave no answer.
+        OutcomeUnknown, PartlyFired: it is not known whether a tool acted; the model is not called again.
+        BudgetExceeded: a further call would exceed a budget.
+        MisuseError: invalid tools, client or options.
+        CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
     """
     vendor = require_package("anthropic")
     _require_client(vendor, client)
-    dialect, runtime = AnthropicMessages(), runtime_or_default(runtime)
+    message_format, runtime = AnthropicMessages(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncAnthropic)
     loop = Loop(
-        dialect,
+        message_format,
         ModelClient(
             cast("Callable[..., Any]", client.messages.create),
             model,
@@ -212,8 +212,8 @@ def run_anthropic(
         ),
         StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        as_json(dialect, messages),
-        TurnNumbering(runtime.journal.conversations, key, dialect),
+        as_json(message_format, messages),
+        TurnNumbering(runtime.journal.conversations, key, message_format),
         max_turns,
         on_message,
     )

@@ -1,13 +1,13 @@
-"""How a conversation with a model ends that came to no answer, and a vendor's package that is not installed.
+"""Errors of a conversation that ends without an answer, and of a missing vendor package.
 
     CountersignError
-      MisuseError
-        PackageMissing     a vendor's package, which is an extra, is not installed
-      ModelStopped         the model's message is no whole one: cut off, refused or filtered; nothing of it was done
-      TurnLimit            the model was asked as often as the program allows, and still wanted tools
+        MisuseError
+            PackageMissing     a vendor's package, which is an extra, is not installed
+        ModelStopped         the model's message is incomplete: cut off, refused or filtered; no call of it was made
+        TurnLimit            the model reached the turn limit and still called tools
 
-Both that carry `messages` carry the conversation as far as it is whole: every call in it has its answer, so that a
-program may go on from there.
+`messages` of the last two is the complete part of the conversation: every call in it has its answer, so a program can
+continue from there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class PackageMissing(MisuseError):
 
 
 class ModelStopped(CountersignError):
-    """The model's message is no whole one, and none of its calls was carried out. `reason` is the vendor's word for it,
-    `said` what the model wrote until then.
+    """The model's message is incomplete, and none of its calls was carried out. `reason` is the vendor's reason, `said`
+    the text until then.
     """
 
     code = "model_stopped"
@@ -42,29 +42,29 @@ class ModelStopped(CountersignError):
 
 
 class TurnLimit(CountersignError):
-    """The model was asked as often as the program allows. Every call it made has been carried out and answered."""
+    """The model reached the turn limit. Every call it made has been carried out and answered."""
 
     code = "turn_limit"
 
     def __init__(self, turns: int, messages: Sequence[dict[str, Any]]) -> None:
         self.turns, self.messages = turns, list(messages)
         super().__init__(
-            f"the model was asked {turns} times and still calls tools; what it called so far was carried out and "
-            "answered. Go on with `messages` of this error under the same key, or say max_turns=..."
+            f"the model was called {turns} times and still calls tools; every call so far was carried out and "
+            "answered. Continue with `messages` of this error under the same key, or set max_turns=..."
         )
 
 
 _ASK = "ask again with other messages, or tell the user"
-_ROOM = "give it more room to answer (a larger limit of tokens), or a shorter conversation"
+_LONGER = "allow a longer answer (a larger limit of tokens), or use a shorter conversation"
 _ADVICE = {
-    "length": _ROOM,
-    "max_tokens": _ROOM,
+    "length": _LONGER,
+    "max_tokens": _LONGER,
     "model_context_window_exceeded": "make the conversation shorter",
 }
 
 
 def require_package(name: str, extra: str | None = None) -> ModuleType:
-    """The package of this name, which is also the name of our extra unless another one brings it.
+    """Import the package. Its name is also the name of our extra, unless `extra` is given.
 
     Raises:
         PackageMissing: it is not installed.

@@ -1,13 +1,13 @@
-"""`gate_mcp`: the tools of an MCP server as tools of ours, without rewriting them on either side.
+"""`gate_mcp`: makes the tools of an MCP server gated tools, without changes on either side.
 
-Each tool the server lists becomes a staged one of its name: a call is described by the schema that its draft has
-(`countersign tools export --mcp`), decided by the manifest that people reviewed, and only a commit calls the server,
-with the call key in `_meta`. Nothing the server says of its tools counts: one that claims to read is a read when its
-reviewed manifest puts it into a group that the policy lets go.
+Each listed tool becomes a staged tool with the same name. A call is validated by the schema of its draft (`countersign
+tools export --mcp`) and decided by the reviewed manifest. Only a commit calls the server, with the call key in `_meta`.
+The server's own claims do not count: a tool that claims to read is a read only if its reviewed manifest has a group
+that the policy permits.
 
-Rules: a tool that makes no draft is refused by name, and the others are gated; a result with `isError` means that it
-may have acted, as an exception of any tool does, unless `failure_means="not_done"`; tools of one name from two servers
-are refused.
+A tool without a valid draft is refused by name, and the others are gated. A result with `isError` means that the tool
+may have acted, like an exception of any tool, unless `failure_means="not_done"`. Tools with the same name from two
+servers are refused.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime
 
 CALL_KEY_IN_META: Final = "countersign/call-key"
-"""Where in `_meta` a server finds the idempotency key of a call."""
+"""The key in `_meta` with the idempotency key of a call."""
 
-_MAX_PAGES: Final = 100  # of a listing; a server that never ends one is not believed
+_MAX_PAGES: Final = 100  # of a listing: protects against a server that never ends one
 _SERVER: Final = "__countersign_mcp_server__"
 
 
 class McpToolError(CountersignError):
-    """The server answered a call with `isError`. Nobody can tell whether it had acted before."""
+    """The server answered a call with `isError`. It is not known whether it had acted before."""
 
     code = "mcp_tool_error"
 
@@ -56,9 +56,10 @@ class McpToolError(CountersignError):
 
 
 class GatedSession:
-    """A client session whose calls are decided first. `tools` are for `run_openai` and `run_anthropic`, or to call.
+    """A client session whose calls are decided first. `tools` are for `run_openai` and `run_anthropic`, or to call
+    directly.
 
-    `refused`: the server's other tools by name, each with why it cannot be reviewed and so is not gated.
+    `refused`: the server's other tools by name, each with the reason why it cannot be reviewed and is not gated.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class GatedSession:
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> Any:
-        """Inside a transaction: stage the call, and answer its placeholder. Outside: a transaction of its own that
-        commits at once, and its real result; that is how an agent reads. `name` is the server's, without a prefix;
-        `key` is that transaction's key.
+        """Call a tool. Inside a transaction it stages the call and returns its placeholder. Outside, it commits a
+        transaction of its own at once and returns the real result, for example to read. `name` is the server's,
+        without a prefix; `key` is the key of that transaction.
 
         Raises:
-            MisuseError: there is no such tool, it is refused, or a key inside a transaction.
+            MisuseError: the tool is unknown or refused, or a key was given inside a transaction.
             CountersignError: as leaving a transaction does.
         """
         if name in self.refused:
@@ -110,15 +111,18 @@ async def gate_mcp(
     registry: ToolRegistry | None = None,
     runtime: Runtime | None = None,
 ) -> GatedSession:
-    """Gate the tools of an initialized `mcp.ClientSession`, or of an entered `mcp.Client`; `only` those of these names.
+    """Gate the tools of an initialized `mcp.ClientSession`, or of an entered `mcp.Client`; `only` those with these
+    names.
 
-    `server` is your name for the server: a later connection under the same name goes on with the same tools. What it
-    calls itself does not count. `prefix` goes before each name here and in the manifests, as in `countersign tools
-    export --mcp --prefix`: for servers with tools of one name, and for names that policies use.
+    `server` is your name for the server: a later connection with the same name reuses the same tools. The name the
+    server reports is ignored. `prefix` is prepended to each name here and in the manifests, as in `countersign tools
+    export --mcp --prefix`, for servers with equal tool names and for reserved names.
 
     Raises:
-        PackageMissing: `mcp` is not installed. RegistrationError: another server's tool has a name; `only` names a tool
-        that is not there or cannot be reviewed. MisuseError: it is no such session, or the listing has no end.
+        PackageMissing: `mcp` is not installed.
+        RegistrationError: another server's tool has the name; `only` lists a tool that is missing or cannot be
+            reviewed.
+        MisuseError: it is not such a session, or the listing has no end.
     """
     mcp = require_package("mcp")
     if not isinstance(session, mcp.ClientSession | mcp.Client):
@@ -139,7 +143,7 @@ async def gate_mcp(
 
 
 async def _listing(session: ClientSession | Client) -> bytes:
-    """Every page of `tools/list`, as one answer."""
+    """All pages of `tools/list`, as one response."""
     mcp = import_module("mcp")
     listing: Any = session
     tools: list[Any] = []
@@ -203,7 +207,7 @@ def _why_refused(name: str, problems: Sequence[str]) -> str:
 
 
 class _Argument(inspect.Parameter):
-    """An argument of any name: a server may well call one `from`, and it is only ever given by keyword."""
+    """A keyword argument with any name: a server may have one called `from`."""
 
     __slots__ = ("_called",)
 
@@ -224,7 +228,7 @@ def _signature(schema: Mapping[str, Any]) -> inspect.Signature:
 
 
 def _annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Each argument as JSON that its part of the schema describes."""
+    """A JSON type for each argument, with its part of the schema."""
     definitions = schema.get("$defs", {})
     return {
         one: Annotated[JsonValue, AfterValidator(_schema_check({"$defs": definitions, "allOf": [part]}))]
@@ -233,8 +237,8 @@ def _annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_check(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Holds a value against its schema. What is wrong is told without the value, which may be a secret; the server's
-    patterns run in bounded time, for a hostile one would stop the agent.
+    """A validator for the schema. Its errors omit the value, which may be a secret. The server's patterns run in
+    bounded time, because a hostile one would block the agent.
     """
     validator = validator_of(schema)
 

@@ -1,12 +1,12 @@
-"""The loop: ask the model, carry out what it calls, send it the results, until it answers without calls.
+"""The agent loop: call the model, carry out its tool calls, return the results, until it answers without calls.
 
-One message of the model is one transaction, with the key `KEY/turn-N`: the Nth message of the conversation that calls
-tools (conversation.py). Rules: a conversation that is given again goes on where it stood and finds the same review and
-the same results, and nothing fires twice; a message whose calls are not all answered is carried out before the model is
-asked anything; the model is asked outside of any transaction, so nothing is held open meanwhile.
+One message of the model is one transaction with the key `KEY/turn-N`, where N counts the messages that call tools
+(conversation.py). A conversation that is passed again continues where it stopped and finds the same review and the same
+results, and nothing fires twice. A message with unanswered calls is carried out before the model is called again. The
+model is called outside any transaction, so no lock is held meanwhile.
 
-For budgets, text has at most as many tokens as bytes, and all of a request counts. A picture, a sound or a file has
-more tokens than the bytes that name it: the program says the most it takes, or a budget of tokens refuses the call.
+For budgets, a text has at most as many tokens as bytes, and the whole request counts. A picture, a sound or a file has
+more tokens than its reference has bytes: the program states the maximum, or a budget of tokens refuses the call.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime
 
 _NOT_SENT_AS_TEXT: Final = frozenset({"timeout", "extra_headers", "extra_query"})
-_NOT_GIVEN: Final = frozenset({"NotGiven", "Omit"})  # the clients' own words for what is not sent at all
-_CONTENT: Final = frozenset({"system"})  # the options that hold what a message does
+_NOT_GIVEN: Final = frozenset({"NotGiven", "Omit"})  # the clients' sentinels for parameters that are not sent
+_CONTENT: Final = frozenset({"system"})  # options that contain message content
 _TEXT: Final = tuple("text refusal tool_use tool_result thinking redacted_thinking search_result".split())
 _MORE_THAN_TEXT: Final = tuple(
     "image image_url input_image document file input_file container_upload audio input_audio video".split()
@@ -48,20 +48,20 @@ _MORE_THAN_TEXT: Final = tuple(
 
 
 class _NotTextError(Exception):
-    """It holds what cannot be written as JSON."""
+    """It contains values that cannot be written as JSON."""
 
 
 def request_text(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> object:
-    """All that is sent, as JSON; None where it holds more than text."""
+    """The whole request as JSON; None if it contains more than text."""
     try:
         said = [_plain(message) for message in messages]
-        told = {key: _plain(value) for key, value in options.items() if _is_sent(key, value)}
+        sent = {key: _plain(value) for key, value in options.items() if _is_sent(key, value)}
     except _NotTextError:
         return None
-    text = all(map(_is_text, said)) and all(_is_option(key, value) for key, value in told.items())
-    return [said, tools, told] if text else None
+    text = all(map(_is_text, said)) and all(_is_option(key, value) for key, value in sent.items())
+    return [said, tools, sent] if text else None
 
 
 def _is_sent(key: str, value: object) -> bool:
@@ -69,7 +69,9 @@ def _is_sent(key: str, value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As the client writes it. An iterator is none: looked at here, it would be empty when the client does."""
+    """The value as the client serialises it. Iterators are excluded, because reading one here would leave it empty for
+    the client.
+    """
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         try:
@@ -90,7 +92,7 @@ def _is_text(message: Mapping[str, Any]) -> bool:
 
 
 def _are_text(content: object) -> bool:
-    """A text, or parts that are; what a tool answered may hold parts itself."""
+    """Whether it is a text, or a list of text parts; a tool result may itself contain parts."""
     if isinstance(content, Mapping):
         return content.get("type") in _TEXT and _are_text(content.get("content"))
     return not isinstance(content, Iterable) or isinstance(content, str) or all(map(_are_text, content))
@@ -101,27 +103,27 @@ def _is_option(key: str, value: object) -> bool:
 
 
 def _holds_more(value: object) -> bool:
-    """Whether there is a picture, a sound or a file anywhere in it."""
+    """Whether it contains a picture, a sound or a file anywhere."""
     if isinstance(value, Mapping):
         return value.get("type") in _MORE_THAN_TEXT or any(map(_holds_more, value.values()))
     return isinstance(value, list) and any(map(_holds_more, value))
 
 
 MAX_TURNS: Final = 20
-"""How often a model is asked in one run unless the program says otherwise."""
+"""The default number of model calls in one run."""
 
-_MAX_KEY: Final = 180  # leaves room for the turn in the key of a transaction
+_MAX_KEY: Final = 180  # leaves space for the turn in the key of a transaction
 _RESERVED_OPTIONS: Final = ("messages", "model", "n", "stream", "tools")
 
 OnMessage = Callable[[Message], object]
 InputTokens = Callable[[list[Message]], int]
-"""Of messages that hold more than text: the most tokens that they, the tools and the options send."""
+"""For messages with more than text: the most tokens that they, the tools and the options contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelClient:
-    """How the model is asked: the client's own function, what it is told each time, and which of its exceptions mean
-    that no call was made.
+    """How to call the model: the client's function, its parameters, and the exceptions which mean that no call was
+    made.
     """
 
     create: Callable[..., Any]
@@ -138,14 +140,15 @@ class ModelClient:
         ours = [name for name in _RESERVED_OPTIONS if name in self.options]
         if ours:
             raise MisuseError(
-                f"{ours[0]}=... is the loop's own: it asks for one whole message each time, with the tools it is given"
+                f"{ours[0]}=... is set by the loop: it requests one complete message each time, with the tools "
+                "it is given"
             )
 
     async def ask(self, messages: list[Message]) -> Any:
-        """One call of the model, asked of the budgets first and written down after.
+        """Call the model once, after reserving in the budgets, and record the usage.
 
         Raises:
-            BudgetExceeded: a budget has no room; the model was not called.
+            BudgetExceeded: the call would exceed a budget; the model was not called.
         """
         sent = {**self.options, "model": self.model, "messages": messages}
         if self.tools:
@@ -167,7 +170,7 @@ class ModelClient:
             prompt=request_text(messages, self.tools, self.options) if said is None else None,
             timeout=timeout if isinstance(timeout, int | float) else None,
             run=self.run,
-            unknown_tokens=not self.runtime.ledger.declared(),  # where nothing is counted, nothing need be known
+            unknown_tokens=not self.runtime.ledger.declared(),  # without budgets, usage need not be known
             not_made=self.not_made,
             runtime=self.runtime,
         )
@@ -177,7 +180,7 @@ class ModelClient:
 class Loop:
     """One run of a conversation."""
 
-    dialect: MessageFormat
+    message_format: MessageFormat
     client: ModelClient
     taker: StepExecutor
     key: str
@@ -188,15 +191,15 @@ class Loop:
     _steps: list[ExecutedStep] = field(default_factory=list)
 
     async def run(self) -> Conversation:
-        """Until the model has its last word, or people are asked.
+        """Run until the model's final answer, or until a review is open.
 
         Raises:
-            ModelStopped: a message of the model is no whole one.
-            TurnLimit: it was asked `max_turns` times.
-            CountersignError: as leaving a transaction does, but for refusals that the model is told.
+            ModelStopped: a message of the model is incomplete.
+            TurnLimit: it was called `max_turns` times.
+            CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
         """
-        self.messages = reorder_answers(self.dialect, self.messages)
-        if (left := open_turn(self.dialect, self.messages)) is not None:
+        self.messages = reorder_answers(self.message_format, self.messages)
+        if (left := open_turn(self.message_format, self.messages)) is not None:
             pending = await self._take(left)
             if pending is not None:
                 return self._waiting(pending)
@@ -206,16 +209,16 @@ class Loop:
                 pending = await self._take(new_turn(turn.calls, len(self.messages)))
                 if pending is not None:
                     return self._waiting(pending)
-            elif not turn.goes_on:
+            elif not turn.paused:
                 return Conversation(turn.said, self.messages, tuple(self._steps))
         raise TurnLimit(self.max_turns, self.messages)
 
     async def _ask(self) -> ModelTurn:
-        turn = self.dialect.read(await self.client.ask(self.messages))
+        turn = self.message_format.read(await self.client.ask(self.messages))
         if turn.stopped is not None:
             raise ModelStopped(turn.stopped, turn.said, self.messages)
         self.messages.append(turn.message)
-        self._tell([turn.message])
+        self._notify([turn.message])
         return turn
 
     async def _take(self, turn: OpenTurn) -> ReviewPending | None:
@@ -225,39 +228,40 @@ class Loop:
         later = map(self._key, self.numbering.later(number))
         try:
             answers = await self.taker.take(
-                turn.calls, key=key, said=self.dialect.said_in(message), later=later
+                turn.calls, key=key, said=self.message_format.text_in(message), later=later
             )
         except ReviewPending as pending:
             return pending
         self._steps.append(ExecutedStep(key, turn.calls, answers))
-        told = self.dialect.answered([answers[place] for place in turn.missing])
+        new = self.message_format.answered([answers[place] for place in turn.missing])
         after = self.messages[turn.at + 1 : turn.end]
-        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.answers_first([*after, *told])
+        answered = self.messages[turn.at + 1 : turn.end] = self.message_format.answers_first([*after, *new])
         self.numbering.answered(message, answered, number)
-        self._tell(told)
+        self._notify(new)
         return None
 
     def _number(self, turn: OpenTurn, message: Message) -> int:
-        """Which turn it is. What somebody else has answered in part was not carried out here, and cannot be in part.
+        """Determine the turn of a message. One that was answered in part elsewhere was not carried out here, and cannot
+        be carried out in part.
 
         Raises:
-            MisuseError: that.
+            MisuseError: it was.
         """
         before = self.messages[: turn.at]
         known = None if turn.is_new else self.numbering.known(before, message)
         if known is None and turn.is_partly_answered:
             open_call = turn.calls[turn.missing[0]]
             raise MisuseError(
-                f"the call {open_call.call_id!r} of {open_call.name!r} has no answer, another one of its message has, "
-                "and this journal knows of neither: calls of one message go together, so give answers to all of them "
-                "or to none, or the journal of the run that began"
+                f"the call {open_call.call_id!r} of {open_call.name!r} has no answer, another one of its message "
+                "has, and this journal has a record of neither: calls of one message go together, so pass "
+                "answers to all of them or to none, or use the journal of the run that began"
             )
         return self.numbering.assign(before, message, known)
 
     def _key(self, number: int) -> str:
         return f"{self.key}/turn-{number}"
 
-    def _tell(self, messages: Iterable[Message]) -> None:
+    def _notify(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if self.on_message is not None:
                 self.on_message(message)
@@ -267,25 +271,25 @@ class Loop:
 
 
 def require_key(key: str) -> str:
-    """The key of a run, which the keys of its steps begin with.
+    """The key of a run, the prefix of the keys of its steps.
 
     Raises:
-        MisuseError: it is no text, or leaves no room for them.
+        MisuseError: it is not text, or too long for the suffix.
     """
     return require_key_of(key, "conversation", longest=_MAX_KEY, why=": its steps add their own")
 
 
-def as_json(dialect: MessageFormat, messages: Iterable[Any]) -> list[Message]:
-    """The messages that a program begins with.
+def as_json(message_format: MessageFormat, messages: Iterable[Any]) -> list[Message]:
+    """The initial messages as JSON.
 
     Raises:
-        MisuseError: they are text, or one message alone.
+        MisuseError: they are a text, or a single message.
     """
     if isinstance(messages, str | Mapping):
         raise MisuseError('messages is a list: write messages=[{"role": "user", "content": "..."}]')
-    return [dialect.plain(message) for message in messages]
+    return [message_format.plain(message) for message in messages]
 
 
 def runtime_or_default(runtime: Runtime | None) -> Runtime:
-    """The runtime that was given, or the process's own."""
+    """The given runtime, or the process's default."""
     return runtime or default_runtime()

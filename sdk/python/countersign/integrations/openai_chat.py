@@ -1,7 +1,7 @@
 """`run_openai`: a conversation with OpenAI's chat completions whose tool calls are staged, decided and fired.
 
-Read are whole messages with `finish_reason` `stop` or `tool_calls`; a refusal, a message that was cut off or filtered
-and an answer without a choice end the run (`ModelStopped`), and nothing of such a message is carried out.
+It accepts complete messages with `finish_reason` `stop` or `tool_calls`. A refusal, a message that was cut off or
+filtered, and a response without a choice end the run (`ModelStopped`), and no call of such a message is carried out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from countersign.commit.review import OnQuestion
+from countersign.concurrency import run_sync
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
     Conversation,
@@ -33,7 +34,6 @@ from countersign.integrations.model_loop import (
 from countersign.integrations.tool_definitions import OfferedTools, openai_definitions
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime
 
 _WHOLE: Final = frozenset({"stop", "tool_calls"})
-# the vendor's own beside a message; never an input
+# output-only members of a message
 _NOT_SENT: Final = frozenset({"annotations", "audio", "parsed"})
 _REFUSALS: Final = (
     "AuthenticationError",
@@ -54,10 +54,10 @@ _REFUSALS: Final = (
 
 
 class OpenAIChat:
-    """How OpenAI's chat completions write a conversation."""
+    """The message format of OpenAI's chat completions."""
 
     def plain(self, message: Any) -> Message:
-        """A message as JSON, also where it is an object of the client."""
+        """A message as JSON, even if it is a client object."""
         dumped = (
             message.model_dump(mode="json", exclude_unset=True)
             if hasattr(message, "model_dump")
@@ -71,7 +71,7 @@ class OpenAIChat:
             return ModelTurn({}, "", stopped="no_choice")
         choice = response.choices[0]
         message = self.plain(choice.message)
-        said = self.said_in(message)
+        said = self.text_in(message)
         if message.get("refusal"):
             return ModelTurn(message, str(message["refusal"]), stopped="refusal")
         if choice.finish_reason not in _WHOLE:
@@ -82,7 +82,7 @@ class OpenAIChat:
         """Its `tool_calls`."""
         return tuple(_call(one) for one in message.get("tool_calls") or ())
 
-    def said_in(self, message: Message) -> str:
+    def text_in(self, message: Message) -> str:
         """Its text."""
         content = message.get("content")
         if isinstance(content, list):
@@ -90,17 +90,17 @@ class OpenAIChat:
         return content or ""
 
     def answered(self, answers: Sequence[ToolAnswer]) -> list[Message]:
-        """A message of the role `tool` for each call."""
+        """A `tool` message for each call."""
         return [{"role": "tool", "tool_call_id": one.call_id, "content": one.text} for one in answers]
 
     def answers_in(self, message: Message) -> tuple[tuple[str, object], ...]:
-        """A message of the role `tool` answers one call."""
+        """A `tool` message answers one call."""
         if message.get("role") != "tool":
             return ()
         return ((str(message.get("tool_call_id")), message.get("content")),)
 
     def answers_first(self, after: Sequence[Message]) -> list[Message]:
-        """Messages of the role `tool` before all others."""
+        """The `tool` messages before all others."""
         return sorted(after, key=lambda message: message.get("role") != "tool")
 
 
@@ -170,32 +170,31 @@ def run_openai(
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Any:
-    """Talk with a model until it has its last word; what it calls goes through your `@tool`s as they are.
+    """Run a conversation until the model's final answer; its calls go through your `@tool`s.
 
-    `key` names the conversation; each message of the model that calls tools is one transaction, `KEY/turn-N`, that has
-    ended before the model is told of it: results where it was done, the policy's reasons where it was denied. Where
-    people are asked, the run ends with `.pending`: give its `messages` and the same key again when they have answered,
-    or say `wait=` seconds. `purpose`, `on_behalf_of` and `isolation` are as for `transaction`, for each message; beside
-    them people read what the model wrote. `on_message(message)` hears each message as it is added, to keep the
-    conversation of a run that may be killed. `options` go to the client with each call (`temperature`,
-    `max_completion_tokens`, ...). `input_tokens(messages)` answers the most tokens that a call sends: budgets of tokens
-    or money ask for it where a message holds pictures, sound or files.
-    An `AsyncOpenAI` gives a coroutine to await.
+    `key` names the conversation. Each model message with tool calls is one transaction, `KEY/turn-N`, which ends before
+    the model gets the answers: results if it was done, the policy's reasons if it was denied. If a review is open, the
+    run ends with `.pending`: pass its `messages` and the same key again after the vote, or set `wait=` seconds.
+    `purpose`, `on_behalf_of` and `isolation` are as for `transaction`, for each message; reviewers also see what the
+    model wrote. `on_message(message)` is called for each new message, to store the conversation of a run that may be
+    killed. `options` are passed to the client with each call (`temperature`, `max_completion_tokens`, ...).
+    `input_tokens(messages)` returns the most tokens that a call sends: budgets of tokens or money need it for messages
+    with pictures, sound or files. An `AsyncOpenAI` returns a coroutine to await.
 
     Raises:
-        ModelStopped, TurnLimit: no answer came of it.
-        OutcomeUnknown, PartlyFired: nobody knows whether a tool acted; the model is not asked on.
-        BudgetExceeded: a budget has no room for another call of the model.
-        MisuseError: tools, client or options that do not fit.
-        CountersignError: as leaving a transaction does, but for refusals that the model is told.
+        ModelStopped, TurnLimit: the model gave no answer.
+        OutcomeUnknown, PartlyFired: it is not known whether a tool acted; the model is not called again.
+        BudgetExceeded: a further call would exceed a budget.
+        MisuseError: invalid tools, client or options.
+        CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
     """
     vendor = require_package("openai")
     _require_client(vendor, client)
-    dialect, runtime = OpenAIChat(), runtime_or_default(runtime)
+    message_format, runtime = OpenAIChat(), runtime_or_default(runtime)
     offered = OfferedTools(tools)
     awaits = isinstance(client, vendor.AsyncOpenAI)
     loop = Loop(
-        dialect,
+        message_format,
         ModelClient(
             cast("Callable[..., Any]", client.chat.completions.create),
             model,
@@ -209,8 +208,8 @@ def run_openai(
         ),
         StepExecutor(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        as_json(dialect, messages),
-        TurnNumbering(runtime.journal.conversations, key, dialect),
+        as_json(message_format, messages),
+        TurnNumbering(runtime.journal.conversations, key, message_format),
         max_turns,
         on_message,
     )

@@ -1,8 +1,8 @@
-"""Tools as vendors' clients take them: name, docstring, and the JSON Schema of the manifest's draft.
+"""Tool definitions for vendors' APIs: name, docstring, and the JSON Schema of the draft manifest.
 
-Rules for names (letters, digits, `_` and `-`, at most 64): a name that a vendor takes stays as it is; in any other each
-refused character becomes `_`; where that is another tool's name, or too long, a piece of the name's digest ends it, so
-that one set of tools always has the same names, in whatever order it is given.
+Vendors accept letters, digits, `_` and `-`, at most 64 characters. A valid name stays as it is. In any other name each
+invalid character becomes `_`. If the result is another tool's name or too long, it ends with a part of the name's
+digest. One set of tools therefore always gets the same names, in any order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIGEST_LETTERS: Final = 8
 
 
 class OfferedTools:
-    """The tools a model may call, by the names it knows them by."""
+    """The tools a model may call, by their vendor names."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         found = [(tool_of(function), function) for function in functions]
@@ -34,7 +34,7 @@ class OfferedTools:
         self._offered = {self._named[one.name]: (one, function) for one, function in found}
 
     def __iter__(self) -> Iterator[tuple[str, Tool]]:
-        """Each tool with the name the model knows it by."""
+        """Each tool with its vendor name."""
         return ((name, one) for name, (one, _) in self._offered.items())
 
     @property
@@ -43,7 +43,7 @@ class OfferedTools:
         return tuple(self._offered)
 
     def find(self, name: str) -> tuple[Tool, Callable[..., Any]] | None:
-        """The tool a model means by this name, with the function that stages it."""
+        """The tool with this vendor name, and the function that stages it."""
         return self._offered.get(name)
 
 
@@ -77,8 +77,8 @@ def openai_tools(tools: Sequence[Callable[..., Any]]) -> list[dict[str, Any]]:
     """The function definitions of these tools, for `tools=` of OpenAI's chat completions.
 
     Raises:
-        RegistrationError: one is not decorated with `@tool`, or does not say what an argument may hold.
-        MisuseError: one is named twice.
+        RegistrationError: one is not decorated with `@tool`, or has an argument without a type.
+        MisuseError: one is listed twice.
     """
     return openai_definitions(OfferedTools(tools))
 
@@ -87,14 +87,14 @@ def anthropic_tools(tools: Sequence[Callable[..., Any]]) -> list[dict[str, Any]]
     """The definitions of these tools, for `tools=` of Anthropic's messages.
 
     Raises:
-        RegistrationError: one is not decorated with `@tool`, or does not say what an argument may hold.
-        MisuseError: one is named twice.
+        RegistrationError: one is not decorated with `@tool`, or has an argument without a type.
+        MisuseError: one is listed twice.
     """
     return anthropic_definitions(OfferedTools(tools))
 
 
 def openai_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
-    """The same, of tools that have their names already."""
+    """The same, for tools that have vendor names already."""
     return [
         {
             "type": "function",
@@ -105,7 +105,7 @@ def openai_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
 
 
 def anthropic_definitions(offered: OfferedTools) -> list[dict[str, Any]]:
-    """The same, of tools that have their names already."""
+    """The same, for tools that have vendor names already."""
     return [
         {"name": name, "description": _description(one), "input_schema": args_schema(one)}
         for name, one in offered

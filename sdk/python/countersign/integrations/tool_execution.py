@@ -1,11 +1,10 @@
-"""The calls of one message of a model, carried out as one transaction, and what is true of each of them afterwards.
+"""Carries out the calls of one model message as one transaction, and answers each call afterwards.
 
-A model's message is one step, so its calls go together: one that cannot be read, does not fit its tool or is denied
-holds the others, and live work that was done on the way is undone. Rules: an answer is written when its transaction has
-ended, never before, so no placeholder is ever described as a result; what a policy, a person or a tool said no to is
-told to the model, which can act on it, also where an earlier run or a worker met it; nothing is told as not done that
-an earlier run has done, or that may be done yet; what is not known, and what is the world's or the program's fault, is
-raised.
+A model's message is one step, so its calls are atomic: one that is malformed, does not fit its tool or is denied keeps
+the others from running, and their live work is undone. Answers are written after the transaction has ended, so no
+placeholder is ever described as a result. Refusals of a policy, a person or a tool are returned to the model, which can
+react, also if an earlier run or a worker met them. A call that an earlier run has done, or that may still happen, is
+never answered as not done. Unknown outcomes, external faults and bugs of the program are raised.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ T = TypeVar("T")
 
 log: Final = logging.getLogger("countersign")
 
-_MAX_CLAIM: Final = 4000  # characters of the model's words that people are shown, as the wire allows
+_MAX_CLAIM: Final = 4000  # the wire limit for the model's text that reviewers see
 
 
 class _CallRefusedError(Exception):
-    """One call was refused inside the block, so the block is left and nothing of it stands."""
+    """A call was refused inside the block, so the block ends and nothing of it is kept."""
 
     def __init__(self, call: ModelCall, why: str) -> None:
         self.call, self.why = call, why
@@ -89,8 +88,8 @@ class StepExecutor:
     def __post_init__(self) -> None:
         if isinstance(self.isolation, Retry):
             raise MisuseError(
-                "what a model has called is not run again by itself: the model is told that somebody came in between, "
-                "and may call again; write isolation=Abort() or Serialize(timeout_seconds=30)"
+                "a model's calls are not run again automatically: the answer names the conflict, and the model may "
+                "call again; write isolation=Abort() or Serialize(timeout_seconds=30)"
             )
         require_isolation(self.isolation, reruns=False)
         require_wait(self.wait)
@@ -104,82 +103,82 @@ class StepExecutor:
     async def take(
         self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str] = ()
     ) -> tuple[ToolAnswer, ...]:
-        """Carry out these calls as the transaction of this key. `said` is what the model wrote beside them; people
-        read it as the agent's own words. `later`: the keys of the turns that an earlier run has gone on to from here.
-        Where it did something there and nothing here, nothing is done here any more: what it did next may be what is
-        asked for here now, and would be done twice.
+        """Carry out these calls as the transaction with this key. `said` is the model's text next to them, which
+        reviewers read as the agent's claim. `later`: the keys of later turns that an earlier run began. If that run
+        did something there and nothing here, nothing is done here: its later calls may be what is requested here,
+        and would be done twice.
 
         Raises:
-            ReviewPending: people are asked first.
-            CountersignError: as leaving a transaction does, but for refusals that the model is told.
+            ReviewPending: a review is open.
+            CountersignError: as leaving a transaction does, except refusals, which are returned to the model.
         """
         read = [self._read(call) for call in calls]
-        meant = [one for one in read if isinstance(one, ResolvedCall)]
-        if len(meant) < len(read):
+        resolved = [one for one in read if isinstance(one, ResolvedCall)]
+        if len(resolved) < len(read):
             answers = tuple(one if isinstance(one, ToolAnswer) else withheld_answer(one.call) for one in read)
             return await self._not_done(key, (), answers)
         runtime = self.runtime or default_runtime()
         if is_superseded(runtime.journal, runtime.settings.agent, key, later):
-            return await self._not_done(key, meant, await self._told_then(key, meant))
+            return await self._not_done(key, resolved, await self._earlier_answers(key, resolved))
         taken, step = ReturnedValues(), self._step(key, said)
         try:
-            await self._run(step, meant, taken)
+            await self._run(step, resolved, taken)
         except _CallRefusedError as refused:
             return await self._not_done(
-                key, meant, refusal_answers(meant, {refused.call.call_id: refused.why})
+                key, resolved, refusal_answers(resolved, {refused.call.call_id: refused.why})
             )
         except Denied as denied:
-            return refusal_answers(meant, denial_texts(denied, meant, taken))
+            return refusal_answers(resolved, denial_texts(denied, resolved, taken))
         except EffectFailed as failed:
-            return failure_answers(failed, meant, taken)
+            return failure_answers(failed, resolved, taken)
         except AlreadyRedeemed as spent:
             failed_before = recorded_failure(spent, step)
             if failed_before is None:
                 raise
-            return failure_answers(failed_before, meant, taken)
+            return failure_answers(failed_before, resolved, taken)
         except (IsolationConflict, ReleaseLapsed) as stopped:
             if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
-                raise  # a model would call it once more, in another turn
-            told = {one.call.call_id: f"not done: {stopped}" for one in meant}
-            return await self._not_done(key, meant, refusal_answers(meant, told))
+                raise  # otherwise a model would call it once more, in another turn
+            reasons = {one.call.call_id: f"not done: {stopped}" for one in resolved}
+            return await self._not_done(key, resolved, refusal_answers(resolved, reasons))
         if step.replayed:
-            # what live tools answered now was of a world that has the earlier run's work already
+            # live results now reflect a state that already includes the earlier run's work
             record = runtime.journal.transactions.require(step.txn)
-            then = recorded_results(load_prior_run(runtime.journal, record), meant, whole=False)
+            then = recorded_results(load_prior_run(runtime.journal, record), resolved, whole=False)
             taken = taken if then is None else ReturnedValues(then)
-        return success_answers(meant, taken)
+        return success_answers(resolved, taken)
 
-    async def _told_then(self, key: str, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
-        """What the model is told where nothing is done any more: once more why, where the same was denied then."""
+    async def _earlier_answers(self, key: str, resolved: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
+        """The answers for a step that is not carried out any more: the earlier denial if there was one."""
         runtime = self.runtime or default_runtime()
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
         if record is not None and record.staging is not None:
-            then = recorded_results(load_prior_run(runtime.journal, record), meant)
+            then = recorded_results(load_prior_run(runtime.journal, record), resolved)
             denied = None if then is None else await self._asked(find_prior_denial, record)
             if then is not None and denied is not None:
-                return refusal_answers(meant, denial_texts(denied, meant, ReturnedValues(then)))
-        return tuple(superseded_answer(one.call) for one in meant)
+                return refusal_answers(resolved, denial_texts(denied, resolved, ReturnedValues(then)))
+        return tuple(superseded_answer(one.call) for one in resolved)
 
     async def _not_done(
-        self, key: str, meant: Sequence[ResolvedCall], answers: tuple[ToolAnswer, ...]
+        self, key: str, resolved: Sequence[ResolvedCall], answers: tuple[ToolAnswer, ...]
     ) -> tuple[ToolAnswer, ...]:
-        """These answers, which say that nothing was done, where that is so and stays so: the model may call again, in
-        another turn. `meant`: the calls, where all of them could be read.
+        """Return these answers, which say that nothing was done, if that is final: the model may call again in another
+        turn. `meant`: the calls, if all of them were parsed.
 
         Raises:
-            AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/prior_run.py).
+            AlreadyRedeemed, OutcomeUnknown, WorldError: something was done, or it is not known (recovery/prior_run.py).
         """
         done = await self._asked(withdraw, key)
-        return answers if done is None or done.is_nothing else recorded_answers(done, meant)
+        return answers if done is None or done.is_nothing else recorded_answers(done, resolved)
 
     async def _asked(self, ask: Callable[[Engine, A], Coroutine[Any, Any, T]], about: A) -> T:
-        """What recovery answers, on the way that this client waits."""
+        """Query recovery, blocking or async as this client does."""
         runtime = self.runtime or default_runtime()
         if not self.awaits:
-            return await ask(runtime.engine(runtime.sync_waits()), about)
-        waits = runtime.async_waits()
-        async with waits.opened():
-            return await ask(runtime.engine(waits), about)
+            return await ask(runtime.engine(runtime.sync_executor()), about)
+        executor = runtime.async_executor()
+        async with executor.opened():
+            return await ask(runtime.engine(executor), about)
 
     def _step(self, key: str, said: str) -> Transaction:
         return transaction(
@@ -193,18 +192,18 @@ class StepExecutor:
             runtime=self.runtime,
         )
 
-    async def _run(self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
+    async def _run(self, step: Transaction, resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
         if self.awaits:
             async with step:
-                await self._call_all(step, meant, taken)
+                await self._call_all(step, resolved, taken)
         else:
             with step:
-                await self._call_all(step, meant, taken)
+                await self._call_all(step, resolved, taken)
 
     async def _call_all(
-        self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues
+        self, step: Transaction, resolved: Sequence[ResolvedCall], taken: ReturnedValues
     ) -> None:
-        for one in meant:
+        for one in resolved:
             taken.returned.append(await self._call(step, one))
 
     async def _call(self, step: Transaction, one: ResolvedCall) -> Any:
@@ -214,9 +213,9 @@ class StepExecutor:
         except NotDone as refused:
             why = NotDone.__name__ if step.live_call_has_secrets(one.tool) else text_of(refused)
             raise _CallRefusedError(one.call, f"not done: {why}") from refused
-        except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
+        except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two come from `ask: live`
             raise _CallRefusedError(one.call, f"not done: {text_of(refused)}") from refused
-        except SessionLost as lost:  # a database said no, and took all of the step's live work back
+        except SessionLost as lost:  # a database refused, and rolled back all live work of the step
             if lost.may_stand:
                 raise
             why = SessionLost.__name__ if step.live_call_has_secrets(one.tool) else str(lost)
@@ -227,7 +226,7 @@ class StepExecutor:
             # Its text may repeat the arguments.
             kind, hidden = type(error).__name__, step.live_call_has_secrets(one.tool)
             log.warning(
-                "live tool %s raised %s; its step is undone and the model is told",
+                "live tool %s raised %s; its step is undone and the call is answered",
                 *(one.tool.name, kind),
                 exc_info=not hidden,
             )
@@ -235,7 +234,7 @@ class StepExecutor:
             raise _CallRefusedError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
     def _read(self, call: ModelCall) -> ResolvedCall | ToolAnswer:
-        """The tool and the arguments that a call means, or what is wrong with it."""
+        """Resolve the tool and arguments of a call, or answer why that is impossible."""
         found = self.offered.find(call.name)
         if call.problem is not None:
             return ToolAnswer(call.call_id, f"not done: {call.problem}", done=False)
@@ -247,7 +246,9 @@ class StepExecutor:
         try:
             args = load(call.arguments.encode()) if isinstance(call.arguments, str) else admit(call.arguments)
         except (ContractError, UnicodeEncodeError) as error:
-            return ToolAnswer(call.call_id, f"not done: the arguments are no sound JSON: {error}", done=False)
+            return ToolAnswer(
+                call.call_id, f"not done: the arguments are not valid JSON: {error}", done=False
+            )
         if not isinstance(args, dict):
             return ToolAnswer(call.call_id, "not done: the arguments must be one JSON object", done=False)
         tool, function = found

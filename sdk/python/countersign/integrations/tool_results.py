@@ -1,7 +1,8 @@
-"""What a model is told of each call of one message, once its transaction has ended: never more than is known.
+"""The answers to the calls of one model message after its transaction has ended: never more than is known.
 
-What was done is told with its result; what was not, with why; what was taken back, as that. Where a run could not ask
-for it again, what an earlier one of the same calls has done is told from the journal, and of other calls nothing.
+A call that was done is answered with its result, a refused one with the reason, a compensated one as such. If a run
+cannot request it again, the answers of an earlier run of the same calls come from the journal; other calls get none of
+that.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _SUPERSEDED: Final = (
     "not done: an earlier run of this conversation has done nothing here and has gone on; call again what is still to "
     "be done, and what that run did next is answered"
 )
-_NOT_KEPT: Final = "done and kept, in an earlier run of this message; what it answered then is not kept"
+_RESULT_LOST: Final = "done and kept, in an earlier run of this message; its result was not stored"
 _OUTCOMES: Final = {
-    "fired": "this one was done and stands",
-    "compensated": "this one was done and has been taken back",
-    "compensating": "this one was done and is being taken back",
-    "compensation_failed": "this one was done and could not be taken back",
+    "fired": "this one was done and is in effect",
+    "compensated": "this one was done and has been compensated",
+    "compensating": "this one was done and is being compensated",
+    "compensation_failed": "this one was done and could not be compensated",
     "failed": "this one was not done",
     "unused": "this one was not done",
 }
@@ -39,7 +40,7 @@ _OUTCOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCall:
-    """A call whose tool and arguments are found."""
+    """A call whose tool and arguments were found."""
 
     call: ModelCall
     tool: Tool
@@ -49,58 +50,60 @@ class ResolvedCall:
 
 @dataclass(slots=True)
 class ReturnedValues:
-    """What the tools answered inside the block: placeholders of staged calls, results of live ones."""
+    """The return values inside the block: placeholders of staged calls, results of live ones."""
 
     returned: list[Any] = field(default_factory=list)
 
 
 def withheld_answer(call: ModelCall) -> ToolAnswer:
-    """Another call of the message was not done, so this one was not either."""
+    """The answer to a call that was not done because another call of the message was not."""
     return ToolAnswer(call.call_id, _WITHHELD, done=False)
 
 
 def superseded_answer(call: ModelCall) -> ToolAnswer:
-    """An earlier run did nothing in this turn and something in a later one, which this call may be meant for."""
+    """The answer if an earlier run did nothing in this turn and continued with later turns, which may include this
+    call.
+    """
     return ToolAnswer(call.call_id, _SUPERSEDED, done=False)
 
 
-def refusal_answers(meant: Sequence[ResolvedCall], told: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
-    """Nothing of the step stands; these calls are told why, the others that they were held."""
+def refusal_answers(resolved: Sequence[ResolvedCall], reasons: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
+    """Answers for a step that was refused: these calls get their reason, the others are withheld."""
     return tuple(
-        ToolAnswer(one.call.call_id, told.get(one.call.call_id, _WITHHELD), done=False) for one in meant
+        ToolAnswer(one.call.call_id, reasons.get(one.call.call_id, _WITHHELD), done=False) for one in resolved
     )
 
 
-def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
-    """What was denied is told its reasons, each call its own."""
+def denial_texts(denied: Denied, resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
+    """The denial reasons by call."""
     refused = {reason.effect_id for reason in denied.reasons if reason.is_refusal}
-    staged = zip(meant, taken.returned, strict=True)
-    told = {
+    staged = zip(resolved, taken.returned, strict=True)
+    reasons = {
         one.call.call_id: str(denied)
         for one, back in staged
         if isinstance(back, Placeholder) and back.effect_id in refused
     }
-    return told or {one.call.call_id: str(denied) for one in meant}
+    return reasons or {one.call.call_id: str(denied) for one in resolved}
 
 
 def failure_answers(
-    failed: EffectFailed, meant: Sequence[ResolvedCall], taken: ReturnedValues
+    failed: EffectFailed, resolved: Sequence[ResolvedCall], taken: ReturnedValues
 ) -> tuple[ToolAnswer, ...]:
-    """Firing began, so each call has an outcome of its own; live work is undone."""
-    return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
+    """Firing began, so each call has its own outcome; live work is undone."""
+    return tuple(_outcome_of(failed, one, back) for one, back in zip(resolved, taken.returned, strict=True))
 
 
 def _outcome_of(failed: EffectFailed, one: ResolvedCall, back: Any) -> ToolAnswer:
     if not isinstance(back, Placeholder):
         return ToolAnswer(one.call.call_id, f"this one was undone again: {failed}", done=False)
     outcome = back.outcome or "unused"
-    stands = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
-    return ToolAnswer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
+    text = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
+    return ToolAnswer(one.call.call_id, f"{text}: {failed}", done=outcome == "fired")
 
 
 def recorded_failure(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
-    """What an earlier run of these calls raised and the model was not told, as the journal has it. None where it is
-    another list that was spent, or not known how it ended.
+    """The failure of an earlier run of these calls, from the journal, if the model was not answered then. None if
+    another list was redeemed, or the end is unknown.
     """
     return _failure(spent.key, spent.txn, step.effects) if step.replayed else None
 
@@ -110,13 +113,13 @@ def _failure(key: str, txn: str, staged: Sequence[Placeholder[Any]]) -> EffectFa
     stopped = _stopped_by(staged)
     if stopped is None or not _OUTCOMES.keys() >= set(outcomes.values()):
         return None
-    why = stopped.error or "an earlier run did not go through"
+    why = stopped.error or "an earlier run failed"
     return EffectFailed(key, txn, stopped.tool, stopped.effect_id, why, outcomes)
 
 
 def _stopped_by(staged: Sequence[Placeholder[Any]]) -> Placeholder[Any] | None:
-    """The call that ended the run: the last that failed, for nothing after it was begun, and what failed before it may
-    fail alone. Where none failed, the first that was not begun.
+    """The call that ended the run: the last failure, because nothing was begun after it and earlier failures were
+    allowed to fail alone. If none failed, the first call that was not begun.
     """
     failed = [one for one in _distinct(staged) if one.outcome == "failed"]
     unused = [one for one in _distinct(staged) if one.outcome == "unused"]
@@ -124,40 +127,40 @@ def _stopped_by(staged: Sequence[Placeholder[Any]]) -> Placeholder[Any] | None:
 
 
 def _distinct(staged: Sequence[Placeholder[Any]]) -> tuple[Placeholder[Any], ...]:
-    """What was staged, in order; an equal call is the same one."""
+    """The staged calls in order; equal calls are the same one."""
     return tuple({one.effect_id: one for one in staged}.values())
 
 
-def recorded_answers(done: PriorRun, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
-    """What an earlier run has done, where it is what these calls mean.
+def recorded_answers(done: PriorRun, resolved: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
+    """The answers of an earlier run, if it carried out these calls.
 
     Raises:
-        AlreadyRedeemed: it is not, or did not end in a way that can be told of each call.
+        AlreadyRedeemed: it did not, or ended in a way that gives no answer for each call.
     """
-    returned = recorded_results(done, meant)
+    returned = recorded_results(done, resolved)
     if returned is None:
         raise done.spent()
     if done.well:
-        return success_answers(meant, ReturnedValues(returned))
+        return success_answers(resolved, ReturnedValues(returned))
     staged = [back for back in returned if isinstance(back, Placeholder)]
     failed = _failure(done.record.run_key, done.record.txn, staged)
     if failed is None or done.kept:
         raise done.spent()
-    return failure_answers(failed, meant, ReturnedValues(returned))
+    return failure_answers(failed, resolved, ReturnedValues(returned))
 
 
 def recorded_results(
-    done: PriorRun, meant: Sequence[ResolvedCall], *, whole: bool = True
+    done: PriorRun, resolved: Sequence[ResolvedCall], *, whole: bool = True
 ) -> list[Any] | None:
-    """What the tools answered then, one call after the other. None where the calls are not those that were done; where
-    `whole` is False, a part of those is told as well.
+    """The recorded results, one for each call. None if the calls are not those that were done; with `whole` False they
+    may be a part of them.
     """
     named = CallNames(done.record.agent, done.record.run_key)
     rows = {row.call_key: row for row in done.effects}
     returned: list[Any] = []
     live: list[str] = []
     try:
-        for one in meant:
+        for one in resolved:
             raw = one.tool.signature.freeze((), one.args)
             known = named.known(one.tool, raw, repeating=False)
             _, call_key = named.next(one.tool, raw)
@@ -165,7 +168,9 @@ def recorded_results(
                 named.ran(one.tool, raw)
                 live.append(call_key)
                 answered = done.live[call_key]
-                returned.append(_NOT_KEPT if answered is None else one.tool.signature.result.load(answered))
+                returned.append(
+                    _RESULT_LOST if answered is None else one.tool.signature.result.load(answered)
+                )
             elif known is None:
                 known = _settled(one.tool, rows[call_key])
                 named.staged(one.tool, raw, known)
@@ -186,16 +191,16 @@ def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     return placeholder
 
 
-def success_answers(meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
-    """Everything was done, but for what may fail alone and did. An equal call of one message is the same call, unless
-    its tool says otherwise.
+def success_answers(resolved: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
+    """Answers after everything was done, except calls that were allowed to fail alone. Equal calls of one message are
+    the same call, unless the tool says otherwise.
     """
     answers, seen = [], set()
-    for one, back in zip(meant, taken.returned, strict=True):
+    for one, back in zip(resolved, taken.returned, strict=True):
         staged = isinstance(back, Placeholder)
         if staged and back.outcome == "failed":
-            told = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
-            answers.append(ToolAnswer(one.call.call_id, told, done=False))
+            text = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
+            answers.append(ToolAnswer(one.call.call_id, text, done=False))
             continue
         text = _result_text(one.tool, back.result if staged else back)
         if staged and back.effect_id in seen:

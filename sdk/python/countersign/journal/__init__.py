@@ -1,7 +1,7 @@
-"""The SDK's durable record: what was staged, what was asked, what may have fired.
+"""The SDK's durable record: what was staged, what was submitted, what may have fired.
 
-One SQLite file (WAL, 0600), or a schema of a PostgreSQL database. Nothing fires without it, and after a
-crash it says what may have happened; it never guesses. `Journal` joins the parts, each in a file of its own.
+One SQLite file (WAL, 0600), or a schema of a PostgreSQL database. Nothing fires without it. After a crash it holds what
+may have happened; it never guesses. `Journal` joins the parts, each in a module of its own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from pathlib import Path
 from countersign.clock import Clock, SystemClock
 from countersign.errors import MisuseError
 from countersign.journal.database import Database
-from countersign.journal.effect_rows import StagedRow
-from countersign.journal.execution import EffectOutcome, ExecutionLog, RemoteOutcome
-from countersign.journal.leases import Lease, Leases
+from countersign.journal.effects import EffectLog, EffectOutcome, RemoteOutcome
+from countersign.journal.leases import Lease, Leases, ResourceLock, ResourceLocks
 from countersign.journal.location import JournalLocation, JournalUrl, default_key_path, parse_location
 from countersign.journal.meta import (
     AcceptedEdits,
     Conversations,
     Epochs,
+    Outbox,
     Receipts,
     RequestLog,
     StoredManifests,
     Traces,
 )
-from countersign.journal.outbox import Outbox
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.records import EffectRecord, Report, TransactionRecord
-from countersign.journal.reruns import Reruns, Stops
-from countersign.journal.resource_locks import ResourceLock, ResourceLocks
+from countersign.journal.records import EffectRecord, Report, StagedRow, TransactionRecord
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import InMemoryKey, KeyFile
 from countersign.journal.spending import Spending
@@ -54,8 +51,8 @@ __all__ = [
 
 
 class Journal:
-    """One journal, open. `key_path` is the file of the keys that seal what is secret; it is needed only where something
-    is. Without it a journal in a file has it beside it, and one that machines share has none.
+    """An open journal. `key_path` is the file of its sealing keys, needed only for secrets. By default a journal in
+    a file has it next to the file; a shared journal has none.
     """
 
     def __init__(
@@ -70,12 +67,10 @@ class Journal:
         self.database = open_database(place)
         self.seals = Seals(when, _keys_for(place, key_path))
         self.leases = Leases(self.database, when, lease_seconds)
-        self.claims = ResourceLocks(self.database, self.leases, when)
+        self.resource_locks = ResourceLocks(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
-        self.firing = ExecutionLog(self.leases, self.seals)
-        self.sent = RequestLog(self.database, when, self.leases)
-        self.stops = Stops(self.leases)
-        self.reruns = Reruns(self.leases)
+        self.effect_log = EffectLog(self.leases, self.seals)
+        self.request_log = RequestLog(self.database, when, self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = StoredManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
@@ -86,16 +81,16 @@ class Journal:
         self.spending = Spending(self.database, when, self.seals)
 
     def close(self) -> None:
-        """Close its connection, and renew no lease any more."""
+        """Close the connection and stop renewing leases."""
         self.leases.close()
         self.database.close()
 
 
 def open_database(place: JournalLocation | str) -> Database:
-    """The database at this place; nothing is opened before it is used. `:memory:` is one that nothing survives.
+    """The database at this location, opened at first use. `:memory:` is a database that ends with the process.
 
     Raises:
-        SettingsError: it is an address of something that keeps no journal, or its driver is not installed.
+        SettingsError: the address has another scheme, or its driver is not installed.
     """
     if isinstance(place, str) and place != ":memory:":
         place = parse_location(place)
@@ -103,22 +98,22 @@ def open_database(place: JournalLocation | str) -> Database:
 
 
 def require_journal(place: JournalLocation) -> None:
-    """Look whether there is a journal, and make none.
+    """Require an existing journal, without creating one.
 
     Raises:
         MisuseError: there is none.
-        JournalError: nobody can tell.
+        JournalError: the database cannot be reached.
     """
     database = open_database(place)
     try:
-        if not database.is_there():
+        if not database.exists():
             raise MisuseError(f"there is no journal at {str(place)!r}; name one with --journal")
     finally:
         database.close()
 
 
 def _keys_for(place: JournalLocation | str, key_path: Path | None) -> InMemoryKey | KeyFile:
-    """The keys of the journal at this place."""
+    """The sealing keys of the journal at this location."""
     if place == ":memory:":
         return InMemoryKey()
     if key_path is not None:

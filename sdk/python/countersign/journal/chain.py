@@ -1,18 +1,17 @@
-"""The chain: each change of a transaction's rows adds a line that says what they say now, in the same commit.
+"""The hash chain: each change of a transaction's rows adds a line that states the new values, in the same commit.
 
-Rules: a line binds its place in the journal (`id`) and in its transaction (`n`), the hash of the line before it, the
-time, and each column that was changed; text that an agent, a tool or a person wrote stands in it as a digest only. It
-is hashed as SHA-256("countersign/journal/v1\\n" + canonical JSON). Lines are never changed or deleted, triggers see to
-it; the row of the transaction holds the head, and a line that does not follow from it is refused. What belongs to no
-transaction (manifests, epochs, what calls to models took) has a chain of its own, named "". `verifying.py` reads all of
-it back.
+Rules: a line binds its position in the journal (`id`) and in its transaction (`n`), the hash of the previous line, the
+time, and each changed column. Text written by an agent, a tool or a person is stated as a digest only. The hash of a
+line is SHA-256("countersign/journal/v1\\n" + canonical JSON). Triggers enforce that lines are never changed or deleted.
+The transaction's row holds the head, and a line that does not follow from it is refused. What belongs to no transaction
+(manifests, epochs, spending on models) has a chain of its own, named "". `verification.py` reads all of it back.
 
-What it shows: that rows and lines are as the SDK wrote them, or which are not. What it cannot show: an attacker who may
-write the file and knows this page can compute every line anew, or put the file back as it was before: by a copy, or by
-deleting the last transactions with all their rows and lines. No chain without an anchor outside shows that. The anchor
-is the service's log: `txn_digest`, the attempt and each outcome are there too, signed, where this process cannot reach;
-and whoever writes the head of a chain down elsewhere has another. A digest hides a text only as well as the text is
-hard to guess; of what is secret (sealing.py) the line has the digest of the sealed bytes, which tells nothing.
+What it proves: whether rows and lines are as the SDK wrote them, and which are not. What it cannot prove: an attacker
+who may write the file and knows this format can recompute every line, or restore an older state: from a copy, or by
+deleting the last transactions with all their rows and lines. Only an external anchor can show that. The anchor is the
+service's log: `txn_digest`, the attempt and each outcome are there too, signed, and out of this process's reach.
+Keeping the head of a chain elsewhere is another anchor. A digest hides a text only as well as the text is hard to
+guess. For a sealed value (sealing.py) the line has the digest of the sealed bytes, which reveals nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "llm_holds": ("call_id", "budget"),
     }
 )
-"""Every table whose rows are bound, and what tells one row from another within a chain."""
+"""Every table whose rows the chain binds, with the key columns of a row within a chain."""
 
 OF_NO_TRANSACTION: Final = frozenset({"manifests", "budgets", "spent", "llm_calls", "llm_holds"})
-"""The tables whose rows are in the chain `OWN`, all of them."""
+"""The tables whose rows all belong to the chain `OWN`."""
 
 UNBOUND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -67,9 +66,9 @@ CLEAR: Final = frozenset(
         *("tool_digest", "resource_type", "effect_digest", "generation", "compensates", "outcome", "digest"),
     }
 )
-"""Columns whose text stands in a line as it is: names and words of this package. All other text is a digest there."""
+"""Columns whose text a line states as it is: names and constants of this package. Other text becomes a digest."""
 
-_RUN_KEY: Final = "period"  # the one part of a key that may be one: a program wrote it
+_RUN_KEY: Final = "period"  # the only key column that a program chooses: it may hold a run key
 _DOMAIN: Final = b"countersign/journal/v1\n"
 _MILLISECONDS: Final = 1000
 _LAST: Final = "coalesce((SELECT max(id) FROM chain), 0)"
@@ -77,7 +76,7 @@ _HEAD: Final = (
     f"SELECT {_LAST}, t.chain_n, coalesce(c.hash, '') FROM transactions t "  # noqa: S608
     "LEFT JOIN chain c ON c.id = t.chain_id AND c.txn = t.txn AND c.n = t.chain_n WHERE t.txn = ?"
 )
-# written out, for the index is of these lines only
+# a literal, to match the partial index
 _OWN_HEAD: Final = (
     f"SELECT {_LAST}, coalesce(max(n), 0), "  # noqa: S608
     "coalesce((SELECT hash FROM chain WHERE txn = '' ORDER BY n DESC LIMIT 1), '') FROM chain WHERE txn = ''"
@@ -85,7 +84,7 @@ _OWN_HEAD: Final = (
 
 
 class Change:
-    """What one unit of work changes about one transaction, and the line it becomes."""
+    """The changes of one unit of work to one transaction, and the line they become."""
 
     def __init__(self, unit: Unit, txn: str, kind: str, at: float) -> None:
         self.unit = unit
@@ -95,23 +94,23 @@ class Change:
         self._rows: list[list[Any]] = []
 
     def run(self, table: str, sql: str, parameters: tuple[Any, ...], *changes: str) -> int:
-        """Run one INSERT or UPDATE, note what the rows it met say now, and answer how many they were. `changes` are
-        the columns it sets; none are all. A column that no line ever states is NULL.
+        """Run one INSERT or UPDATE, record the new values of the affected rows and return their number. `changes`
+        are the columns it sets; none means all. A column that no line states is NULL.
         """
         rows = self.unit.execute(_returning(table, sql, changes), parameters).fetchall()
         self._rows += [[table, *row_statement(table, row)] for row in rows]
         return len(rows)
 
     def update(self, table: str, where: str, parameters: tuple[Any, ...], /, **columns: Any) -> int:
-        """Set these columns of the rows that meet the condition, and answer how many they were."""
-        # tables, columns and conditions are words of this package; every value is bound
+        """Set these columns of the matching rows and return their number."""
+        # tables, columns and conditions are constants of this package; every value is bound
         assignments = ", ".join(f"{name} = ?" for name in columns)
         sql = f"UPDATE {table} SET {assignments} WHERE {where}"  # noqa: S608
         return self.run(table, sql, (*columns.values(), *parameters), *columns)
 
     def insert(self, table: str, *, or_ignore: bool = False, only_given: bool = False, **columns: Any) -> int:
-        """Insert a row; with `or_ignore` none where its key is taken. The line states the whole row as it then is, or
-        only the given columns: those that no line states are NULL.
+        """Insert a row; with `or_ignore` only if its key is free. The line states the whole row, or with
+        `only_given` the given columns: those that no line states are NULL.
         """
         marks = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
@@ -142,29 +141,30 @@ class Change:
         )
 
     def _head(self) -> tuple[int, int, str]:
-        """The number of the journal's last line; number and hash of this chain's. The hash is the line's own: a trigger
-        compares it with the transaction's row, so that nothing is built on a chain that was cut.
+        """The number of the journal's last line; number and hash of this chain's last line. The hash is read from
+        the line itself: a trigger compares it with the transaction's row, so that nothing is added to a truncated
+        chain.
         """
-        asked = (_OWN_HEAD, ()) if self.txn == OWN else (_HEAD, (self.txn,))
-        last, n, prev = self.unit.execute(*asked).fetchone() or (0, 0, "")
+        query = (_OWN_HEAD, ()) if self.txn == OWN else (_HEAD, (self.txn,))
+        last, n, prev = self.unit.execute(*query).fetchone() or (0, 0, "")
         return int(last), int(n), str(prev)
 
 
 @contextmanager
 def record_changes(unit: Unit, txn: str, kind: str, at: float) -> Iterator[Change]:
-    """Inside a unit: what is changed here becomes one line of the transaction's chain."""
+    """Inside a unit: collect changes into one line of the transaction's chain."""
     change = Change(unit, txn, kind, at)
     yield change
     change.write()
 
 
 def line_hash(body: bytes) -> str:
-    """The hash of a line: what the next one names, and what the head is."""
+    """The hash of a line, which the next line names."""
     return hashlib.sha256(_DOMAIN + body).hexdigest()
 
 
 def row_statement(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
-    """A row as a line states it: its key, and the bound columns that are there."""
+    """A row as a line states it: its key and its bound columns."""
     key = KEYS[table]
     without = UNBOUND.get(table, frozenset())
     columns = [name for name in row.keys() if name not in key and name not in without]  # noqa: SIM118
@@ -173,11 +173,11 @@ def row_statement(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _value_statement(column: str, value: Any) -> Any:
-    """One value: numbers and our own words as they are, all other text as a digest of its type and bytes."""
+    """One value: numbers and names of this package as they are, other text as a digest of its type and bytes."""
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
-        # RETURNING answers a whole number of a REAL column as an integer, SELECT as a float
+        # RETURNING returns a whole number of a REAL column as an integer, SELECT as a float
         return int(value) if value.is_integer() else repr(value)
     if column in CLEAR and isinstance(value, str):
         return value

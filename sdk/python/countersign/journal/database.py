@@ -1,12 +1,12 @@
-"""The journal's database: short writing transactions, and a say in how durable each one is. The same on each engine.
+"""The journal's database: short writing transactions, each durable or not. The same interface for each engine.
 
-Rules: a unit is written as a whole or not at all; units of one journal follow one another, whichever process and host
-they are of, so what one reads holds until it writes; a commit that was not confirmed is an error, never a success. A
-`durable` unit survives a loss of power, the others the process. A forked child gets a connection of its own. What goes
-wrong leaves as `JournalError`: without its journal the SDK fires nothing.
+Rules: a unit is written as a whole or not at all. Units of one journal are serialized across processes and hosts, so
+what a unit reads stays valid until it writes. A commit without confirmation is an error, never a success. A `durable`
+unit survives a power failure, the others a crash of the process. A forked child gets a connection of its own. Errors
+leave as `JournalError`: without its journal the SDK fires nothing.
 
 The statements of this package are written once, in the SQL that both engines read, with `?` and `:name` for values.
-`sqlite.py` and `postgres.py` are the engines.
+The engines are `sqlite.py` and `postgres.py`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from countersign.errors import JournalError, MisuseError
 
 
 class ForkAware(Protocol):
-    """Something with a lock and with what must not be shared with a child."""
+    """An object with a lock, and with state that must not be shared with a forked child."""
 
     fork_order: int
-    """Those that lock others while they are locked have the smaller number."""
+    """The lock order: an object that locks another while locked has the smaller number."""
 
-    def hold(self) -> None:
-        """Wait until nobody is in the middle of anything, and keep it so."""
+    def before_fork(self) -> None:
+        """Before the fork: wait for work in progress and block new work."""
         ...
 
-    def let_go(self) -> None:
-        """The fork is over, this is the parent."""
+    def after_fork_in_parent(self) -> None:
+        """After the fork, in the parent."""
         ...
 
-    def begin_anew(self) -> None:
-        """The fork is over, this is the child: nothing of the parent's is used or closed."""
+    def after_fork_in_child(self) -> None:
+        """After the fork, in the child: use and close nothing of the parent's."""
         ...
 
 
 class _ForkHandlers:
-    """All of them, at one fork after another."""
+    """Calls every registered object around a fork."""
 
     def __init__(self) -> None:
         self.known: WeakSet[ForkAware] = WeakSet()
@@ -51,22 +51,22 @@ class _ForkHandlers:
 
     def before(self) -> None:
         self._one_at_a_time.acquire()
-        # One order for all, the one in which they lock each other: a unit that ends a lease holds its database first.
+        # One lock order for all: a unit that ends a lease holds its database first.
         self._held = sorted(self.known, key=lambda one: one.fork_order)
         for one in self._held:
-            one.hold()
+            one.before_fork()
 
     def in_parent(self) -> None:
         held, self._held = self._held, []
         for one in held:
-            one.let_go()
+            one.after_fork_in_parent()
         self._one_at_a_time.release()
 
     def in_child(self) -> None:
         self._held = []
         self._one_at_a_time = threading.Lock()
         for one in list(self.known):
-            one.begin_anew()
+            one.after_fork_in_child()
 
 
 _fork_handlers = _ForkHandlers()
@@ -78,64 +78,30 @@ os.register_at_fork(
 
 
 def register_fork_aware(one: ForkAware) -> None:
-    """Hold it at every fork from now on, as long as it lives."""
+    """Call this object around every fork, as long as it lives."""
     _fork_handlers.known.add(one)
 
 
-_LEFT_TO_PARENTS: Final[
-    list[object]
-] = []  # connections of processes we were forked from: never used, never closed
+_LEFT_TO_PARENTS: Final[list[object]] = []  # connections of the parent process: never used, never closed
 
 Parameters = tuple[Any, ...] | Mapping[str, Any]
 
 
-class Row(Protocol):
-    """One row: by name or by position."""
+Row = Any
+"""A row of either engine, by name or by position."""
 
-    def __getitem__(self, key: int | str, /) -> Any:
-        """One column."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """The values, in order."""
-        ...
-
-    def keys(self) -> list[str]:
-        """The names, in order."""
-        ...
-
-
-class Cursor(Protocol):
-    """What a statement found or changed."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows were changed."""
-        ...
-
-    def fetchone(self) -> Any:
-        """The next row, or None."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """The rows that are left."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """The rows, one by one."""
-        ...
+Cursor = Any
+"""The result of a statement of either engine."""
 
 
 class Unit(Protocol):
-    """An open connection, inside a unit."""
+    """An open connection inside a unit."""
 
-    def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
-        """Run one statement."""
-        ...
+    def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor: ...
 
 
 class Database(ABC):
-    """One journal. `name` is how errors tell it."""
+    """One journal. `name` identifies it in errors."""
 
     fork_order = 0
 
@@ -143,22 +109,24 @@ class Database(ABC):
         self.name = name
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._open_unit: bool | None = None  # whether the unit that is open is durable, if one is
+        self._open_unit: bool | None = None  # whether the open unit is durable; None without one
         self._part_failed = False
-        self._at_end: list[tuple[Callable[[], object], Callable[[], object]]] = []  # if kept, and if not
+        self._callbacks: list[
+            tuple[Callable[[], object], Callable[[], object]]
+        ] = []  # called on commit, and otherwise
         register_fork_aware(self)
 
     @contextmanager
     def unit(self, *, durable: bool) -> Iterator[Unit]:
-        """One writing transaction: all of it or nothing. A unit inside a unit is part of it, also where it fails.
+        """One writing transaction, all or nothing. A nested unit is part of the outer one, also if it fails.
 
         Raises:
             MisuseError: a durable unit inside one that is not: it would not be durable when it ends.
-            JournalError: a part had failed; or the database did. Where the answer to COMMIT was lost it says that
-                nobody knows whether the unit was written.
+            JournalError: a part or the database failed. If the answer to COMMIT was lost, the text says that it is
+                unknown whether the unit was written.
         """
         self._mind_process()
-        with self._lock, self.told():
+        with self._lock, self.translate_errors():
             if self._open_unit is not None:
                 with self._part(durable):
                     yield self._connected()
@@ -171,28 +139,28 @@ class Database(ABC):
                     raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
                 self._commit()
             except BaseException:
-                for _, otherwise in self._take_at_end():
+                for _, otherwise in self._take_callbacks():
                     otherwise()
                 self._undo()
                 raise
             finally:
                 self._open_unit = None
-            for do, _ in self._take_at_end():
+            for do, _ in self._take_callbacks():
                 do()
 
-    def at_end(self, kept: Callable[[], object], otherwise: Callable[[], object]) -> None:
-        """Inside a unit: call `kept` once all of it is written, `otherwise` where it is not, or where nobody knows.
+    def after_unit(self, kept: Callable[[], object], otherwise: Callable[[], object]) -> None:
+        """Inside a unit: call `kept` once all of it is written, `otherwise` if it is not, or if that is unknown.
 
         Raises:
             MisuseError: no unit is open.
         """
         with self._lock:
             if self._open_unit is None:
-                raise MisuseError("nothing of the journal is being written that this could wait for")
-            self._at_end.append((kept, otherwise))
+                raise MisuseError("no unit of the journal is open")
+            self._callbacks.append((kept, otherwise))
 
-    def _take_at_end(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
-        taken, self._at_end = self._at_end, []
+    def _take_callbacks(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
+        taken, self._callbacks = self._callbacks, []
         return taken
 
     @contextmanager
@@ -206,85 +174,80 @@ class Database(ABC):
             raise
 
     def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        """Read."""
+        """Run a query."""
         self._mind_process()
-        with self._lock, self.told():
+        with self._lock, self.translate_errors():
             return self._read(sql, parameters)
 
     def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
-        """Read the first row."""
+        """Run a query and return its first row."""
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
     @abstractmethod
-    def is_there(self) -> bool:
-        """Whether there is a journal to read. Making none where there is none.
+    def exists(self) -> bool:
+        """Whether the journal exists. It is not created.
 
         Raises:
-            JournalError: nobody can tell.
+            JournalError: the database cannot be reached.
         """
 
     def close(self) -> None:
-        """Close the connection; using the journal again opens another."""
+        """Close the connection. Further use opens another one."""
         self._mind_process()
         with self._lock:
             self._disconnect()
 
     # -------------------------------------------------------------------------------------------- at a fork
 
-    def hold(self) -> None:
-        """No unit is open while this process forks."""
+    def before_fork(self) -> None:
+        """Wait until no unit is open."""
         self._lock.acquire()
 
-    def let_go(self) -> None:
-        """This is the parent."""
+    def after_fork_in_parent(self) -> None:
         self._lock.release()
 
-    def begin_anew(self) -> None:
-        """This is the child: the parent's connection is not even closed, for that would end the parent's session or
-        drop its locks.
-        """
+    def after_fork_in_child(self) -> None:
+        """Do not even close the parent's connection: that would end the parent's session or drop its locks."""
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._open_unit, self._at_end = None, []
+        self._open_unit, self._callbacks = None, []
         _LEFT_TO_PARENTS.append(self._leave())
 
     def _mind_process(self) -> None:
-        """Where a process was forked past Python, nobody told us."""
+        """Detect a fork that bypassed Python's hooks."""
         if self._pid != os.getpid():
-            self.begin_anew()
+            self.after_fork_in_child()
 
     # ------------------------------------------------------------------------------------------- the engine
 
     @abstractmethod
     def _connected(self) -> Unit:
-        """The connection of this process; opened, and its tables made or checked, where there is none yet."""
+        """This process's connection, opened and checked at first use."""
 
     @abstractmethod
-    def _disconnect(self) -> None:
-        """Close the connection, if there is one."""
+    def _disconnect(self) -> None: ...
 
     @abstractmethod
     def _leave(self) -> object:
-        """Forget the connection without closing it, and answer it."""
+        """Drop the connection without closing it, and return it."""
 
     def _read(self, sql: str, parameters: Parameters) -> list[Row]:
-        """All rows of one question."""
         found: list[Row] = self._connected().execute(sql, parameters).fetchall()
         return found
 
     @abstractmethod
     def _begin(self, durable: bool) -> None:
-        """Begin a transaction that nobody else writes beside."""
+        """Begin a transaction that excludes other writers."""
 
     @abstractmethod
     def _commit(self) -> None:
-        """Commit it, and know that it was."""
+        """Commit, and require the confirmation."""
 
     @abstractmethod
     def _undo(self) -> None:
-        """Roll it back, whatever state it is in."""
+        """Roll back, in any state of the transaction."""
 
     @abstractmethod
-    def told(self) -> AbstractContextManager[None]:
-        """The engine's errors as JournalError."""
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Raise the engine's errors as `JournalError`."""

@@ -1,13 +1,13 @@
-"""The journal as plain values and as exported documents, for people and other programs.
+"""The journal as plain values and exported documents, for people and other programs.
 
-Rules: no secret argument is shown, and no control character that could rewrite a terminal. It takes no key: what is
-sealed is hidden, and what an older journal holds in clear is hidden all the same. What cannot be read is named as
-damaged, in JSON apart from the transactions that can be replayed; the JSON document names its format and version; a
-cell of the CSV never begins as a formula; what an agent wrote is no markup in the Markdown.
+Rules: no secret argument is shown, and no control character that could affect a terminal. No key is needed: sealed
+values are hidden, and so are secrets that an older journal holds in clear. Unreadable rows are marked as damaged; JSON
+lists them separately from the transactions that can be replayed. The JSON document names its format and version. No CSV
+cell begins as a formula. Agent text is not markup in the Markdown.
 
-An export is a copy to read: nothing is taken back from it. Each transaction of the JSON document has a digest over all
-that is said of it, so that an edit by hand is noticed, and the head of its chain, by which it can be compared with the
-journal. Neither is signed: whoever knows this page can edit it and make the digest anew.
+An export is a copy to read; it cannot be imported. Each transaction of the JSON document has a digest over all of its
+members, so that a manual edit is noticed, and the head of its chain, for comparison with the journal. Neither is
+signed: anyone who knows the format can edit it and compute a new digest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from countersign.journal.records import ShownEffect, UnreadableEffect
 from countersign.journal.sealing import HIDDEN
 
 DAMAGED: Final = "damaged"
-"""In place of a state: of what cannot be read."""
+"""Shown in place of the state of an unreadable row."""
 
 _LANES: Final = (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE)
 _OF_TXN: Final = (
@@ -47,7 +47,7 @@ _OF_EFFECT: Final = (
 
 
 def escape_unprintable(text: str) -> str:
-    """Text with everything that is not printable written out; an agent must not move the reader's cursor."""
+    """Escape unprintable characters: agent text must not move the reader's cursor."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
@@ -67,24 +67,24 @@ def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
 
 
 def summary_of(journal: Journal, txn: str) -> dict[str, Any]:
-    """The same by its id. One that cannot be read is named as damaged and hides no other.
+    """The same by id. An unreadable one is marked as damaged and hides no other.
 
     Raises:
-        JournalError: the journal is away.
+        JournalError: the journal is unavailable.
     """
     try:
         return summary(journal, journal.transactions.require(txn))
     except JournalError as error:
         key = journal.transactions.key_of(txn)
-        told = dict.fromkeys(("agent", "effects", "changed"))
-        return {"txn": txn, "key": key, "state": DAMAGED, "note": str(error), **told}
+        message = dict.fromkeys(("agent", "effects", "changed"))
+        return {"txn": txn, "key": key, "state": DAMAGED, "note": str(error), **message}
 
 
 def describe_transaction(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
-    """One transaction with its effects, all of it.
+    """One transaction with all its effects.
 
     Raises:
-        JournalError: something of it cannot be read.
+        JournalError: something in it cannot be read.
     """
     last = replace(record, staging=record.last_list)
     shown = [row for lane in _LANES for row in journal.transactions.shown(last, lane)]
@@ -93,18 +93,18 @@ def describe_transaction(journal: Journal, record: TransactionRecord) -> dict[st
 
 
 def description_of(journal: Journal, txn: str) -> dict[str, Any]:
-    """The same by its id, as far as it can be read. What cannot is named as damaged where it stands, and in
-    `unreadable`, which nothing else has.
+    """The same by id, as far as it is readable. Damage is marked in place and listed in `unreadable`, a member that
+    only damaged transactions have.
 
     Raises:
-        JournalError: the journal is away.
+        JournalError: the journal is unavailable.
     """
     try:
         record = journal.transactions.require(txn)
     except JournalError as error:
         key = journal.transactions.key_of(txn)
-        told = dict.fromkeys(_OF_TXN) | {"txn": txn, "key": key, "state": DAMAGED, "note": str(error)}
-        return told | {"effects": [], "dropped": [], "unreadable": [str(error)]}
+        message = dict.fromkeys(_OF_TXN) | {"txn": txn, "key": key, "state": DAMAGED, "note": str(error)}
+        return message | {"effects": [], "dropped": [], "unreadable": [str(error)]}
     unreadable: list[str] = []
     edits = None
     try:
@@ -124,8 +124,8 @@ def description_of(journal: Journal, txn: str) -> dict[str, Any]:
 
 def _effect_or_damage(journal: Journal, row: ShownEffect | UnreadableEffect) -> dict[str, Any]:
     if isinstance(row, UnreadableEffect):
-        told = dict.fromkeys(_OF_EFFECT)
-        return told | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why}
+        message = dict.fromkeys(_OF_EFFECT)
+        return message | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why}
     return _effect(journal, row)
 
 
@@ -155,15 +155,15 @@ def _described(
 
 
 def _edits(journal: Journal, txn: str) -> str | None:
-    """Who changed arguments that are in force, who accepted that, and why."""
+    """Who proposed the accepted edits, who accepted them, and why."""
     noted = journal.edits.noted(txn)
     edits = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
-    told = (
+    message = (
         f"{one.get('name')} ({one.get('person')}) proposed {one.get('proposal_id')}, {one.get('decided_by')} accepted "
         f"it for revision {one.get('became_rev')}: {one.get('reason')}"
         for one in edits
     )
-    return "; ".join(told) or None
+    return "; ".join(message) or None
 
 
 def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
@@ -182,19 +182,19 @@ def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
         "result": _result(row, args),
         "error": row.error,
         "compensates": row.compensates,
-        "settled": "; ".join(_settlement(one) for one in row.said) or None,
+        "settled": "; ".join(_settlement(one) for one in row.parsed_settlements) or None,
     }
 
 
 def _settlement(one: Mapping[str, JSON]) -> str:
-    """Who settled it, as what, when and why."""
+    """Who settled it, how, when and why."""
     answer = str(one.get("answer")).replace("_", " ")
     who = f"{one.get('name')} ({one.get('person')})"
     return f"{answer}, says {who} at {one.get('at')}: {one.get('reason')}"
 
 
 def _result(row: ShownEffect, args: JSON) -> str | None:
-    """That of a call with a secret may repeat it, and is hidden; also where a journal from before seals holds both."""
+    """The result of a call with secrets may quote them and is hidden, also in a journal from before seals."""
     if row.result_sealed or (row.result is not None and _hides(args)):
         return HIDDEN
     return None if row.result is None else row.result.decode()
@@ -207,8 +207,8 @@ def _hides(value: JSON) -> bool:
 
 
 def _secrets(journal: Journal, row: ShownEffect) -> tuple[str, ...] | None:
-    """The pointers a reviewed manifest calls secret; None while nobody has said, which hides everything. What a live
-    call ran with is sealed where its code or its manifest called it secret.
+    """The pointers that the reviewed manifest declares secret. None if unknown, which hides everything. Secrets of a
+    live call were sealed when it ran.
     """
     if row.tool_digest is None:
         return () if row.lane == LIVE_LANE else None
@@ -219,7 +219,7 @@ def _secrets(journal: Journal, row: ShownEffect) -> tuple[str, ...] | None:
 
 
 def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
-    """The arguments, changed in place, with what these pointers name hidden; None hides everything."""
+    """Hide the values at these pointers, in place. None hides everything."""
     if secrets is None:
         return HIDDEN
     for pointer in secrets:
@@ -228,8 +228,8 @@ def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
 
 
 def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
-    *way, last = tokens
-    for token in way:
+    *parents, last = tokens
+    for token in parents:
         if isinstance(value, dict) and token in value:
             value = value[token]
         elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
@@ -247,7 +247,7 @@ def _iso_time(at: float) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
+    """JSON in ASCII, so that agent text cannot affect a terminal."""
     return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
 
 
@@ -261,11 +261,11 @@ _EFFECT_COLUMNS: Final = (
 )
 COLUMNS: Final = _TXN_COLUMNS + _EFFECT_COLUMNS
 _IN_MARKDOWN: Final = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet would run
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet would execute these
 
 
 def render_export(form: ExportFormat, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
-    """These transactions, as `describe` returns them, in one text."""
+    """Render transactions, as `describe` returns them, in one document."""
     if form == "json":
         sound = [
             {**one, "digest": transaction_digest(one)} for one in transactions if "unreadable" not in one
@@ -277,27 +277,29 @@ def render_export(form: ExportFormat, transactions: Sequence[Mapping[str, Any]],
     return "".join(_table(transactions) if form == "csv" else _pages(transactions, at))
 
 
-def transaction_digest(told: Mapping[str, Any]) -> str:
-    """The digest of one transaction of a JSON document: SHA-256 over the name of the form and the canonical JSON of all
-    its members but `digest`.
+def transaction_digest(message: Mapping[str, Any]) -> str:
+    """The digest of one transaction of a JSON document: SHA-256 over the format name and the canonical JSON of all
+    members but `digest`.
 
     Raises:
-        AdmissionError: it holds what is no JSON.
+        AdmissionError: it is no JSON.
     """
-    said = {name: value for name, value in told.items() if name != "digest"}
-    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(said))
+    members = {name: value for name, value in message.items() if name != "digest"}
+    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(members))
 
 
 def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """RFC 4180, every cell quoted; a line for each effect, or one for a transaction that has none. Those that its
-    list does not hold follow.
+    """RFC 4180, every cell quoted; a line for each effect, or one for a transaction without effects. Dropped calls
+    follow.
     """
     yield _row(COLUMNS)
     nothing: Mapping[str, Any] = {}
     for one in transactions:
         for effect in [*one["effects"], *one["dropped"]] or (nothing,):
-            told = {**effect, "effect_state": effect.get("state")}
-            yield _row([*(one[name] for name in _TXN_COLUMNS), *(told.get(name) for name in _EFFECT_COLUMNS)])
+            message = {**effect, "effect_state": effect.get("state")}
+            yield _row(
+                [*(one[name] for name in _TXN_COLUMNS), *(message.get(name) for name in _EFFECT_COLUMNS)]
+            )
 
 
 def _row(cells: Sequence[Any]) -> str:
@@ -328,7 +330,7 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def _code_span(value: Any) -> str:
-    """Text in a code span that it cannot end: no link, no image, no HTML, not even the address of a page."""
+    """Text in a code span that it cannot end: no link, image or HTML, not even an autolinked address."""
     text = "" if value is None else escape_unprintable(str(value))
     if not text:
         return ""

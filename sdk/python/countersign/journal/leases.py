@@ -1,11 +1,16 @@
-"""Who owns a live transaction: a lease with a generation.
+"""The ownership of a live transaction: a lease with a generation, and the resource locks that depend on it.
 
-Every write of the owner names its generation, and the journal refuses one that is no longer current; whoever takes a
-lease over raises the generation first, so the former owner cannot mark anything FIRING any more, however late it wakes
-up. A lease is renewed by every write and by a heartbeat, and a fire extends it past `fire_by` and the
-tool's timeout. The time of a lease decides only about owners we cannot see: one that lives on this machine is left
-alone, one that is gone is succeeded at once. Hosts that share a journal need clocks that agree within a third of it.
-One that could not be given up, for the journal was away, is given up by the heartbeat as soon as that answers again.
+Every write of the owner names its generation, and the journal refuses an outdated one. A process that takes a lease
+over first raises the generation, so the former owner cannot mark anything FIRING, however late it wakes up. A lease is
+renewed by every write and by a heartbeat; a fire extends it past `fire_by` and the tool's timeout. Expiry decides only
+about owners on other machines: a living process on this machine keeps its lease, a dead one loses it at once. Hosts
+that share a journal need clocks that agree within a third of the lease time. A lease that could not be released,
+because the journal was unavailable, is released by the heartbeat as soon as the journal answers again.
+
+A resource lock (`Serialize`, live/isolation.py) lasts exactly as long as its transaction's lease; there is no second
+timeout. All locks of a transaction are taken in one unit, or none is, so no transaction waits for a second resource
+while it holds a first, and no deadlock can occur. Waiting holds nothing in the journal: a refused transaction tries
+again later. No line of the chain binds a lock: like the lease it says who may begin now, not what happened.
 """
 
 from __future__ import annotations
@@ -15,33 +20,32 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
 from countersign.journal.chain import Change, record_changes
-from countersign.journal.database import Database, Unit, register_fork_aware
+from countersign.journal.database import Database, Row, Unit, register_fork_aware
 
 log: Final = logging.getLogger("countersign")
 
-_STOP_SECONDS: Final = 10.0  # a beat that is under way waits for the journal's lock at most half of that
+_STOP_SECONDS: Final = 10.0  # a beat in progress waits for the journal's lock at most half as long
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_START_FIELD: Final = (
-    19  # of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
-)
-_BEAT: Final = 1 / 3  # of a lease's time, so that two beats may fail
-_GONE: Final = frozenset({"Z", "X"})  # killed, its parent has not looked yet
+# of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
+_START_FIELD: Final = 19
+_BEAT: Final = 1 / 3  # of the lease time, so that two beats may fail
+_GONE: Final = frozenset({"Z", "X"})  # killed, and not reaped yet
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Lease:
-    """Proof that this process owned a transaction when it took it."""
+    """Proof that this process owned a transaction when it acquired it."""
 
     txn: str
     holder: str
@@ -49,33 +53,31 @@ class Lease:
 
 
 _OWN_HOLDERS: Final[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
-"""The leases that somebody in this process has."""
+"""The leases held in this process, by holder."""
 
 
 class Heartbeat:
-    """Renews a lease for as long as somebody in this process holds it: for owners that other hosts and containers
-    cannot see live.
+    """Renews leases as long as this process holds them, for owners that other hosts and containers cannot observe.
 
-    One thread for a journal, begun with the first lease and ended when there is none; it keeps no process alive and
-    does not outlive one, so the lease of a process that was killed runs its time. A lease is only known here while
-    somebody else still has it: one that was dropped cannot be written with, and is renewed no more. A lease that was
-    taken over is left alone, and its owner hears of it at its next write. While the database does not answer, the next
-    beat tries again.
+    One thread for each journal, started with the first lease and ended after the last. It keeps no process alive and
+    does not outlive one, so the lease of a killed process expires. A lease is tracked only while other code holds
+    it: a dropped lease cannot be used to write, and is renewed no more. A lease that was taken over is left alone;
+    its owner learns of that at its next write. If the database does not answer, the next beat tries again.
     """
 
-    fork_order = 1  # it is told inside units
+    fork_order = 1  # it is called inside units
 
     def __init__(self, renew: Callable[[Lease], None], every_seconds: float) -> None:
         self._renew = renew
         self._every = every_seconds
         self._lock = threading.RLock()
-        self._told = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._held: WeakSet[Lease] = WeakSet()
         self._thread: threading.Thread | None = None
         register_fork_aware(self)
 
     def begin(self, lease: Lease) -> None:
-        """Renew this one, too."""
+        """Renew this lease too."""
         with self._lock:
             self._held.add(lease)
             if self._thread is not None:
@@ -84,21 +86,23 @@ class Heartbeat:
             try:
                 thread.start()
             except RuntimeError as error:  # no more threads, or the interpreter is ending
-                log.warning("leases of the journal are renewed by writing only: %s", error)
+                log.warning(
+                    "leases are renewed by writes only, because the heartbeat could not start: %s", error
+                )
                 return
             self._thread = thread
 
     def end(self, lease: Lease) -> None:
-        """It is given up."""
+        """Stop renewing it."""
         with self._lock:
             self._held.discard(lease)
 
     def stop(self) -> None:
-        """Renew nothing more, and wait for a beat that is under way."""
+        """Renew nothing more, and wait for a beat in progress."""
         with self._lock:
             self._held.clear()
             thread = self._thread
-            self._told.notify_all()
+            self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_SECONDS)
 
@@ -108,14 +112,14 @@ class Heartbeat:
                 self._beat()
         except BaseException:
             with self._lock:
-                self._thread = None  # the next lease begins another
+                self._thread = None  # the next lease starts another
             raise
 
     def _wait(self) -> bool:
-        """Until the next beat; false where there is nothing left to renew."""
+        """Wait for the next beat. False if nothing is left to renew."""
         with self._lock:
             if self._held:
-                self._told.wait(self._every)
+                self._changed.wait(self._every)
             if not self._held:
                 self._thread = None
             return bool(self._held)
@@ -134,35 +138,33 @@ class Heartbeat:
 
     # -------------------------------------------------------------------------------------------- at a fork
 
-    def hold(self) -> None:
-        """Nothing begins or ends while this process forks."""
+    def before_fork(self) -> None:
         self._lock.acquire()
 
-    def let_go(self) -> None:
-        """This is the parent."""
+    def after_fork_in_parent(self) -> None:
         self._lock.release()
 
-    def begin_anew(self) -> None:
-        """This is the child: leases are its parent's, and so is the thread."""
+    def after_fork_in_child(self) -> None:
+        """The leases and the thread belong to the parent."""
         self._lock = threading.RLock()
-        self._told = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._held = WeakSet()
         self._thread = None
 
 
 class Leases:
-    """Taking, renewing and giving up leases."""
+    """Acquires, renews and releases leases."""
 
     def __init__(self, database: Database, clock: Clock, seconds: float) -> None:
         self._database = database
         self._clock = clock
-        self._heart = Heartbeat(self._keep, seconds * _BEAT)
-        self._give_up_retrying: set[Lease] = set()  # and the journal does not know it yet
+        self._heartbeat = Heartbeat(self._keep, seconds * _BEAT)
+        self._give_up_retrying: set[Lease] = set()  # and not written to the journal yet
         self._closed = False
         self.seconds = seconds
 
     def acquire(self, txn: str) -> Lease | str:
-        """Take the lease, or answer who holds it. The transaction must exist."""
+        """Acquire the lease, or return its holder. The transaction must exist."""
         with self._database.unit(durable=False) as unit:
             row = unit.execute(
                 "SELECT holder, generation, lease_until FROM transactions WHERE txn = ?", (txn,)
@@ -170,10 +172,10 @@ class Leases:
             if row["holder"] is not None and self.holds(row["holder"], row["lease_until"]):
                 return str(row["holder"])
             lease = Lease(txn, new_holder(), row["generation"] + 1)
-            # Before it is written: another thread of this process may read the row as soon as it is.
+            # Before the write: another thread of this process may read the row right after it.
             _OWN_HOLDERS[lease.holder] = lease
-            self._database.at_end(
-                lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
+            self._database.after_unit(
+                lambda: self._heartbeat.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
             )
             unit.execute(
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
@@ -182,8 +184,9 @@ class Leases:
             return lease
 
     def holds(self, holder: str, until: float) -> bool:
-        """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none. Nor
-        does this process one that nothing in it has: it was dropped, or the answer to taking it was lost.
+        """Whether the holder still owns the lease. A process known to be alive keeps it past its expiry (its body
+        may run for an hour); a dead one loses it. So does this process if none of its code holds the lease: it was
+        dropped, or the answer to acquiring it was lost.
         """
         if is_of_this_process(holder):
             return holder in _OWN_HOLDERS
@@ -191,13 +194,13 @@ class Leases:
         return fate == "alive" or (fate == "unknown" and until > self._clock.wall())
 
     def release(self, lease: Lease) -> None:
-        """Give it up. Somebody else's lease is left alone.
+        """Release the lease. Another owner's lease is left alone.
 
         Raises:
-            JournalError: the journal does not know it yet. Nothing is renewed any more, this process may take it
-            again, and the others may once the heartbeat could write it.
+            JournalError: the journal does not know it yet. Nothing is renewed any more, this process may acquire it
+                again, and others may once the heartbeat has written it.
         """
-        self._heart.end(lease)
+        self._heartbeat.end(lease)
         _OWN_HOLDERS.pop(lease.holder, None)
         try:
             with self._database.unit(durable=False) as unit:
@@ -208,14 +211,14 @@ class Leases:
         except JournalError:
             if not self._closed:
                 self._give_up_retrying.add(lease)
-                self._heart.begin(lease)
+                self._heartbeat.begin(lease)
             raise
         self._give_up_retrying.discard(lease)
 
     def close(self) -> None:
-        """Renew nothing more in the background."""
+        """Stop renewing leases in the background."""
         self._closed = True
-        self._heart.stop()
+        self._heartbeat.stop()
 
     def _keep(self, lease: Lease) -> None:
         """One beat."""
@@ -225,41 +228,41 @@ class Leases:
             self.renew(lease)
 
     def renew(self, lease: Lease, *, at_least: float = 0.0) -> None:
-        """Keep it for another while, or for `at_least` seconds if that is longer.
+        """Extend the lease, by at least `at_least` seconds.
 
         Raises:
-            LeaseLost: it is not ours any more.
+            LeaseLost: another process owns it now.
         """
         with self._database.unit(durable=False) as unit:
             self.require(unit, lease, at_least=at_least)
 
     def require(self, unit: Unit, lease: Lease, *, at_least: float = 0.0) -> None:
-        """Inside a unit: go on only as the current owner; this also renews the lease.
+        """Inside a unit: continue only as the current owner. This also renews the lease.
 
         Raises:
-            LeaseLost: it is not ours any more; nothing of the unit is written.
+            LeaseLost: another process owns it now; nothing of the unit is written.
         """
         now = self._clock.wall()
         until = now + max(self.seconds, at_least)
-        moved = unit.execute(
+        updated = unit.execute(
             "UPDATE transactions "
             "SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END, updated_at = ? "
             "WHERE txn = ? AND generation = ? AND holder = ?",
             (until, until, now, lease.txn, lease.generation, lease.holder),
         )
-        if moved.rowcount != 1:
+        if updated.rowcount != 1:
             raise LeaseLost(
-                f"transaction {lease.txn[:12]} is not this run's any more: another process took it over, or the "
-                "journal lost what it was told last, as a server may that was restarted or restored. This run fires "
+                f"transaction {lease.txn[:12]} no longer belongs to this run: another process took it over, or "
+                "the journal's server lost its last write in a restart or restore. This run fires "
                 "nothing more. Run it again under its key"
             )
 
     @contextmanager
     def unit(self, lease: Lease, kind: str, *, durable: bool, at_least: float = 0.0) -> Iterator[Change]:
-        """A unit of the journal: what the current owner changes in it becomes one line of the transaction's chain.
+        """A unit of the journal. The owner's changes in it become one line of the transaction's chain.
 
         Raises:
-            LeaseLost: it is not ours any more; nothing of the unit is written.
+            LeaseLost: another process owns it now; nothing of the unit is written.
         """
         with self._database.unit(durable=durable) as unit:
             self.require(unit, lease, at_least=at_least)
@@ -268,7 +271,7 @@ class Leases:
 
 
 def new_holder() -> str:
-    """A name for this owner that tells others whether it still lives."""
+    """A name for this owner from which others can tell whether it is alive."""
     return f"{_process_id(os.getpid())}/{secrets.token_hex(4)}"
 
 
@@ -279,16 +282,16 @@ def is_of_this_process(holder: str) -> bool:
 
 @cache
 def _process_id(pid: int) -> str:
-    """This process, as it stays as long as it lives."""
+    """The identity of this process, constant for its lifetime."""
     return "/".join((socket.gethostname(), _boot_id(), str(pid), _start_ticks(pid)))
 
 
-# A number may come back: a child must not take an ancestor's start for its own.
+# PIDs are reused: a child must not use the cached identity of an ancestor.
 os.register_at_fork(after_in_child=_process_id.cache_clear)
 
 
 def is_alive(holder: str) -> Literal["alive", "dead", "unknown"]:
-    """Whether that owner lives. Unknown is an owner on another machine or boot: its lease runs its time."""
+    """Whether that owner is alive. Unknown for another machine or boot: its lease expires by time."""
     host, _, rest = holder.rpartition("/")[0].partition("/")
     boot, _, process = rest.partition("/")
     pid, _, started = process.partition("/")
@@ -299,7 +302,7 @@ def is_alive(holder: str) -> Literal["alive", "dead", "unknown"]:
 
 @cache
 def _boot_id() -> str:
-    """This boot of this machine, and this namespace of process numbers; empty where the system does not tell."""
+    """The boot id of this machine and its PID namespace. Empty if the system does not provide them."""
     try:
         return f"{_BOOT.read_text('ascii').strip()}:{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
@@ -307,9 +310,80 @@ def _boot_id() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When that process started, in ticks; a number that is used again later belongs to another start."""
+    """The start time of that process in ticks, which differs for a reused PID."""
     try:
         after_command = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return "" if after_command[0] in _GONE else after_command[_START_FIELD]
     except (OSError, IndexError):
         return ""
+
+
+_LOCKS_QUERY: Final = (
+    "SELECT c.resource, c.txn, t.run_key, t.holder, t.lease_until FROM claims c "
+    "JOIN transactions t ON t.txn = c.txn AND t.generation = c.generation "
+    "WHERE t.holder IS NOT NULL ORDER BY c.resource"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLock:
+    """One resource and the transaction that holds it."""
+
+    resource: str
+    run_key: str
+    holder: str
+
+
+class ResourceLocks:
+    """Locks resources for a transaction, across all processes that share the journal."""
+
+    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
+        self._database = database
+        self._leases = leases
+        self._clock = clock
+
+    def first_held(self, resources: Collection[str]) -> ResourceLock | None:
+        """The first of these resources that is locked, or None. Reads only, so the next look may differ."""
+        return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
+
+    def take(self, lease: Lease, resources: Collection[str]) -> ResourceLock | None:
+        """Lock all of these for the lease's transaction; or lock none and return the first one held by another.
+
+        Raises:
+            LeaseLost: another process owns the transaction now.
+        """
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            taken = self._first(unit.execute(_LOCKS_QUERY).fetchall(), resources, lease.txn)
+            if taken is not None:
+                return taken
+            for resource in sorted(resources):
+                unit.execute(
+                    "INSERT INTO claims (resource, txn, generation, taken_at) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (resource) DO UPDATE SET txn = excluded.txn, generation = excluded.generation, "
+                    "taken_at = excluded.taken_at",
+                    (resource, lease.txn, lease.generation, self._clock.wall()),
+                )
+            return None
+
+    def drop(self, lease: Lease) -> None:
+        """Release all locks of the transaction before its lease ends, if nothing was done with them."""
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "DELETE FROM claims WHERE txn = ? AND generation = ?",
+                (lease.txn, lease.generation),
+            )
+
+    def _first(
+        self, rows: list[Row] | list[Any], resources: Collection[str], own: str
+    ) -> ResourceLock | None:
+        return next(
+            (
+                ResourceLock(row["resource"], row["run_key"], row["holder"])
+                for row in rows
+                if row["resource"] in resources
+                and row["txn"] != own
+                and self._leases.holds(row["holder"], row["lease_until"])
+            ),
+            None,
+        )

@@ -1,6 +1,6 @@
-"""Where a journal lies: in a file, or in a PostgreSQL database that processes of many machines share.
+"""The location of a journal: a file, or a PostgreSQL database that processes on many machines share.
 
-The password in the address of a database is shown by nothing here: not by `str`, not by `repr`, not in an error.
+The password in a database address is never shown: not by `str`, not by `repr`, not in an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from countersign.errors import SettingsError
 
 KEY_SUFFIX: Final = ".key"
-"""What the key file of a journal in a file is called after, where nobody names another."""
+"""The suffix of the default key file."""
 LOCATION_HELP: Final = (
     "write it like postgresql://user:password@host:5432/database, and / ? # @ : in a password as "
     "%2F %3F %23 %40 %3A"
@@ -27,11 +27,11 @@ _ADDRESS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JournalUrl:
-    """The address of a journal on PostgreSQL. `secret` is the whole of it; `str` is what may be shown.
+    """The address of a journal on PostgreSQL. `secret` is the whole address; `str` is what may be shown.
 
     Raises:
-        SettingsError: it is not written as one, so that a part of its password would be read as something else, and
-            told.
+        SettingsError: it is not a valid address, so a part of its password could be parsed, and shown, as something
+            else.
     """
 
     secret: str = field(repr=False)
@@ -39,8 +39,8 @@ class JournalUrl:
     def __post_init__(self) -> None:
         if self._parts() is None:
             raise SettingsError(
-                f"the journal's address cannot be read; {LOCATION_HELP}. It is not shown here, for its password may "
-                "stand anywhere in it"
+                f"the journal's address cannot be read; {LOCATION_HELP}. It is not shown here, because its "
+                "password may be anywhere in it"
             )
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ JournalLocation = Path | JournalUrl
 
 
 def parse_location(named: str) -> JournalLocation:
-    """What a person wrote as the place of a journal.
+    """Parse the location of a journal as a person writes it.
 
     Raises:
-        SettingsError: it is an address of something that keeps no journal, or one that cannot be read.
+        SettingsError: it has another scheme, or is not a valid address.
     """
     if named.lower().startswith(_SCHEMES):
         return JournalUrl(named)
@@ -76,5 +76,5 @@ def parse_location(named: str) -> JournalLocation:
 
 
 def default_key_path(place: JournalLocation) -> Path | None:
-    """Where the key of a journal lies if nobody says: beside its file. A database that machines share has none."""
+    """The default key file: next to the journal's file. A shared database has none."""
     return place.with_name(place.name + KEY_SUFFIX) if isinstance(place, Path) else None

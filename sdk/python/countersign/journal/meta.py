@@ -1,6 +1,7 @@
-"""Facts kept beside the transactions: manifests, receipts, epochs, accepted edits, traces, requests sent, model turns.
+"""Records next to the transactions: manifests, receipts, epochs, edits, traces, requests, model turns; and the outbox.
 
-Most are rows of the table `meta`, whose name says what they are and of which transaction.
+Most are rows of the table `meta`, whose name holds their kind and their transaction. The outbox holds outcomes to
+report to the service, at least once each, in the order they were written.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from countersign.clock import Clock
@@ -21,6 +22,8 @@ from countersign.errors import JournalError
 from countersign.journal.chain import OWN, Change, record_changes
 from countersign.journal.database import Database, Unit
 from countersign.journal.leases import Lease, Leases
+from countersign.journal.records import Report
+from countersign.journal.sealing import SealContext, Seals
 
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
@@ -38,7 +41,7 @@ def txn_of(name: str) -> str:
 
 
 def set_meta(change: Change, name: str, value: str) -> None:
-    """Write one row of `meta`, whatever it was."""
+    """Write one row of `meta`."""
     change.run(
         "meta",
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -47,7 +50,7 @@ def set_meta(change: Change, name: str, value: str) -> None:
 
 
 class MetaRecords:
-    """Facts of one kind."""
+    """Records of one kind."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -60,14 +63,14 @@ class MetaRecords:
 
 
 class AcceptedEdits(MetaRecords):
-    """Whether whoever goes on with a transaction takes every change of its arguments that a reviewer proposes. A
-    program that looks at each takes none beforehand: where it is not there, nobody looks for it.
+    """Whether a process that continues a transaction accepts every proposed edit. A program that judges each edit
+    accepts none in advance: without it, they are not judged.
     """
 
     def keep(self, txn: str, *, every: bool) -> None:
-        """What the last program that committed said."""
+        """Record what the last committing program chose."""
         if self.of(txn) == every:
-            return  # most programs say nothing of it, and one commit less is noticed
+            return  # most programs never set it, and a saved commit is measurable
         now = self._clock.wall()
         with (
             self._database.unit(durable=False) as unit,
@@ -76,13 +79,13 @@ class AcceptedEdits(MetaRecords):
             set_meta(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
-        """Which changes made the arguments in force: what was proposed, by whom, and who accepted."""
+        """Record the edits that made the arguments in force: the proposal, its author, who accepted it."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, record_changes(unit, txn, "edits", now) as change:
             set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
-        """The changes that were noted, oldest first; None where there were none.
+        """The recorded edits, oldest first. None if there are none.
 
         Raises:
             JournalError: the row was changed.
@@ -96,15 +99,15 @@ class AcceptedEdits(MetaRecords):
             ) from error
 
     def of(self, txn: str) -> bool:
-        """Whether it said so; no where it has said nothing."""
+        """Whether it accepts every edit; False if nothing was recorded."""
         return self._value(f"{_EDITS}:{txn}") == "1"
 
 
 class Traces(MetaRecords):
-    """Where each transaction's commit was traced, so that what another process does later goes on there."""
+    """The trace of each transaction's commit, so that later work of other processes joins it."""
 
     def keep(self, txn: str, traceparent: str | None) -> None:
-        """Keep it, where anything is traced; of several commits the last."""
+        """Record it, if tracing is on; the last commit wins."""
         if traceparent is None:
             return
         now = self._clock.wall()
@@ -112,12 +115,12 @@ class Traces(MetaRecords):
             set_meta(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
-        """The `traceparent` that was kept."""
+        """The recorded `traceparent`."""
         return self._value(f"{_TRACE}:{txn}")
 
 
 class StoredManifests(MetaRecords):
-    """Every manifest a transaction was submitted with, so that recovery knows what a tool promised then."""
+    """Every manifest a transaction was submitted with, for recovery."""
 
     def keep(self, manifest: ToolManifest) -> None:
         """Keep a manifest by its digest."""
@@ -148,23 +151,23 @@ class StoredManifests(MetaRecords):
         except ContractError as error:
             raise JournalError(f"the journal's manifest of tool {tool!r} is damaged: {error}") from error
         if manifest.digest != digest:
-            raise JournalError(f"the journal's manifest of tool {tool!r} is damaged: its digest is another")
+            raise JournalError(f"the journal's manifest of tool {tool!r} is damaged: its digest differs")
         return manifest
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReceipt:
-    """A receipt, and the transaction it was given for."""
+    """A receipt and its transaction."""
 
     txn: str
     token: str
 
 
 class Receipts(MetaRecords):
-    """What the service has signed of each attempt: proof of the redemption, should its database forget it."""
+    """The signed receipt of each attempt: proof of the redemption if the service's database loses it."""
 
     def keep(self, attempt_id: str, txn: str, token: str) -> None:
-        """Keep a verified receipt. Not durable by itself: the FIRING that follows is, and carries this with it."""
+        """Keep a verified receipt. Not durable by itself: the FIRING that follows is."""
         if self.of(attempt_id) is not None:
             return
         now = self._clock.wall()
@@ -179,8 +182,8 @@ class Receipts(MetaRecords):
         return None if row is None else StoredReceipt(str(row["txn"]), str(row["token"]))
 
     def without_health(self, since: float) -> list[str]:
-        """Attempts whose receipt was kept since then and of which no outcome is written yet: what is firing now, or
-        was when its process ended.
+        """Attempts with a receipt kept since then and no outcome written yet: firing now, or when their process
+        ended.
         """
         rows = self._database.rows(
             "SELECT attempt_id FROM receipts WHERE kept_at >= ? AND NOT EXISTS "
@@ -192,21 +195,21 @@ class Receipts(MetaRecords):
 
 class Epochs(MetaRecords):
     """The highest epoch of each issuer: a release from before a restore is refused (design section 6). And the epoch
-    whose service was told everything this journal knows: a later one is told again, before anything is submitted.
+    up to which the service has every report of this journal: a later one gets them again before any submission.
     """
 
     def highest(self, iss: str) -> int:
-        """The highest epoch met in a verified token; 0 before the first."""
+        """The highest epoch seen in a verified token; 0 before the first."""
         value = self._value(f"{_EPOCH}:{iss}")
         return 0 if value is None else int(value)
 
-    def told(self, iss: str) -> int:
-        """The epoch that was told everything; 0 before there was anything to tell."""
+    def reported(self, iss: str) -> int:
+        """The epoch that has every report; 0 before there was anything to report."""
         value = self._value(f"{_REPORTED_EPOCH}:{iss}")
         return 0 if value is None else int(value)
 
-    def meet(self, iss: str, epoch: int) -> None:
-        """Remember an epoch from a verified token; it never goes back. The first one has been told everything."""
+    def observe(self, iss: str, epoch: int) -> None:
+        """Record the epoch of a verified token; it never decreases. The first epoch counts as having every report."""
         if epoch <= self.highest(iss):
             return
         now = self._clock.wall()
@@ -214,8 +217,8 @@ class Epochs(MetaRecords):
             _raise_epoch(change, f"{_EPOCH}:{iss}", epoch)
             change.insert("meta", or_ignore=True, name=f"{_REPORTED_EPOCH}:{iss}", value=str(epoch))
 
-    def tell(self, iss: str, epoch: int) -> None:
-        """The service of this epoch has been told everything."""
+    def mark_reported(self, iss: str, epoch: int) -> None:
+        """Record that the service of this epoch has every report."""
         now = self._clock.wall()
         with self._database.unit(durable=True) as unit, record_changes(unit, OWN, "told", now) as change:
             _raise_epoch(change, f"{_REPORTED_EPOCH}:{iss}", epoch)
@@ -232,10 +235,9 @@ def _raise_epoch(change: Change, name: str, epoch: int) -> None:
 
 
 class RequestLog(MetaRecords):
-    """Which requests each call of an idempotent tool has sent, in the order of their places (tools/sending.py): by
-    digests, so that a try of another process gives each the key that it had.
-
-    A request is on the disk before it is sent, written by the owner of the lease and by nobody else.
+    """The requests that each call of an idempotent tool has sent, in order, as digests (tools/sending.py), so that a
+    try of another process gives each one the same key. A request is on disk before it is sent, written only by the
+    owner of the lease.
     """
 
     def __init__(self, database: Database, clock: Clock, leases: Leases) -> None:
@@ -243,38 +245,38 @@ class RequestLog(MetaRecords):
         self._leases = leases
 
     def keep(self, lease: Lease, effect_id: str, digests: Sequence[str]) -> None:
-        """All of them, as they stand with one that is about to be sent.
+        """Record all of them, including the one about to be sent.
 
         Raises:
-            LeaseLost: somebody took the transaction over; nothing may be sent.
+            LeaseLost: another process has taken over; nothing may be sent.
             JournalError: it could not be written.
         """
         with self._leases.unit(lease, "sending", durable=True) as change:
             set_meta(change, f"{_REQUESTS}:{lease.txn}:{effect_id}", " ".join(digests))
 
     def of(self, txn: str, effect_id: str) -> tuple[str, ...]:
-        """What earlier tries have sent."""
+        """The requests of earlier tries."""
         return tuple((self._value(f"{_REQUESTS}:{txn}:{effect_id}") or "").split())
 
 
 class Conversations(MetaRecords):
-    """Which turns of a conversation a mark stands for: a model's calls, its answers, or what stood before.
+    """The turns of a conversation that a mark refers to: a model's calls, its answers, or earlier messages.
 
-    A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. A turn
-    is written down before any of its calls is carried out, and the FIRING that follows makes it durable; a mark keeps
-    every turn that it ever stood for, so nothing that is written later hides one.
+    The caller may shorten its list of messages, so the position of a message does not identify it. A turn is
+    recorded before any of its calls is executed, and the FIRING that follows makes it durable. A mark keeps every
+    turn it ever referred to, so a later record hides none.
     """
 
     def turns(self, run: str, mark: str) -> frozenset[int]:
-        """Every turn that the mark stands for in this journal."""
+        """Every turn that the mark refers to in this journal."""
         return frozenset(json.loads(self._value(_turn_name(run, mark)) or "[]"))
 
     def deciding(self) -> AbstractContextManager[Unit]:
-        """What is read inside holds until what is written inside is: no other process takes a turn between."""
+        """A unit in which reads stay valid until the writes: no other process takes a turn in between."""
         return self._database.unit(durable=False)
 
     def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
-        """Remember that each of these stands for this turn."""
+        """Record that each of these marks refers to this turn."""
         now = self._clock.wall()
         with self.deciding() as unit, record_changes(unit, OWN, "turn", now) as change:
             for mark in marks:
@@ -285,3 +287,78 @@ class Conversations(MetaRecords):
 
 def _turn_name(run: str, mark: str) -> str:
     return f"{_TURN}:{hashlib.sha256(canonicalize([run, mark])).hexdigest()}"
+
+
+REPORTED: Final = "outbox.result"
+"""The column that the seal of a reported result is bound to."""
+
+
+class Outbox:
+    """The table `outbox`. Its rows are written with the outcomes they carry (effects.py)."""
+
+    def __init__(self, database: Database, clock: Clock, seals: Seals) -> None:
+        self._database = database
+        self._clock = clock
+        self._seals = seals
+
+    def pending(self, txn: str | None = None) -> list[Report]:
+        """Reports that the service has not accepted yet, of one transaction or of all, still sealed."""
+        rows = self._database.rows(
+            "SELECT id, txn, attempt_id, effect_id, outcome, result, error FROM outbox "
+            "WHERE reported_at IS NULL AND refused IS NULL AND (txn = :txn OR :txn IS NULL) ORDER BY id",
+            {"txn": txn},
+        )
+        return [Report(**{name: row[name] for name in Report.__dataclass_fields__}) for row in rows]
+
+    def count(self, txn: str) -> int:
+        """The number of pending reports of one transaction."""
+        return len(self.pending(txn))
+
+    def opened(self, report: Report) -> Report:
+        """The report with its result unsealed.
+
+        Raises:
+            JournalSealed: it is sealed under a key that is not available.
+            JournalError: it was changed.
+        """
+        if report.result is None:
+            return report
+        try:
+            result = self._seals.open(SealContext(report.txn, report.effect_id, REPORTED), report.result)
+        except ValueError as error:
+            raise JournalError(
+                f"the journal's report of effect {report.effect_id[:12]} is damaged: {error}. It is not sent"
+            ) from error
+        return replace(report, result=result)
+
+    def reported(self, reports: Sequence[Report]) -> None:
+        """Mark reports as accepted. Not durable: reporting twice does no harm."""
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit:
+            self._mark(unit, "reported", "UPDATE outbox SET reported_at = ? WHERE id = ?", now, reports)
+
+    def requeue(self, since: float) -> None:
+        """Mark reports accepted since then as pending again: the service may have lost them."""
+        with self._database.unit(durable=True) as unit:
+            rows = unit.execute("SELECT DISTINCT txn FROM outbox WHERE reported_at >= ?", (since,)).fetchall()
+            for row in rows:
+                with record_changes(unit, row["txn"], "to_report_again", self._clock.wall()) as change:
+                    change.run(
+                        "outbox",
+                        "UPDATE outbox SET reported_at = NULL WHERE reported_at >= ? AND txn = ?",
+                        (since, row["txn"]),
+                        "reported_at",
+                    )
+
+    def refused(self, reports: Sequence[Report], why: str) -> None:
+        """Mark reports that the service refuses for good. They are kept for people to read."""
+        with self._database.unit(durable=False) as unit:
+            self._mark(unit, "report_refused", "UPDATE outbox SET refused = ? WHERE id = ?", why, reports)
+
+    def _mark(self, unit: Unit, kind: str, sql: str, mark: float | str, reports: Sequence[Report]) -> None:
+        """Add one line for each transaction of the reports."""
+        for txn in dict.fromkeys(one.txn for one in reports):
+            with record_changes(unit, txn, kind, self._clock.wall()) as change:
+                for one in reports:
+                    if one.txn == txn:
+                        change.run("outbox", sql, (mark, one.id), "reported_at", "refused")

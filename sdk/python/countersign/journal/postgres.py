@@ -1,11 +1,10 @@
 """The journal in a PostgreSQL database: for agents and workers on any number of hosts.
 
-Rules: every writing unit first takes one lock of the journal and holds it until it has ended, so units follow one
-another as they do in a file; that costs each of them what the slowest of the others takes, and nothing more than the
-round trip that begins it. COMMIT counts when the server has said so: a connection that is lost meanwhile leaves a unit
-of which nobody knows, and that is what the error says. `durable` commits wait for the server's disk (and for its
-standbys, where it has synchronous ones), whatever the server does by default; the others do not wait. A connection that
-was lost is replaced at the next use, never inside a unit. It needs the extra `postgres`.
+Rules: every writing unit first takes one lock of the journal and holds it until it ends, so units are serialized as in
+a file. That costs each unit the time of the others, and no extra round trip. COMMIT counts once the server confirmed
+it: a connection lost meanwhile leaves a unit in doubt, and the error says so. `durable` commits wait for the server's
+disk (and for its synchronous standbys), under any server default; the others do not wait. A lost connection is
+replaced at the next use, never inside a unit. Needs the extra `postgres`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|\?|:([a-z_]+)|%")
 
 @cache
 def translate_sql(sql: str) -> bytes:
-    """One statement. Text in quotes stays as it is; statements are ours, never a caller's."""
+    """Convert one statement's placeholders. Quoted text is kept; statements are constants of this package."""
 
     def mark(found: re.Match[str]) -> str:
         if found[1] is not None:
@@ -41,12 +40,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WAIT_MS: Final = 5_000  # for the lock: other processes hold it for one short transaction
-_IDLE_MS: Final = (
-    30_000  # a unit computes for milliseconds; who is silent so long hangs, and the others go on
-)
-_SILENCE_SECONDS: Final = 10  # before a server that says nothing is asked, and between two questions
-_PLACEHOLDERS: Final = 2  # without an answer: then it is gone
+_WAIT_MS: Final = 5_000  # for the lock, which others hold for one short transaction
+_IDLE_MS: Final = 30_000  # a unit computes for milliseconds; one that is idle so long hangs and is ended
+_SILENCE_SECONDS: Final = 10  # before a keepalive probe, and between two
+_PLACEHOLDERS: Final = 2  # unanswered probes before the connection is lost
 _FOR_STANDBYS: Final = "remote_apply"  # the one level above `on`
 _SOCKET: Final = {
     "connect_timeout": _SILENCE_SECONDS,
@@ -60,7 +57,7 @@ _SOCKET: Final = {
 
 
 class PostgresRow:
-    """One row: by name or by position, as SQLite's."""
+    """One row, by name or by position, like SQLite's."""
 
     __slots__ = ("_at", "_values")
 
@@ -74,12 +71,11 @@ class PostgresRow:
         return iter(self._values)
 
     def keys(self) -> list[str]:
-        """The names, in order."""
         return list(self._at)
 
 
 class PostgresConnection:
-    """An open connection that reads the journal's statements."""
+    """An open connection that accepts the journal's statements."""
 
     def __init__(self, connection: psycopg.Connection[PostgresRow], durable: str) -> None:
         self.connection = connection
@@ -88,12 +84,13 @@ class PostgresConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be said on it any more."""
+        """Whether the connection is unusable."""
         return self.connection.closed or self.connection.broken
 
     def begin(self, *, durable: bool) -> None:
-        """In one round trip. Each statement sees what was committed before it, so all of them what was before the
-        lock: with any other isolation the first one would decide that, which still waits for it.
+        """Begin in one round trip. READ COMMITTED: each statement sees what was committed before it, so all of them
+        see what was committed before the lock. Any other isolation would fix the view at the first statement, which
+        still waits for the lock.
         """
         self.connection.execute(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
@@ -102,7 +99,6 @@ class PostgresConnection:
         )
 
     def execute(self, sql: str, parameters: Parameters = (), /) -> Cursor:
-        """Run one statement."""
         if isinstance(parameters, Mapping):
             values: Any = {name: _storable(value) for name, value in parameters.items()}
         else:
@@ -119,16 +115,15 @@ class PostgresDatabase(Database):
         self._url = url
         self._session: PostgresConnection | None = None
 
-    def is_there(self) -> bool:
-        """Whether the schema is."""
-        with self.told(), self.connect() as connection:
-            return schema_exists(connection, self.enter(connection))
+    def exists(self) -> bool:
+        with self.translate_errors(), self.connect() as connection:
+            return schema_exists(connection, self.use_schema(connection))
 
     def connect(self) -> psycopg.Connection[PostgresRow]:
         """A new connection, with nothing done on it yet.
 
         Raises:
-            JournalError: the address is not one. The driver's own words would quote a part of it.
+            JournalError: the address is invalid. The driver's own message would quote a part of it.
         """
         try:
             given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
@@ -141,8 +136,8 @@ class PostgresDatabase(Database):
         )
         return connection
 
-    def enter(self, connection: psycopg.Connection[PostgresRow]) -> str:
-        """Have the connection speak of the journal's schema and of no other, and answer its name."""
+    def use_schema(self, connection: psycopg.Connection[PostgresRow]) -> str:
+        """Set the connection's search path to the journal's schema only, and return its name."""
         given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
         schema = schema_of(connection, str(given.get("options") or ""))
         connection.execute(
@@ -174,7 +169,7 @@ class PostgresDatabase(Database):
     def _open(self) -> PostgresConnection:
         connection = self.connect()
         try:
-            prepare(connection, self.enter(connection))
+            prepare(connection, self.use_schema(connection))
             found = connection.execute("SHOW synchronous_commit").fetchone()
             default = "" if found is None else found[0]
             return PostgresConnection(connection, default if default == _FOR_STANDBYS else "on")
@@ -186,13 +181,16 @@ class PostgresDatabase(Database):
         self._once_more(lambda session: session.begin(durable=durable))
 
     def _read(self, sql: str, parameters: Parameters) -> list[Row]:
-        def ask(session: PostgresConnection) -> list[Row]:
-            return session.execute(sql, parameters).fetchall()
+        def query(session: PostgresConnection) -> list[Row]:
+            found: list[Row] = session.execute(sql, parameters).fetchall()
+            return found
 
-        return ask(self._connected()) if self._open_unit is not None else self._once_more(ask)
+        return query(self._connected()) if self._open_unit is not None else self._once_more(query)
 
     def _once_more(self, do: Callable[[PostgresConnection], T]) -> T:
-        """What nothing depends on yet. A connection may have been lost long ago, while nobody used it."""
+        """Repeat once, after a reconnect, what nothing depends on yet: an idle connection may have been lost long
+        ago.
+        """
         used = self._session is not None
         try:
             return do(self._connected())
@@ -208,8 +206,8 @@ class PostgresDatabase(Database):
         except self._driver.Error as error:
             if session.is_lost:
                 raise JournalError(
-                    f"the connection to the journal {self.name!r} was lost while a unit was being committed: nobody "
-                    "knows whether it was written, and nothing is done on the strength of it"
+                    f"the connection to the journal {self.name!r} was lost while a unit was being committed: it "
+                    "is unknown whether it was written, and nothing depends on it"
                 ) from error
             raise
         if done.statusmessage != "COMMIT":
@@ -218,7 +216,7 @@ class PostgresDatabase(Database):
             )
 
     def _undo(self) -> None:
-        """Where the connection cannot say it any more, the server rolls back by itself."""
+        """If the connection is lost, the server rolls back by itself."""
         if self._session is None:
             return
         with suppress(self._driver.Error):
@@ -227,18 +225,18 @@ class PostgresDatabase(Database):
         self._disconnect()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except self._driver.Error as error:
-            said = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+            reason = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
             raise JournalError(
-                f"the journal {self.name!r} cannot be used: {said}. Nothing fires without it"
+                f"the journal {self.name!r} cannot be used: {reason}. Nothing fires without it"
             ) from error
 
 
 def load_driver() -> Any:
-    """psycopg.
+    """The psycopg module.
 
     Raises:
         SettingsError: it is not installed.
@@ -259,5 +257,5 @@ def _record_factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Po
 
 
 def _storable(value: Any) -> Any:
-    """PostgreSQL's text has no character 0. What a tool said went wrong may; arguments and results are bytes."""
+    """PostgreSQL text has no U+0000, but a tool's error may. Arguments and results are bytes."""
     return value.replace("\x00", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value

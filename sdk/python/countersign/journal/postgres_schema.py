@@ -1,8 +1,8 @@
 """The journal's tables on PostgreSQL: those of schema.py, in a schema of their own, with the same triggers.
 
-The schema is `countersign_journal`, or the first one of a `search_path` that the address itself names, so that several
-journals may share a database. Whoever comes first makes the tables, under a lock. What another program or a newer
-version has made there is refused, never guessed at.
+The schema is `countersign_journal`, or the first one of a `search_path` in the address, so that several journals can
+share a database. The first process creates the tables, under a lock. Tables of another program or of a newer version
+are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "countersign_journal"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# the lock of whoever makes tables; with a schema's number, of whoever writes
+# the lock for creating tables; plus a schema's oid, for writing
 _CREATE_LOCK: Final = APPLICATION_ID << 32
 
 _TYPES: Final = (
@@ -26,7 +26,7 @@ _TYPES: Final = (
     (r"\bINTEGER\b", "bigint"),
     (r"\bREAL\b", "double precision"),
     (r"\bBLOB\b", "bytea"),
-    (r"\bTEXT\b", 'text COLLATE "C"'),  # in the order of its bytes, like SQLite's
+    (r"\bTEXT\b", 'text COLLATE "C"'),  # byte order, as in SQLite
     (r"\) STRICT(, WITHOUT ROWID)?;", ");"),
 )
 _IS_JOURNAL: Final = """
@@ -67,10 +67,10 @@ _HAS: Final = (
 
 
 def schema_of(connection: psycopg.Connection[Any], options: str) -> str:
-    """The name of the journal's schema: ours, or what the options of the address say.
+    """The name of the journal's schema: the default, or the one in the options of the address.
 
     Raises:
-        JournalError: they name none that could be taken.
+        JournalError: the options name an invalid schema.
     """
     if "search_path" not in options:
         return SCHEMA
@@ -84,12 +84,12 @@ def schema_of(connection: psycopg.Connection[Any], options: str) -> str:
 
 
 def lock_key(connection: psycopg.Connection[Any]) -> int:
-    """The number of the lock that one writer of this journal holds."""
+    """The advisory lock that the writer of this journal holds."""
     return _CREATE_LOCK + int(_first(connection, "SELECT current_schema()::regnamespace::oid::bigint")[0])
 
 
 def schema_exists(connection: psycopg.Connection[Any], schema: str) -> bool:
-    """Whether there is anything in the schema.
+    """Whether the schema holds a journal.
 
     Raises:
         JournalError: it is another program's, or of another version.
@@ -113,7 +113,7 @@ def schema_exists(connection: psycopg.Connection[Any], schema: str) -> bool:
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make the tables where there are none, or check that those there are a journal this version reads.
+    """Create the tables, or check that the existing ones are a journal this version reads.
 
     Raises:
         JournalError: they are another program's, or of a newer version.
@@ -122,18 +122,18 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
         return
     with connection.transaction():
         connection.execute(f"SELECT pg_advisory_xact_lock({_CREATE_LOCK})".encode())
-        if schema_exists(connection, schema):  # by an earlier SDK, or another process was faster
+        if schema_exists(connection, schema):  # by an earlier SDK, or by another process meanwhile
             for tables in _missing(connection):
                 connection.execute(_to_postgres(tables).encode())
             return
-        # one that is there was made by somebody, for a role that may make none
+        # an existing one was created for a role that may not create schemas
         if _first(connection, "SELECT to_regnamespace(%s)::text", (schema,))[0] is None:
             connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
         create_schema(connection)
 
 
 def create_schema(connection: psycopg.Connection[Any], functions: str = "") -> None:
-    """Make everything, in the schema that the connection speaks of. Those of a temporary one must be named."""
+    """Create everything in the connection's schema. Functions of a temporary schema must be qualified."""
     connection.execute(_to_postgres(TABLES + "".join(ADDED.values())).encode())
     connection.execute(_IS_JOURNAL.replace("EXECUTE FUNCTION ", f"EXECUTE FUNCTION {functions}").encode())
     connection.execute(
@@ -142,7 +142,7 @@ def create_schema(connection: psycopg.Connection[Any], functions: str = "") -> N
 
 
 def _missing(connection: psycopg.Connection[Any]) -> list[str]:
-    """What an earlier SDK has not made."""
+    """The tables that an earlier SDK has not created."""
     return [
         tables
         for last, tables in ADDED.items()
@@ -157,5 +157,5 @@ def _to_postgres(tables: str) -> str:
 
 
 def _first(connection: psycopg.Connection[Any], sql: str, parameters: Any = None) -> Any:
-    """The one row of a question that has one."""
+    """The row of a query that has exactly one."""
     return connection.execute(sql.encode(), parameters).fetchone()

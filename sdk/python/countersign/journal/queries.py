@@ -1,12 +1,21 @@
-"""Reading transactions and effects from the journal: every row is checked on the way (records.py)."""
+"""Queries for transactions and effects, and statistics. Every row is verified when it is read (records.py).
+
+Review times are read from the chain: from the line in which an effect entered review to the line in which it left it.
+Both are the times at which this journal learned of it, so a decision counts from when it was noticed.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from statistics import median
+from typing import Any, Final
+
+import orjson
 
 from countersign.errors import JournalError, JournalSealed, MisuseError
 from countersign.journal.database import Database, Row
@@ -28,7 +37,7 @@ _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 STATES: Final = (
     frozenset({PARKED}) | {state.value for state in LocalTxn} | {state.value for state in LocalState}
 )
-"""What may be asked for: a state of the transaction as `list` tells it, or of one of its effects."""
+"""The states to filter by: of the transaction as `list` shows it, or of one of its effects."""
 
 FILTER_CONDITION: Final = """
 (CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END = :state OR :state IS NULL
@@ -48,7 +57,7 @@ whether it was said at all: so PostgreSQL knows its type.
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """What to look for; what is None is not asked. The time is of the last change, and half open."""
+    """A filter for transactions; None matches all. The times are of the last change, half open."""
 
     state: str | None = None
     tool: str | None = None
@@ -63,12 +72,12 @@ class TransactionFilter:
 
     @property
     def parameters(self) -> dict[str, str | float | None]:
-        """As the condition names them."""
+        """The values of the condition's named parameters."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def parse_time(text: str | None, now: float) -> float | None:
-    """A time as a person types it: a day or a time by ISO 8601, UTC where no zone is said, or how long ago (`2h`).
+    """Parse a time as a person types it: ISO 8601, UTC by default, or an age (`2h`).
 
     Raises:
         MisuseError: it is no such time.
@@ -89,26 +98,26 @@ def parse_time(text: str | None, now: float) -> float | None:
 STAGED_LANE: Final = "staged"
 LIVE_LANE: Final = "live"
 COMPENSATE_LANE: Final = "compensate"
-_ALL: Final = 2**63 - 1  # more than there are
+_ALL: Final = 2**63 - 1  # larger than any count
 
 
 class TransactionQueries:
-    """Questions to the tables `transactions` and `effects`."""
+    """Queries for the tables `transactions` and `effects`."""
 
     def __init__(self, database: Database, seals: Seals) -> None:
         self._database = database
         self._seals = seals
 
     def get(self, txn: str) -> TransactionRecord | None:
-        """One transaction."""
+        """One transaction, or None."""
         row = self._database.row("SELECT * FROM transactions WHERE txn = ?", (txn,))
         return None if row is None else transaction_record(row)
 
     def require(self, txn: str) -> TransactionRecord:
-        """One transaction that must be there.
+        """One transaction that must exist.
 
         Raises:
-            JournalError: it is not.
+            JournalError: it does not.
         """
         found = self.get(txn)
         if found is None:
@@ -116,11 +125,11 @@ class TransactionQueries:
         return found
 
     def find(self, name: str) -> list[TransactionRecord]:
-        """Transactions by run key, by id, or by the beginning of an id."""
+        """Transactions by run key, id, or prefix of an id."""
         return [self.require(txn) for txn in self.found_ids(name)]
 
     def found_ids(self, name: str) -> list[str]:
-        """The same by id, also of those that cannot be read. Nothing is the beginning of none."""
+        """Their ids, including unreadable ones. The empty prefix matches none."""
         rows = self._database.rows(
             "SELECT txn FROM transactions "
             "WHERE :name <> '' AND (run_key = :name OR substr(txn, 1, length(:name)) = :name) ORDER BY txn",
@@ -129,10 +138,10 @@ class TransactionQueries:
         return [row["txn"] for row in rows]
 
     def key_of(self, txn: str) -> str:
-        """The run key of a transaction whose row may hold nothing else that can be read; nothing where not even that.
+        """The run key of a transaction whose other columns may be unreadable. Empty if the key is too.
 
         Raises:
-            JournalError: the journal is away, which is no trouble of one transaction.
+            JournalError: the journal is unavailable, which is no problem of one transaction.
         """
         self._database.row("SELECT 1")
         with suppress(JournalError):
@@ -141,24 +150,24 @@ class TransactionQueries:
         return ""
 
     def newest_ids(self, limit: int) -> list[str]:
-        """The latest transactions by id, newest first: one that cannot be read hides no other."""
+        """Ids of the latest transactions, newest first, including unreadable ones."""
         rows = self._database.rows(
             "SELECT txn FROM transactions ORDER BY updated_at DESC, txn LIMIT ?", (limit,)
         )
         return [row["txn"] for row in rows]
 
-    def matching_ids(self, wanted: TransactionFilter, limit: int | None = None) -> list[str]:
-        """The transactions somebody looks for by id, newest first; all of them unless `limit` says how many."""
+    def matching_ids(self, criteria: TransactionFilter, limit: int | None = None) -> list[str]:
+        """Ids of the matching transactions, newest first; all of them without a `limit`."""
         rows = self._database.rows(
-            f"SELECT t.txn FROM transactions t WHERE {FILTER_CONDITION} "  # noqa: S608 - text of ours, values are bound
+            f"SELECT t.txn FROM transactions t WHERE {FILTER_CONDITION} "  # noqa: S608 - constant text, values are bound
             "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
-            {**wanted.parameters, "limit": _ALL if limit is None else limit},
+            {**criteria.parameters, "limit": _ALL if limit is None else limit},
         )
         return [row["txn"] for row in rows]
 
     def unfinished(self) -> list[str]:
-        """Transactions that somebody still has to finish, by id, oldest first: one that cannot be read keeps no other
-        from being finished.
+        """Ids of unfinished transactions, oldest first, including unreadable ones: one of them must not block the
+        others.
         """
         rows = self._database.rows(
             "SELECT txn FROM transactions WHERE state NOT IN ('settled', 'ended') AND state <> 'closed' "
@@ -170,13 +179,13 @@ class TransactionQueries:
         """The effects of the list in force, in order.
 
         Raises:
-            JournalSealed: something of them is sealed under a key that is not here.
+            JournalSealed: something is sealed under a key that is not available.
         """
         return tuple(effect_record(row, record.agent, self._seals) for row in self._rows(record, lane))
 
     def shown(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[ShownEffect, ...]:
-        """The same for people, who need no key: what is sealed is hidden. Every row is checked as far as keys are here;
-        `countersign journal verify` needs none.
+        """The same for people, without a key: sealed values are hidden. Every row is verified as far as the keys
+        allow; `countersign journal verify` needs none.
         """
         return tuple(self._shown(row, record.agent) for row in self._rows(record, lane))
 
@@ -186,10 +195,10 @@ class TransactionQueries:
         return shown_effect(row)
 
     def shown_each(self, record: TransactionRecord, lane: str) -> list[ShownEffect | UnreadableEffect]:
-        """The same row by row: one that cannot be read hides no other.
+        """The same row by row, so that an unreadable row hides no other.
 
         Raises:
-            JournalError: the journal is away.
+            JournalError: the journal is unavailable.
         """
         with suppress(JournalError):
             return [*self.shown(record, lane)]
@@ -210,11 +219,11 @@ class TransactionQueries:
             return UnreadableEffect(lane, seq, str(error))
 
     def dropped(self, record: TransactionRecord) -> list[ShownEffect | UnreadableEffect]:
-        """For people: the calls that other lists of this key held, and the last one does not. Each as it was in the
-        last list that held it.
+        """For people: calls of other lists of this key that are not in the last list, each from the last list that
+        held it.
 
         Raises:
-            JournalError: the journal is away.
+            JournalError: the journal is unavailable.
         """
         rows = self._database.rows(
             "SELECT staging, lane, seq FROM effects e WHERE txn = :txn AND staging <> :last AND staging = "
@@ -229,7 +238,7 @@ class TransactionQueries:
         ]
 
     def live(self, record: TransactionRecord) -> tuple[ShownEffect, ...]:
-        """The live effects of the list in force, which are kept or undone with it: one that raised is none of them."""
+        """The live effects of the list in force, which are kept or undone with it. Not those that raised."""
         return tuple(row for row in self.shown(record, LIVE_LANE) if row.error is None)
 
     def _rows(self, record: TransactionRecord, lane: str) -> list[Row]:
@@ -239,8 +248,8 @@ class TransactionQueries:
         )
 
     def live_tools(self, txn: str) -> tuple[str, ...]:
-        """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died. Those
-        of effects that raised as well: nothing of them stands, but a session may that they had opened.
+        """The tools with live effects under this key that were neither kept nor undone, in any list: a process died.
+        Includes effects that raised, because the session they opened may still exist.
         """
         rows = self._database.rows(
             "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND (state = ? OR error IS NOT NULL) "
@@ -250,7 +259,7 @@ class TransactionQueries:
         return tuple(row["tool"] for row in rows)
 
     def unfinished_has_secrets(self) -> bool:
-        """Whether a call of a transaction that somebody still has to finish has something sealed, in whichever list."""
+        """Whether an unfinished transaction has sealed values, in any list."""
         found = self._database.row(
             "SELECT 1 FROM transactions t JOIN effects e ON e.txn = t.txn "
             "WHERE t.state NOT IN ('settled', 'ended') AND t.state <> 'closed' AND substr(e.args, 1, ?) = ? LIMIT 1",
@@ -259,9 +268,98 @@ class TransactionQueries:
         return found is not None
 
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
-        """Where one effect stands."""
+        """The state of one effect."""
         row = self._database.row(
             "SELECT state FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
             (txn, staging, effect_id),
         )
         return None if row is None else LocalState(row["state"])
+
+
+_S: Final = LocalState
+ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})
+"""States of an effect that happened, even if it was compensated later."""
+
+_ANSWERED: Final = frozenset({_S.RELEASED.value, _S.REDEEMED.value, _S.DENIED.value})
+_MILLISECONDS: Final = 1000
+
+
+def count(database: Database, criteria: TransactionFilter) -> dict[str, Any]:
+    """Counts per state and per tool, over the lists in force of the matching transactions.
+
+    Raises:
+        JournalError: a line of the chain cannot be read.
+    """
+    states = database.rows(
+        "SELECT CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
+        f"FROM transactions t WHERE {FILTER_CONDITION} GROUP BY 1 ORDER BY 1",
+        criteria.parameters,
+    )
+    tools: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    compensations = 0
+    for row in database.rows(
+        "SELECT e.tool, e.lane, e.state, count(*) AS n FROM transactions t JOIN effects e "  # noqa: S608 - ours
+        f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {FILTER_CONDITION} GROUP BY 1, 2, 3",
+        criteria.parameters,
+    ):
+        if row["lane"] == COMPENSATE_LANE:
+            compensations += row["n"]
+        else:
+            tools[row["tool"]][row["state"]] += row["n"]
+    total = sum(tools.values(), Counter[str]())
+    return {
+        "transactions": {row["state"]: row["n"] for row in states},
+        "effects": _by_name(total) | {"compensations": compensations},
+        "tools": [{"tool": tool} | _by_name(tools[tool]) for tool in sorted(tools)],
+        "people": _review_waits(list(_waits(database, criteria))),
+    }
+
+
+def _by_name(counts: Counter[str]) -> dict[str, Any]:
+    return {
+        "called": counts.total(),
+        "fired": sum(counts[state.value] for state in ACTED),
+        "unknown": counts[_S.UNKNOWN.value] + counts[_S.FIRING.value],
+        "compensated": counts[_S.COMPENSATED.value],
+        "states": dict(sorted(counts.items())),
+    }
+
+
+def _review_waits(waits: list[float | None]) -> dict[str, Any]:
+    answered = [one for one in waits if one is not None]
+    return {
+        "asked": len(waits),
+        "answered": len(answered),
+        "median_seconds": median(answered) if answered else None,
+        "longest_seconds": max(answered, default=None),
+    }
+
+
+def _waits(database: Database, criteria: TransactionFilter) -> Iterator[float | None]:
+    """For every reviewed effect: how long it waited, or None if it still does or ended otherwise."""
+    pending: dict[tuple[Any, ...], int] = {}
+    for row in database.rows(
+        "SELECT c.txn, c.body FROM transactions t JOIN chain c ON c.txn = t.txn "  # noqa: S608 - ours
+        f"WHERE c.kind IN ('seen', 'redeemed') AND {FILTER_CONDITION} ORDER BY c.id",
+        criteria.parameters,
+    ):
+        for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list again
+            call = (row["txn"], *place)
+            if state == _S.REVIEW.value:
+                pending.setdefault(call, at)
+            elif call in pending:
+                since = pending.pop(call)
+                yield (at - since) / _MILLISECONDS if state in _ANSWERED else None
+    yield from (None for _ in pending)
+
+
+def _states(body: bytes) -> Iterator[tuple[int, list[Any], str]]:
+    try:
+        line = orjson.loads(body)
+        for table, key, says in line["rows"]:
+            if table == "effects" and "state" in says:
+                yield line["at"], key, says["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(
+            "a line of the journal's chain cannot be read; `countersign journal verify` shows which"
+        ) from error

@@ -1,4 +1,4 @@
-"""What the journal holds, as values; reading checks every row and says which one is damaged."""
+"""The journal's rows as values. Every row is verified when it is read, and a damaged one is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEALED: Final = ("args", "staged_args", "result", "settlements")
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """One run key's transaction."""
+    """The transaction of one run key."""
 
     txn: str
     agent: str
@@ -51,19 +51,19 @@ class TransactionRecord:
 
     @property
     def last_list(self) -> int:
-        """The list in force, or, where none ever was, the last one that was begun."""
+        """The list in force or, if there never was one, the last list begun."""
         return self.stagings if self.staging is None else self.staging
 
     @property
     def display_state(self) -> str:
-        """Where it stands, for people: what is parked is told as that."""
+        """The state for people: `parked`, or the transaction's state."""
         return "parked" if self.parked else self.state.value
 
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """One call of one staged list, what is sealed opened. `effect` is complete once the list is frozen; `args` is empty
-    before that where nobody had said yet what of it is secret.
+    """One call of one list, unsealed. `effect` is complete once the list is frozen; before that `args` is empty if
+    its secrets were unknown.
     """
 
     txn: str
@@ -86,21 +86,21 @@ class EffectRecord:
 
     @property
     def label(self) -> str:
-        """By what people name it: `refund#2`."""
+        """The name people see: `refund#2`."""
         return f"{self.tool}#{self.seq}"
 
     @property
-    def said(self) -> tuple[Mapping[str, JSON], ...]:
-        """What people said of it, oldest first."""
+    def parsed_settlements(self) -> tuple[Mapping[str, JSON], ...]:
+        """What people settled about it, oldest first."""
         return () if self.settlements is None else parse_settlements(self.settlements)
 
     @property
-    def left_standing(self) -> bool:
+    def kept_by_person(self) -> bool:
         """Whether a person settled that it stays as it fired."""
-        return any(one.get("answer") == TaskAnswer.LEFT_STANDING.value for one in self.said)
+        return any(one.get("answer") == TaskAnswer.LEFT_STANDING.value for one in self.parsed_settlements)
 
     def frozen(self) -> Effect:
-        """The effect as digests cover it.
+        """The effect that the digests cover.
 
         Raises:
             JournalError: the list was never frozen.
@@ -114,7 +114,7 @@ class EffectRecord:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One outcome the service still has to be told."""
+    """One outcome to report to the service."""
 
     id: int
     txn: str
@@ -127,8 +127,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ShownEffect:
-    """One call as people may see it, without any key: what is sealed is hidden. The result, where it is sealed, is None
-    and `result_sealed` says so.
+    """One call as people may see it, without any key: sealed values are hidden. A sealed result is None, and
+    `result_sealed` is True.
     """
 
     lane: str
@@ -145,12 +145,12 @@ class ShownEffect:
     has_secrets: bool
     error: str | None
     compensates: str | None
-    said: tuple[Mapping[str, JSON], ...]
+    parsed_settlements: tuple[Mapping[str, JSON], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEffect:
-    """One call whose row nobody can read, by its place in the list; `why` names it too."""
+    """One call with an unreadable row, by its position in the list; `why` names it too."""
 
     lane: str
     seq: int
@@ -179,10 +179,10 @@ def transaction_record(row: Row) -> TransactionRecord:
 
 
 def effect_record(row: Row, agent: str, seals: Seals) -> EffectRecord:
-    """Read one row of `effects`, what is sealed opened, every digest computed again from its bytes.
+    """Read one row of `effects`, unsealed; every digest is computed again from its bytes.
 
     Raises:
-        JournalSealed: the key of what is sealed is not here.
+        JournalSealed: the sealing key is not available.
         JournalError: the row was changed or damaged; nothing is fired from it.
     """
     skipped = {"state", "effect"}
@@ -196,7 +196,7 @@ def effect_record(row: Row, agent: str, seals: Seals) -> EffectRecord:
 
 
 def shown_effect(row: Row) -> ShownEffect:
-    """Read one row of `effects` without opening or checking anything.
+    """Read one row of `effects` without unsealing or verifying it.
 
     Raises:
         JournalError: the row holds what no version of this SDK writes.
@@ -217,31 +217,35 @@ def shown_effect(row: Row) -> ShownEffect:
             has_secrets=is_sealed(row["args"]),
             error=row["error"],
             compensates=row["compensates"],
-            said=settlement_texts([] if row["settlements"] is None else redacted(row["settlements"])),
+            parsed_settlements=settlement_texts(
+                [] if row["settlements"] is None else redacted(row["settlements"])
+            ),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged("effect", row["effect_id"], str(error)) from error
 
 
 def _text(raw: bytes | None) -> bytes | None:
-    """What people are shown as text, and is."""
+    """Require valid UTF-8 of a text for people."""
     if raw is not None:
         raw.decode()
     return raw
 
 
 def parse_settlements(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
-    """What people said of an effect, from its column. The limits of args are of one result, not of all together."""
+    """The settlements of an effect, from its column. The size limits of args apply to one result, not to all of them
+    together.
+    """
     return settlement_texts(orjson.loads(raw))
 
 
 def settlement_texts(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
-    """What people said of an effect, oldest first."""
+    """The settlements of an effect, oldest first."""
     return tuple(one for one in settlements if isinstance(one, dict)) if isinstance(settlements, list) else ()
 
 
 def compensation_bytes(compensation: Compensation | None) -> bytes | None:
-    """A compensation as the column holds it."""
+    """A compensation as its column holds it."""
     return None if compensation is None else canonicalize(compensation.to_json())
 
 
@@ -267,7 +271,7 @@ def _effect(row: Row, agent: str, args: bytes, seals: Seals) -> Effect | None:
         compensation=_compensation(row["compensation"]),
     )
     if effect.digest != row["effect_digest"]:
-        raise ValueError("its bytes do not have the digest written beside them")
+        raise ValueError("its bytes do not match the stored digest")
     return effect
 
 
@@ -286,3 +290,19 @@ def _damaged(what: str, name: str, why: str) -> JournalError:
         f"the journal's {what} {str(name)[:12]} is damaged: {why}. Nothing is fired from it; keep the file, restore "
         "a copy, tell the operator"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRow:
+    """One call as it was staged. `secret`: pointers to its secret arguments, as far as known. None if unknown,
+    because the manifest is read later: then they are written when the list is frozen.
+    """
+
+    effect_id: str
+    call_key: str
+    tool: str
+    args: bytes = field(repr=False)
+    lane: str
+    seq: int
+    secret: tuple[str, ...] | None
+    tool_digest: str | None = None  # of the manifest that declares them, if known

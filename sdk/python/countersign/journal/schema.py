@@ -1,9 +1,9 @@
-"""The journal's tables, and the check that a SQLite file is one of ours.
+"""The journal's tables, and the check that a SQLite file is a journal.
 
-A journal of a newer version is refused, never guessed at. `transactions` holds one row for each run key,
-`effects` one row for each call of each list that was staged under it, `outbox` what the service still has to
-be told, `chain` one line for each change of any of them. The chain has no index by transaction, for each page
-that a commit writes is paid for with every effect: the row of the transaction leads to the last line.
+A journal of a newer version is refused. `transactions` holds one row for each run key, `effects` one row for each call
+of each list staged under it, `outbox` the reports to send, `chain` one line for each change of any of them. The chain
+has no index by transaction, because every page that a commit writes costs time with every effect: the transaction's
+row leads to its last line.
 """
 
 from __future__ import annotations
@@ -206,18 +206,18 @@ BEGIN UPDATE transactions SET chain_n = NEW.n, chain_id = NEW.id, chain_hash = N
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables in a new file, or check that an old one is a journal this version reads.
+    """Create the tables in a new file, or check that an existing one is a journal this version reads.
 
     Raises:
         JournalError: it is another program's file, of a newer version, or damaged.
     """
     if not _is_new(connection):
-        _require_ours(connection)
+        _require_journal(connection)
         _add_what_is_new(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(connection):  # another process may have been faster
+        if _is_new(connection):  # another process may have created it
             for statement in f"{TABLES}{_TRIGGERS}{''.join(ADDED.values())}".split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -226,16 +226,16 @@ def prepare(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    _require_ours(connection)
+    _require_journal(connection)
 
 
 def _add_what_is_new(connection: sqlite3.Connection) -> None:
-    """Give a journal of an earlier SDK the tables that came later."""
+    """Add later tables to a journal of an earlier SDK."""
     if not _missing(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in "".join(_missing(connection)).split(";\n"):  # another process may have been faster
+        for statement in "".join(_missing(connection)).split(";\n"):  # another process may have created it
             connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
@@ -252,7 +252,7 @@ def _is_new(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
 
 
-def _require_ours(connection: sqlite3.Connection) -> None:
+def _require_journal(connection: sqlite3.Connection) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:

@@ -1,13 +1,13 @@
-"""Sealing: what a manifest calls secret lies in the journal encrypted (AES-256-GCM), under a key that does not.
+"""Sealing: values that a manifest declares secret are encrypted in the journal (AES-256-GCM). The key is elsewhere.
 
-Rules: only the values are sealed, so that names, states and all other arguments can be read and shown without the key;
-a sealed value is bound to its transaction, effect, column and place, and opens nowhere else; its length is told to 64
-bytes. What was sealed comes back as the same canonical bytes, or not at all: a missing key and a broken seal are
-errors, never an empty value. The chain binds the sealed bytes, so a journal is verified without the key.
+Rules: only the values are sealed, so that names, states and all other arguments can be read without the key. A sealed
+value is bound to its transaction, effect, column and pointer, and opens nowhere else. Its length is rounded up to 64
+bytes. Unsealing returns the same canonical bytes or fails: a missing key and a broken seal are errors, never an empty
+value. The chain binds the sealed bytes, so a journal is verified without the key.
 
-A column that is sealed begins with a mark, which no JSON begins with: {"open": the value, null at each sealed place,
-"sealed": [[pointer, id of the key, nonce and ciphertext], ...]}. Anything else is as it was written before there were
-seals, or holds nothing secret.
+A sealed column begins with a mark that no JSON begins with, then {"open": the value with null at each sealed pointer,
+"sealed": [[pointer, key id, nonce and ciphertext], ...]}. Anything else was written before seals existed, or holds no
+secret.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from countersign.journal.database import Unit
 from countersign.journal.sealing_keys import SealingKey, SealingKeys
 
 HIDDEN: Final = "(secret)"
-"""What stands in place of a value that nobody is shown."""
+"""Shown in place of a hidden value."""
 
 _VERSION: Final = "countersign/sealed/v1"
 MARK: Final = f"{_VERSION}\n".encode()
-"""How a column of bytes begins that is sealed."""
+"""The prefix of a sealed column of bytes."""
 _TEXT_MARK: Final = f"{_VERSION} "
-_UNDER: Final = "sealed_under:"  # in `meta`: each key that has sealed in this journal
+_UNDER: Final = "sealed_under:"  # in `meta`: the keys that have sealed in this journal
 _NONCE_BYTES: Final = 12
-_BLOCK: Final = (
-    64  # sealed values are filled up to this, so that a PIN and a token do not differ by their length
-)
+# bytes; values are padded to a multiple, so that the length does not distinguish a PIN from a token
+_BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SealContext:
-    """Where a sealed column stands; it opens nowhere else."""
+    """The column that a seal is bound to."""
 
     txn: str
     effect_id: str
@@ -55,17 +54,17 @@ class SealContext:
 
 
 class Seals:
-    """Seals and opens the columns of one journal."""
+    """Seals and unseals the columns of one journal."""
 
     def __init__(self, clock: Clock, keys: SealingKeys) -> None:
         self._clock = clock
         self._keys = keys
 
     def seal(self, unit: Unit, about: SealContext, raw: bytes, pointers: Collection[str]) -> bytes:
-        """Canonical bytes with what these pointers name sealed; as they are where nothing is there to seal.
+        """Canonical bytes with the values at these pointers sealed; unchanged if none of them exists.
 
         Raises:
-            JournalSealed: there is no key to seal with.
+            JournalSealed: there is no sealing key.
         """
         if not pointers:
             return raw
@@ -81,11 +80,11 @@ class Seals:
         return MARK + canonicalize({"open": value, "sealed": sealed})
 
     def open(self, about: SealContext, stored: bytes) -> bytes:
-        """The canonical bytes that were written.
+        """The canonical bytes that were sealed.
 
         Raises:
-            JournalSealed: the key of a seal is not here.
-            ValueError: a seal was changed, or stands where it was not put.
+            JournalSealed: a sealing key is not available.
+            ValueError: a seal was changed or moved.
         """
         if not is_sealed(stored):
             return stored
@@ -96,14 +95,14 @@ class Seals:
         return canonicalize(value)
 
     def seal_text(self, unit: Unit, about: SealContext, text: str, *, secret: bool) -> str:
-        """Text, sealed where it is secret, or where it would be taken for a seal."""
+        """Seal a text if it is secret, or if it could be mistaken for a seal."""
         if not secret and not text.startswith(_TEXT_MARK):
             return text
         key = self._sealing_key(unit)
         return f"{_TEXT_MARK}{key.id} {_encrypted(key, about, '', text)}"
 
     def open_text(self, about: SealContext, stored: str | None) -> str | None:
-        """The text that was written.
+        """The text that was sealed.
 
         Raises:
             JournalSealed, ValueError: as `open`.
@@ -114,7 +113,7 @@ class Seals:
         return str(_decrypted(self._keys.find(key_id), about, "", text))
 
     def require_key(self, unit: Unit) -> None:
-        """Have a key to seal with, or refuse before anything is done that would have to be sealed.
+        """Require a sealing key before work begins whose result would have to be sealed.
 
         Raises:
             JournalSealed: there is none.
@@ -122,10 +121,10 @@ class Seals:
         self._sealing_key(unit)
 
     def _sealing_key(self, unit: Unit) -> SealingKey:
-        """The newest key at hand; the journal notes each key that seals in it, before it does.
+        """The newest key. The journal records each key before it seals with it.
 
         Raises:
-            JournalSealed: there is no key, or it has nothing to do with those that have sealed here.
+            JournalSealed: there is no key, or none of the keys has ever sealed in this journal.
         """
         key = self._keys.newest()
         if (
@@ -154,12 +153,12 @@ def is_sealed(stored: bytes | None) -> bool:
 
 
 def sealed_pointers(stored: bytes | None) -> tuple[str, ...]:
-    """What is sealed in a column; nothing where it holds no seal."""
+    """The sealed pointers of a column; empty if it has no seal."""
     return tuple(pointer for pointer, _, _ in _parts(stored)[1]) if stored and is_sealed(stored) else ()
 
 
 def redacted(stored: bytes) -> JSON:
-    """A column as people may see it, without any key: what is sealed is hidden."""
+    """A column for people, without any key: sealed values are hidden."""
     if not is_sealed(stored):
         return cast(JSON, orjson.loads(stored))
     value, sealed = _parts(stored)
@@ -169,8 +168,8 @@ def redacted(stored: bytes) -> JSON:
 
 
 def inherited_pointers(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str, ...]:
-    """Of a compensation's arguments those that repeat what is sealed of the forward call, or come from its result,
-    which may: a tool that was given a secret may have answered with it.
+    """The arguments of a compensation that repeat sealed ones of the forward call, or come from its result: a tool
+    with secret arguments may have returned them.
     """
     if not sealed:
         return ()
@@ -178,7 +177,7 @@ def inherited_pointers(mapping: Mapping[str, str], sealed: Collection[str]) -> t
 
 
 def is_secret_value(raw: bytes, pointers: Collection[str], text: str) -> bool:
-    """Whether a text is one of the values that these pointers name: a resource may be named by a secret."""
+    """Whether a text equals one of the values at these pointers: a resource may be named by a secret."""
     value = orjson.loads(raw)
     return any(
         text in _leaves(_replace_value(value, pointer, None)[1])
@@ -196,7 +195,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _existing_pointers(value: Any, pointers: Collection[str]) -> Iterator[str]:
-    """Those that name something here; none inside another."""
+    """The pointers that exist in the value, without those inside another one."""
     outermost: list[str] = []
     for pointer in sorted(set(pointers), key=len):
         if not any(f"{pointer}/".startswith(f"{one}/") for one in outermost) and _is_there(value, pointer):
@@ -216,21 +215,21 @@ def _is_there(value: Any, pointer: str) -> bool:
 
 
 def _index(token: str) -> int | None:
-    """A place in a list, in its one spelling: two pointers never name the same place."""
+    """An index in its canonical spelling, so that two pointers never name the same position."""
     return int(token) if token.isdecimal() and token.isascii() and token == str(int(token)) else None
 
 
 def _replace_value(value: Any, pointer: str, other: Any) -> tuple[Any, Any]:
-    """The value with another one at that place, changed in place; and what was there.
+    """Replace the value at that pointer in place; returns the whole and the old value.
 
     Raises:
-        ValueError: there is no such place.
+        ValueError: the pointer does not exist.
     """
     tokens = pointer_tokens(pointer)
     if not tokens:
         return other, value
     if not _is_there(value, pointer):
-        raise ValueError("a seal names a place that is not there")
+        raise ValueError("a seal names a pointer that does not exist")
     inner = value
     for token in tokens[:-1]:
         inner = inner[int(token) if isinstance(inner, list) else token]
@@ -268,7 +267,7 @@ def _associated(about: SealContext, pointer: str) -> bytes:
 
 def _encrypted(key: SealingKey, about: SealContext, pointer: str, value: Any) -> str:
     plain = canonicalize(value)
-    plain += b" " * (-len(plain) % _BLOCK)  # JSON does not see them
+    plain += b" " * (-len(plain) % _BLOCK)  # JSON ignores trailing spaces
     nonce = os.urandom(_NONCE_BYTES)
     return encode_base64url(nonce + AESGCM(key.raw).encrypt(nonce, plain, _associated(about, pointer)))
 
@@ -278,5 +277,5 @@ def _decrypted(key: SealingKey, about: SealContext, pointer: str, text: str) -> 
     try:
         plain = AESGCM(key.raw).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _associated(about, pointer))
     except InvalidTag as error:
-        raise ValueError("a sealed value was changed, or put where it was not sealed") from error
+        raise ValueError("a sealed value was changed or moved") from error
     return orjson.loads(plain)

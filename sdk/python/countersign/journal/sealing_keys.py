@@ -1,10 +1,9 @@
-"""The keys under which a journal seals what is secret: a file of its owner's, which is no part of the journal.
+"""The keys under which a journal seals secrets: a file of its owner's, separate from the journal.
 
-Rules: one key on each line, the last one seals, all of them open; a key's id is a hash of it, so it cannot be claimed
-for another. The file is 0600 or it is refused. Beside a journal file it is made when it is first needed, whole or not
-at all; a file that somebody named is never made in passing, for a second host would then seal under a key of its own.
-Another line makes another key (`countersign journal new-key FILE`); whoever takes one away can no longer open what was
-sealed under it.
+Rules: one key on each line; the last one seals, all of them open. A key's id is its hash, so no other key can claim it.
+The file must be 0600. Next to a journal file it is created when first needed, atomically. A file named explicitly is
+never created implicitly, because a second host would then seal under a key of its own. A new line adds a key
+(`countersign journal new-key FILE`). Without a removed key, values sealed under it can no longer be opened.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from countersign.contract.keys import decode_base64url, encode_base64url
 from countersign.errors import JournalSealed, MisuseError
@@ -44,57 +43,33 @@ class SealingKey:
 
     @property
     def id(self) -> str:
-        """The name a sealed value has it under."""
+        """The id that sealed values name it by."""
         return hashlib.sha256(_DOMAIN + self.raw).hexdigest()[:_ID_CHARACTERS]
 
 
-class SealingKeys(Protocol):
-    """What opens and seals one journal."""
-
-    def newest(self) -> SealingKey | None:
-        """The key that seals; None where there is none yet and one may be made."""
-        ...
-
-    def make(self) -> SealingKey:
-        """The first key of a journal."""
-        ...
-
-    def find(self, key_id: str) -> SealingKey:
-        """The key of that id."""
-        ...
-
-    def ids(self) -> tuple[str, ...]:
-        """The ids of all of them."""
-        ...
-
-
 class InMemoryKey:
-    """The key of a journal that nothing survives: it is in no file either."""
+    """The key of an in-memory journal; it is in no file either."""
 
     def __init__(self) -> None:
         self._key = SealingKey.generate()
 
     def newest(self) -> SealingKey:
-        """The only one."""
         return self._key
 
     def make(self) -> SealingKey:
-        """The only one."""
         return self._key
 
     def find(self, key_id: str) -> SealingKey:
-        """The only one; nothing else could have sealed."""
+        """The only key; no other one could have sealed."""
         return self._key
 
     def ids(self) -> tuple[str, ...]:
-        """Its id."""
         return (self._key.id,)
 
 
 class KeyFile:
-    """The keys of one file. It is read when a key is needed, and again where one is asked for that it did not hold.
-
-    `named`: somebody named it. None: nobody did, and there is no place where one could be made.
+    """The keys of one file. It is read when a key is needed, and again for an unknown key id. `named`: the path was
+    given explicitly. A path of None: there is no place to create a file.
     """
 
     def __init__(self, path: Path | None, *, named: bool) -> None:
@@ -103,17 +78,17 @@ class KeyFile:
         self._keys: tuple[SealingKey, ...] = ()
 
     def newest(self) -> SealingKey | None:
-        """The last key of the file; None where there is no file and one may be made.
+        """The last key of the file. None if there is no file and one may be created.
 
         Raises:
-            JournalSealed: there is none and none may be made, or the file cannot be used.
+            JournalSealed: there is none and none may be created, or the file cannot be used.
         """
         keys = self._keys or self._read()
         if keys:
             return keys[-1]
         if self._path is None:
             raise JournalSealed(
-                "this journal is shared, and what is secret cannot be sealed without a key of all its hosts"
+                "this journal is shared, and secrets cannot be sealed without a key that all its hosts have"
             )
         if self._named:
             raise JournalSealed(
@@ -122,10 +97,10 @@ class KeyFile:
         return None
 
     def make(self) -> SealingKey:
-        """Make the file with one key, or take what another process made meanwhile.
+        """Create the file with one key, or use the one another process created meanwhile.
 
         Raises:
-            JournalSealed: it cannot be written, or may not be made.
+            JournalSealed: it cannot be written, or may not be created.
         """
         if self._path is None or self._named:
             raise AssertionError("newest() has refused")
@@ -137,7 +112,7 @@ class KeyFile:
             ) from error
         made = self._read()
         if not made:
-            raise JournalSealed(f"the key file {str(self._path)!r} was taken away again")
+            raise JournalSealed(f"the key file {str(self._path)!r} was removed again")
         return made[-1]
 
     def find(self, key_id: str) -> SealingKey:
@@ -154,20 +129,22 @@ class KeyFile:
         raise JournalSealed(f"it is sealed under the key {key_id}, and {where}", key_id)
 
     def ids(self) -> tuple[str, ...]:
-        """The ids of all keys at hand."""
         return tuple(key.id for key in self._keys or self._read())
 
     def _read(self) -> tuple[SealingKey, ...]:
-        """What the file holds now; nothing where it is not there."""
+        """The keys in the file now; empty if it does not exist."""
         self._keys = () if self._path is None else read_keys(self._path)
         return self._keys
 
 
+SealingKeys = InMemoryKey | KeyFile
+
+
 def read_keys(path: Path) -> tuple[SealingKey, ...]:
-    """The keys of a file, oldest first; none where it is not there.
+    """The keys of a file, oldest first; empty if it does not exist.
 
     Raises:
-        JournalSealed: it is open to others, cannot be read, or holds something else.
+        JournalSealed: its mode is too open, it cannot be read, or it holds something else.
     """
     try:
         with path.open("rb") as file:
@@ -190,7 +167,7 @@ def read_keys(path: Path) -> tuple[SealingKey, ...]:
 
 
 def add_key(path: Path) -> SealingKey:
-    """Put a new key at the end of a file, or make the file with it; it seals from now on.
+    """Append a new key to a file, or create the file with it. It seals from now on.
 
     Raises:
         JournalSealed: the file cannot be used as it is.
@@ -199,7 +176,7 @@ def add_key(path: Path) -> SealingKey:
     before = read_keys(path)
     if len(before) >= MAX_KEYS:
         raise MisuseError(
-            f"{str(path)!r} holds {MAX_KEYS} keys, which is all it may; take out those that open nothing"
+            f"{str(path)!r} holds {MAX_KEYS} keys, which is the maximum; remove those that open nothing"
         )
     key = SealingKey.generate()
     try:
@@ -211,7 +188,7 @@ def add_key(path: Path) -> SealingKey:
         raise MisuseError(f"the key file {str(path)!r} cannot be written ({error.strerror})") from error
     if read_keys(path)[-1] != key:
         raise MisuseError(
-            f"{str(path)!r} was made by another process at the same moment; run it again for one key more"
+            f"{str(path)!r} was made by another process at the same moment; run it again to add another key"
         )
     return key
 
@@ -221,28 +198,29 @@ def _line(key: SealingKey) -> bytes:
 
 
 def _key(line: bytes, number: int, path: Path) -> SealingKey:
-    """One line. What it holds is never told: it may be a key with a slip of the pen."""
+    """Parse one line. Its content is never shown: it may be a mistyped key."""
     try:
         raw = decode_base64url(line.strip().decode("ascii"))
     except ValueError:
         raw = b""
     if len(raw) != KEY_BYTES:
         raise JournalSealed(
-            f"line {number} of the key file {str(path)!r} (comments not counted) is no key: it is {KEY_BYTES} bytes "
+            f"line {number} of the key file {str(path)!r} (comments not counted) is not a key: a key is "
+            f"{KEY_BYTES} bytes "
             "in base64url"
         )
     return SealingKey(raw)
 
 
 def _create_file(path: Path, content: bytes) -> None:
-    """A new file, whole or not at all. Where another process made it first, that one stays."""
-    beside = _write_temporary(path, content)
+    """Create a file atomically. A file that another process created first is kept."""
+    temporary = _write_temporary(path, content)
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         return
     finally:
-        beside.unlink()
+        temporary.unlink()
     _sync_folder(path.parent)
 
 
@@ -252,14 +230,14 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 def _write_temporary(path: Path, content: bytes) -> Path:
-    """The content on the disk, under another name of the same folder."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+    """Write the content to disk under another name in the same folder."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-    return beside
+    return temporary
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,15 +1,15 @@
-"""What calls to language models took, and what is reserved for those under way: exact across threads and processes.
+"""What calls to language models cost, and what is reserved for calls in progress: exact across threads and processes.
 
-Rules: a call is reserved before it is made and settled after it, each in one durable unit, so what a process was about
-to spend is known after a crash. Reserving is all or nothing, under the journal's write lock and by a conditional
-UPDATE: of what is spent and reserved never more than the limit is taken. What nobody knows (the process ended, the
-answer was lost) stays reserved, and is never given back by time. A call that is recorded as done stays done, whatever
-its budgets say; what it took beyond its reservation is spent all the same, and the next call finds no room.
+Rules: a call is reserved before it is made and settled after it, each in one durable unit, so that planned spending is
+known after a crash. A reservation is all or nothing, under the journal's write lock and by a conditional UPDATE: spent
+and reserved together never exceed the limit. An unknown cost (the process ended, the answer was lost) stays reserved
+and never expires. A call recorded as done stays done, even over budget; cost beyond its reservation is spent all
+the same, and the next call is refused.
 
 Every change is a line of the chain of what belongs to no transaction (chain.py), in the same unit.
 
-Amounts are integers in the measure of their budget (llm/budgets.py). What was said to a model or by it is not here,
-but for the reasoning of a call whose program asked to keep it, and that is sealed (sealing.py).
+Amounts are integers in the measure of their budget (llm/budgets.py). Prompts and answers are not stored, except the
+reasoning of a call if its program asked to keep it, and that is sealed (sealing.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from countersign.journal.sealing import SealContext, Seals
 
 @dataclass(frozen=True, slots=True)
 class BudgetHold:
-    """What one call asks of one budget."""
+    """What one call reserves of one budget."""
 
     budget: str
     measure: str
@@ -41,7 +41,7 @@ class BudgetHold:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The first budget that had no room, as it stood at that moment."""
+    """The first budget that was exhausted, as of that moment."""
 
     hold: BudgetHold
     spent: int
@@ -72,15 +72,15 @@ class Spending:
         *,
         keeps_reasoning: bool = False,
     ) -> Shortage | None:
-        """Reserve all of it and write the call down; or answer what has no room, with nothing reserved.
+        """Reserve all of it and record the call. If a budget is exhausted, reserve nothing and return it.
 
         Raises:
-            JournalSealed: its reasoning is to be kept, and there is no key to seal it with.
-            MisuseError: a budget of that name counts something else.
+            JournalSealed: its reasoning is to be kept, and there is no sealing key.
+            MisuseError: a budget of that name has another measure.
         """
         with self._changing("reserved") as change:
             if keeps_reasoning:
-                self._seals.require_key(change.unit)  # when it has been made it is too late to refuse
+                self._seals.require_key(change.unit)  # after the call it would be too late to refuse
             for hold in holds:
                 if (short := shortage(change, hold)) is not None:
                     return short
@@ -92,8 +92,8 @@ class Spending:
     def settle(
         self, call_id: str, outcome: Mapping[str, Any], charges: Mapping[str, int | None]
     ) -> tuple[str, ...]:
-        """The call was made and this is what it took; what nobody knows (None) is taken as what was reserved. Answers
-        the budgets that are now over their limit.
+        """Record a completed call and its cost; an unknown cost (None) counts as what was reserved. Returns the
+        budgets over their limit.
 
         Raises:
             MisuseError: the call was recorded or released before.
@@ -102,10 +102,10 @@ class Spending:
             ended = {name: outcome.get(name) for name in _OUTCOME}
             ended |= {"state": "done", "ended_at": change.at}
             if (reasoning := ended[_REASONING]) is not None:
-                # a model's reasoning may repeat any secret it was given, so all of it is sealed
+                # a model's reasoning may quote any secret, so all of it is sealed
                 about = _seal_context(call_id)
                 ended[_REASONING] = self._seals.seal_text(change.unit, about, reasoning, secret=True)
-            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            _require_updated(change.update("llm_calls", *_open(call_id), **ended), call_id)
             for hold in _open_holds(change.unit, call_id):
                 known = charges.get(hold["budget"])
                 _charge(change, call_id, hold, hold["held"] if known is None else known)
@@ -119,11 +119,11 @@ class Spending:
         outcome: Mapping[str, Any],
         holds: Sequence[BudgetHold],
     ) -> tuple[str, ...]:
-        """A call that was made without a reservation: spent, whether there is room or not. Answers the budgets that
-        are now over their limit.
+        """Record a call made without a reservation: it is spent even beyond the limit. Returns the budgets over
+        their limit.
         """
         with self._database.unit(durable=True):
-            with self._changing("made") as change:  # a line before the next one's
+            with self._changing("made") as change:  # its line precedes that of `settle`
                 _begin(change, call_id, run, model)
                 for hold in holds:
                     _declare(change, hold)
@@ -131,7 +131,7 @@ class Spending:
             return self.settle(call_id, outcome, {hold.budget: hold.amount for hold in holds})
 
     def release(self, call_id: str, note: str) -> None:
-        """The call was never made: what was reserved for it is free again.
+        """The call was never made: free its reservation.
 
         Raises:
             MisuseError: it was recorded or released before.
@@ -139,7 +139,7 @@ class Spending:
         self._end(call_id, "released", note, spent=False)
 
     def assume(self, call_id: str, note: str) -> None:
-        """A person says that it was made. What it took nobody knows, so all that was reserved for it is spent.
+        """A person states that the call was made. Its cost is unknown, so all of its reservation is spent.
 
         Raises:
             MisuseError: it was recorded or released before.
@@ -147,15 +147,15 @@ class Spending:
         self._end(call_id, "done", note, spent=True)
 
     def _end(self, call_id: str, state: str, note: str, *, spent: bool) -> None:
-        """By somebody's word, without a response: all that was reserved is spent, or free again."""
+        """End a call without a response: spend its reservation, or free it."""
         with self._changing(state) as change:
             ended = {"state": state, "ended_at": change.at, "note": note}
-            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            _require_updated(change.update("llm_calls", *_open(call_id), **ended), call_id)
             for hold in _open_holds(change.unit, call_id):
                 _charge(change, call_id, hold, hold["held"] if spent else 0)
 
     def doubt(self, call_id: str, note: str) -> None:
-        """Nobody knows whether it was made, or what it took: it stays reserved. A call that has ended is left alone."""
+        """It is unknown whether the call was made, or what it cost: it stays reserved. An ended call is left alone."""
         with self._changing("unknown") as change:
             reserved = ("call_id = ? AND state = 'reserved'", (call_id,))
             change.update("llm_calls", *reserved, state="unknown", ended_at=change.at, note=note)
@@ -170,10 +170,10 @@ class Spending:
             yield change
 
     def reasoning(self, call_id: str) -> str | None:
-        """The reasoning that a program asked to keep of a call, opened.
+        """The kept reasoning of a call, unsealed.
 
         Raises:
-            JournalSealed: its key is not here.
+            JournalSealed: its key is not available.
             JournalError: it was changed.
         """
         row = self.call(call_id)
@@ -185,13 +185,13 @@ class Spending:
             ) from error
 
     def budgets(self) -> list[Row]:
-        """Every budget a program declared on this journal."""
+        """Every budget declared on this journal."""
         return self._database.rows(
             "SELECT name, measure, per, currency, most FROM budgets ORDER BY per, name"
         )
 
     def periods(self, budget: str, limit: int) -> list[Row]:
-        """What was spent and reserved of a budget, the newest period first."""
+        """What was spent and reserved of a budget, newest period first."""
         return self._database.rows(
             "SELECT period, spent, reserved FROM spent WHERE budget = ? ORDER BY changed_at DESC, period DESC LIMIT ?",
             (budget, limit),
@@ -202,11 +202,10 @@ class Spending:
         return self._database.rows("SELECT * FROM llm_calls ORDER BY id DESC LIMIT ?", (limit,))
 
     def call(self, call_id: str) -> Row | None:
-        """One call."""
         return self._database.row("SELECT * FROM llm_calls WHERE call_id = ?", (call_id,))
 
     def calls_named(self, beginning: str) -> list[Row]:
-        """Calls whose id begins so; two at most, for a name has to mean one."""
+        """Calls whose id has this prefix; two at most, because a name must be unique."""
         return self._database.rows(
             "SELECT * FROM llm_calls WHERE substr(call_id, 1, ?) = ? ORDER BY id LIMIT 2",
             (len(beginning), beginning),
@@ -214,7 +213,7 @@ class Spending:
 
 
 def _seal_context(call_id: str) -> SealContext:
-    """Where the seal of a call's reasoning is bound to: a call belongs to no transaction."""
+    """What the seal of a call's reasoning is bound to: a call belongs to no transaction."""
     return SealContext("", call_id, _REASONING)
 
 
@@ -227,8 +226,8 @@ def _open(call_id: str) -> tuple[str, tuple[str]]:
     return "call_id = ? AND state IN ('reserved', 'unknown')", (call_id,)
 
 
-def _require_moved(moved: int, call_id: str) -> None:
-    if moved != 1:
+def _require_updated(updated: int, call_id: str) -> None:
+    if updated != 1:
         raise MisuseError(
             f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "
             "record another one with record_llm(...) or in a block of its own"
@@ -236,7 +235,7 @@ def _require_moved(moved: int, call_id: str) -> None:
 
 
 def shortage(change: Change, hold: BudgetHold) -> Shortage | None:
-    """Under the write lock, so what is read here still holds where it is taken."""
+    """Read under the write lock, so it stays valid until the reservation."""
     _declare(change, hold)
     row = change.unit.execute(
         "SELECT spent, reserved FROM spent WHERE budget = ? AND period = ?", (hold.budget, hold.period)
@@ -263,7 +262,7 @@ def _declare(change: Change, hold: BudgetHold) -> None:
 
 
 def _take(change: Change, call_id: str, hold: BudgetHold) -> None:
-    """INVARIANT: spent and reserved together never pass the limit by a reservation."""
+    """INVARIANT: a reservation never makes spent and reserved together exceed the limit."""
     taken = change.run(
         "spent",
         "UPDATE spent SET reserved = reserved + ?, changed_at = ? "
@@ -277,7 +276,7 @@ def _take(change: Change, call_id: str, hold: BudgetHold) -> None:
 
 
 def _take_over_limit(change: Change, call_id: str, hold: BudgetHold) -> None:
-    """What has happened is held whatever the limit."""
+    """Reserve without a limit: the call has already been made."""
     change.run(
         "spent",
         "UPDATE spent SET reserved = reserved + ?, changed_at = ? WHERE budget = ? AND period = ?",
@@ -292,13 +291,14 @@ def _write_hold(change: Change, call_id: str, hold: BudgetHold) -> None:
 
 
 def _open_holds(unit: Unit, call_id: str) -> list[Row]:
-    return unit.execute(
+    found: list[Row] = unit.execute(
         "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
     ).fetchall()
+    return found
 
 
 def _charge(change: Change, call_id: str, hold: Row, amount: int) -> None:
-    """Turn what was held into what it took; in the period it was reserved in, however late that is."""
+    """Turn a reservation into a cost, in the period it was reserved in, however late."""
     change.run(
         "spent",
         "UPDATE spent SET reserved = reserved - ?, spent = spent + ?, changed_at = ? WHERE budget = ? AND period = ?",

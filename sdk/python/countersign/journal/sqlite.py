@@ -1,9 +1,8 @@
 """The journal in a SQLite file: the default.
 
-Rules: the file is 0600 or it is refused; writing transactions take the lock at once (BEGIN IMMEDIATE), so
-none fails half way for want of it; COMMIT is sent as SQL, so that a transaction that vanished is an error.
-`durable` commits reach the disk before they return (synchronous=FULL); the others survive the process, not
-the power.
+Rules: the file must be 0600. Writing transactions take the lock at once (BEGIN IMMEDIATE), so none fails half way for
+lack of it. COMMIT is sent as SQL, so that a lost transaction is an error. `durable` commits reach the disk before they
+return (synchronous=FULL); the others survive a crash of the process, not a power failure.
 """
 
 from __future__ import annotations
@@ -23,19 +22,18 @@ from countersign.journal.schema import prepare
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
 _WAL_PAUSE_SECONDS: Final = 0.005
-_MAGIC: Final = b"SQLite format 3\0"  # how every database of SQLite begins that is not empty
+_MAGIC: Final = b"SQLite format 3\0"  # the header of a non-empty SQLite database
 
 
 class SQLiteDatabase(Database):
-    """One journal file, or `:memory:` for a journal that nothing survives."""
+    """One journal file, or `:memory:`."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(str(path))
         self._connection: sqlite3.Connection | None = None
-        self._level = ""  # what this connection's commits wait for now
+        self._level = ""  # the connection's current `synchronous` level
 
-    def is_there(self) -> bool:
-        """Whether the file is."""
+    def exists(self) -> bool:
         return Path(self.name).is_file()
 
     def _connected(self) -> sqlite3.Connection:
@@ -69,7 +67,7 @@ class SQLiteDatabase(Database):
             self._connected().execute("ROLLBACK")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -99,7 +97,9 @@ class SQLiteDatabase(Database):
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:
-    """Where several processes open a new file at once, SQLite does not wait for the one that makes it WAL; we do."""
+    """When several processes open a new file at once, SQLite does not wait for the one that switches it to WAL; we
+    do.
+    """
     until = time.monotonic() + _BUSY_MS / 1000
     while True:
         try:
@@ -112,15 +112,13 @@ def _enter_wal(connection: sqlite3.Connection) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file for its owner only, or refuse one that others may read: it holds the arguments of every
-    call.
-    """
+    """Create the file for its owner only, or refuse one that others may read: it holds the arguments of every call."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             mode = os.fstat(descriptor).st_mode
-            begins = b"?"  # of a pipe, which may have nothing to read for ever
+            begins = b"?"  # for a pipe: reading it could block forever
             if stat.S_ISREG(mode):
                 begins = os.read(descriptor, len(_MAGIC))
                 os.fsync(descriptor)
@@ -129,13 +127,14 @@ def _make_private(path: Path) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise JournalError(
-            f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
+            f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its "
+            "folder "
             "writable, or set COUNTERSIGN_JOURNAL"
         ) from error
-    # Zeros may be what a crash left of a database that SQLite was making; its own file beside it tells.
+    # Zeros may be left by a crash while SQLite created the file; its journal file recovers that.
     if begins.strip(b"\0") not in {b"", _MAGIC.strip(b"\0")}:
         raise JournalError(
-            f"{str(path)!r} is another file and no journal; name one that is, or is not there yet"
+            f"{str(path)!r} is not a journal; name a journal, or a path that does not exist yet"
         )
     if mode & 0o077:
         raise JournalError(
@@ -144,7 +143,7 @@ def _make_private(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file is only there after a crash if its folder's entry reached the disk too."""
+    """A new file survives a crash only if its folder's entry reached the disk too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The journal's own states, the only moves between them, and the one function that makes a move.
+"""The journal's states, the allowed transitions, and the one function that makes a transition.
 
-The service's states (contract.states) with `staged` before them and `firing` between redeemed and its
-outcome. The journal sees the service only now and then, so a move may skip what lay between. Terminal states
-absorb (I-6). Live effects have three states of their own; the adapter, not the service, decides them.
+The states are the service's (contract.states), with `staged` before them and `firing` between redeemed and its outcome.
+The journal polls the service only now and then, so a transition may skip states in between. Terminal states absorb
+(I-6). Live effects have three states of their own; the adapter, not the service, decides them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from countersign.journal.chain import Change
 
 
 class LocalState(StrEnum):
-    """Where one effect stands, as this journal knows."""
+    """The state of one effect, as far as this journal knows."""
 
     STAGED = "staged"
     REVIEW = "review"
@@ -42,31 +42,29 @@ class LocalState(StrEnum):
 
 
 class LocalTxn(StrEnum):
-    """Where one transaction stands, as this journal knows."""
+    """The state of one transaction, as far as this journal knows."""
 
     STAGING = "staging"
     FROZEN = "frozen"
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
-    STOPPED = "stopped"  # its program was, before all of it was begun (rerunning.py)
+    STOPPED = "stopped"  # its program was, before every effect had begun (transactions.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"
-    CLOSED = (
-        "closed"  # by a person, who put right what stood in part: finished, and nobody says that it was done
-    )
+    CLOSED = "closed"  # by a person, who resolved partly kept work: finished, but not reported as done
 
 
 IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
-"""Begun, and nobody knows yet whether it happened."""
+"""Begun, with an unknown outcome."""
 
 _S = LocalState
 _REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
 
 TRANSITIONS: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
     {
-        # relisted: its run began another list, and the same call stands in that
+        # relisted: its run began another list with the same call
         _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED, _S.RELISTED}) | _REFUSED,
         _S.REVIEW: frozenset({_S.RELEASED, _S.REDEEMED}) | _REFUSED,
         # back to review when a policy or a vote no longer holds
@@ -89,10 +87,10 @@ TRANSITIONS: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyTyp
 SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
     {to: frozenset(frm for frm, moves in TRANSITIONS.items() if to in moves) for to in LocalState}
 )
-"""From which states each state may be reached; the conditional UPDATE names exactly these."""
+"""The source states of each state; the conditional UPDATE names exactly these."""
 
 OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, LocalTxn.CLOSED}
-"""Transactions that somebody still has to finish."""
+"""States of unfinished transactions."""
 
 
 def transition(
@@ -104,16 +102,14 @@ def transition(
     missing_ok: bool = False,
     **also: bytes | str | int | None,
 ) -> None:
-    """Change an effect's state: a conditional UPDATE that names where it may come from.
-
-    `also` are columns that belong to the move: the lease of a FIRING, what an outcome brought.
+    """Change an effect's state by a conditional UPDATE that names the allowed source states. `also`: columns that
+    belong to the transition, such as the lease of a FIRING or the result of an outcome.
 
     Raises:
-        JournalError: the table does not lead there from where the effect stands (unless that is
-        `missing_ok`).
+        JournalError: the table allows no such transition from the effect's state (unless `missing_ok`).
     """
     sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
-    moved = change.update(
+    updated = change.update(
         "effects",
         f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})",
         (change.txn, staging, effect_id),
@@ -121,7 +117,5 @@ def transition(
         updated_at=change.at,
         **also,
     )
-    if moved != 1 and not missing_ok:
-        raise JournalError(
-            f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
-        )
+    if updated != 1 and not missing_ok:
+        raise JournalError(f"effect {effect_id[:12]} cannot become {to.value} from its state in the journal")

@@ -1,41 +1,53 @@
-"""Transactions in the journal: staging, freezing, what the service answered, the end.
+"""Transactions in the journal: staging, freezing, the service's answers, stops and reruns, the end.
 
-Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be
-redeemed under; from then on its bytes change only by an edit the service accepted, and never after the
-redemption.
+Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be redeemed
+under. From then on its bytes change only by an edit the service accepted, and never after the redemption.
+
+A stop is intended, unlike a crash: it is on disk before the interrupt propagates, and lasts until the program runs
+again under its key. It does not end a pending review, and a list whose effects had all begun is finished.
+
+A rerun's live rows are added to the list in force before it is committed, so that recovery asks the right adapters.
+Live work that the first run's process lost and the rerun did not repeat is undone and leaves the list. Repeated work
+keeps its row, with the new result. A list that was not redeemed takes nothing in, because a rerun replaces it.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
-from countersign.journal.chain import record_changes
+from countersign.journal.chain import Change, record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.effect_rows import (
-    StagedRow,
+from countersign.journal.effects import (
     complete_unsubmitted,
     end_unfrozen,
     supersede,
     write_effect,
+    write_result,
     write_returned,
 )
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
+from countersign.journal.records import StagedRow
 from countersign.journal.sealing import SealContext, Seals
 from countersign.journal.states import LocalState, LocalTxn, transition
 
 _ATTEMPT_BYTES: Final = 16
-_NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
+_COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
+_MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"
+_NOT_ALL_BEGUN: Final = (
+    "txn = ? AND state IN ('frozen', 'ready', 'redeemed') AND EXISTS (SELECT 1 FROM effects e "
+    "WHERE e.txn = transactions.txn AND e.staging = transactions.staging AND e.lane = 'staged' "
+    "AND e.state IN ('staged', 'review', 'released', 'redeemed'))"
+)
 
 
 class Transactions(TransactionQueries):
-    """The tables `transactions` and `effects`, but for firing."""
+    """The tables `transactions` and `effects`, except for firing."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
         super().__init__(database, seals)
@@ -43,7 +55,6 @@ class Transactions(TransactionQueries):
         self._clock = clock
 
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
-        """Make the row of a run key, if it is new."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, record_changes(unit, txn, "opened", now) as change:
             change.insert(
@@ -59,7 +70,7 @@ class Transactions(TransactionQueries):
             )
 
     def begin_staging(self, lease: Lease) -> int:
-        """Begin another list under this key; the list in force stays in force until this one is frozen."""
+        """Begin another list under this key. The list in force stays so until the new one is frozen."""
         with self._leases.unit(lease, "listing", durable=False) as change:
             change.run(
                 "transactions",
@@ -70,10 +81,10 @@ class Transactions(TransactionQueries):
             return int(_row(change.unit, lease.txn)["stagings"])
 
     def stage(self, lease: Lease, staging: int, call: StagedRow) -> None:
-        """Write one call down before its placeholder is handed out, or before it runs live.
+        """Journal one call before its placeholder is returned, or before it runs live.
 
         Raises:
-            JournalSealed: something of it is secret, and there is no key to seal it with.
+            JournalSealed: it has secrets, and there is no sealing key.
         """
         about = SealContext(lease.txn, call.effect_id, "args")
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
@@ -105,8 +116,8 @@ class Transactions(TransactionQueries):
         dropped: Sequence[StagedRow] = (),
         why: str | None = None,
     ) -> int:
-        """Begin another list of the same run with these of its calls, in this order, and answer its number. The
-        others are withdrawn or undone; of those in `dropped` the arguments stay readable, with `why`.
+        """Begin another list of the same run with these calls, in this order, and return its number. The other calls
+        are withdrawn or undone; those in `dropped` stay readable, with `why`.
         """
         with self._database.unit(durable=False):
             with self._leases.unit(lease, "relisted", durable=False) as change:
@@ -128,27 +139,26 @@ class Transactions(TransactionQueries):
         secret: Mapping[str, Collection[str]],
         txn_digest: str,
         live: int,
-        returned: Mapping[str, bytes] = _NOTHING,
+        returned: Mapping[str, bytes] | None = None,
     ) -> str:
-        """Put this list in force, durably, and name the attempt it may be redeemed under. `secret` says, by tool
-        digest, which of the arguments its reviewed manifest calls secret; `returned`, by effect, what live tools did.
+        """Put this list in force, durably, and name the attempt it may be redeemed under. `secret`: pointers to secret
+        arguments by tool digest; `returned`: results of live tools by effect id.
 
-        The same list as before keeps its attempt: a redemption whose answer was lost is then still ours to
-        find.
+        The same list as before keeps its attempt, so that a redemption whose answer was lost can still be found.
 
         Raises:
             JournalError: the list in force has been redeemed; nothing may replace it.
-            JournalSealed: something of it is secret, and there is no key to seal it with.
+            JournalSealed: it has secrets, and there is no sealing key.
         """
         with self._leases.unit(lease, "frozen", durable=True) as change:
             for effect in effects:
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
-            write_returned(change, staging, returned, self._seals)
+            write_returned(change, staging, returned or {}, self._seals)
             if staging > 1:
                 supersede(change, staging)
             attempt_id = _attempt_of_same_list(change.unit, lease.txn, staging)
             attempt_id = attempt_id or secrets.token_urlsafe(_ATTEMPT_BYTES)
-            moved = change.update(
+            updated = change.update(
                 *("transactions", "txn = ? AND redeemed = 0", (lease.txn,)),
                 state=LocalTxn.FROZEN.value,
                 staging=staging,
@@ -160,7 +170,7 @@ class Transactions(TransactionQueries):
                 landed=0,
                 note=None,
             )
-            if moved != 1:
+            if updated != 1:
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
@@ -172,7 +182,7 @@ class Transactions(TransactionQueries):
         secret: Mapping[str, Collection[str]],
         txn_digest: str,
     ) -> None:
-        """Take over the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
+        """Adopt the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
         with self._leases.unit(lease, "edited", durable=True) as change:
             staging = _row(change.unit, lease.txn)["staging"]
             for effect in effects:
@@ -188,9 +198,8 @@ class Transactions(TransactionQueries):
         effects: Mapping[str, LocalState],
         parked: bool = False,
     ) -> None:
-        """Note what the service answered before the redemption; effects only move where the table leads.
-
-        Parked stays parked: whoever resumes it may crash as well. A look that finds nothing new writes nothing.
+        """Record the service's state before the redemption; effects change only as the table allows. Parked stays
+        parked, because the process that resumes it may crash too. An unchanged state writes nothing.
         """
         with self._leases.unit(lease, "seen", durable=False) as change:
             was = _row(change.unit, lease.txn)
@@ -201,8 +210,8 @@ class Transactions(TransactionQueries):
                 change.update("transactions", "txn = ?", (lease.txn,), **seen)
 
     def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
-        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are. In the state
-        it is in already nothing is written, unless another `note` is given; in another one the note is this, or none.
+        """Record the transaction's state. Not durable, because it follows from the outcomes, which are. An unchanged
+        state writes nothing, unless the `note` differs; a changed one takes this note, or none.
         """
         with self._leases.unit(lease, "stands", durable=False) as change:
             was = _row(change.unit, lease.txn)
@@ -211,22 +220,22 @@ class Transactions(TransactionQueries):
             change.update("transactions", "txn = ?", (lease.txn,), state=state.value, parked=0, note=note)
 
     def close(self, lease: Lease, note: str) -> None:
-        """A person has put right what stood of it in part, durably; `note` says who, when and what.
+        """Record, durably, that a person has resolved partly kept work; `note` says who, when and what.
 
         Raises:
-            JournalError: it is not unsettled, so nobody has to.
+            JournalError: it is not unsettled.
         """
         with self._leases.unit(lease, "closed", durable=True) as change:
             where = ("txn = ? AND state = ?", (lease.txn, LocalTxn.UNSETTLED.value))
             closed = change.update("transactions", *where, state=LocalTxn.CLOSED.value, note=note)
             if closed != 1:
                 raise JournalError(
-                    f"transaction {lease.txn[:12]} is not unsettled, and is not closed by hand"
+                    f"transaction {lease.txn[:12]} is not unsettled, so it cannot be closed by hand"
                 )
 
     def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[StagedRow] = ()) -> None:
-        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force is left
-        as it is; it takes the note where it has none.
+        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force stays
+        as it is, and takes the note if it has none.
         """
         with self._leases.unit(lease, "aborted", durable=False) as change:
             end_unfrozen(change, staging)
@@ -241,13 +250,13 @@ class Transactions(TransactionQueries):
             )
 
     def explain(self, lease: Lease, note: str) -> None:
-        """Note why the list in force did not go through, where nothing is noted yet."""
+        """Record why the list in force failed, unless a note exists."""
         with self._leases.unit(lease, "explained", durable=False) as change:
             unexplained = ("txn = ? AND note IS NULL AND state <> ?", (lease.txn, LocalTxn.SETTLED.value))
             change.update("transactions", *unexplained, note=note)
 
     def abort_all(self, lease: Lease, note: str) -> None:
-        """Forget every list of a transaction that has none in force: the process that staged it is gone."""
+        """End every list of a transaction that has none in force: the process that staged it died."""
         with self._database.unit(durable=False) as unit:
             self._leases.require(unit, lease)
             stagings = _row(unit, lease.txn)["stagings"]
@@ -256,31 +265,32 @@ class Transactions(TransactionQueries):
         self.end(lease, LocalTxn.ENDED, note)
 
     def note(self, lease: Lease, note: str | None) -> None:
-        """Leave word for people on a transaction that could not be finished; None takes it back."""
+        """Set the note of an unfinished transaction for people; None removes it."""
+        now = self._clock.wall()
         with (
             self._database.unit(durable=False) as unit,
-            record_changes(unit, lease.txn, "noted", self._clock.wall()) as change,
+            record_changes(unit, lease.txn, "noted", now) as change,
         ):
             owned = ("txn = ? AND generation = ?", (lease.txn, lease.generation))
             change.update("transactions", *owned, note=note)
 
-    def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
-        """Note that nothing stands of these live effects, for one raised. Its list goes on without them: `why` tells
-        them from those that are undone with it.
+    def mark_undone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
+        """Record that these live effects were rolled back because one raised. The list continues without them; `why`
+        distinguishes them from those undone with the list.
         """
         with self._leases.unit(lease, "raised", durable=False) as change:
             for effect_id in effect_ids:
                 transition(change, staging, effect_id, LocalState.UNDONE, error=why)
 
     def note_returned(self, lease: Lease, staging: int, returned: Mapping[str, bytes]) -> None:
-        """Note what the live tools of a rerun returned, whose list is never frozen."""
+        """Keep the results of live tools of a rerun, whose list is never frozen."""
         if not returned:
             return
         with self._leases.unit(lease, "returned", durable=False) as change:
             write_returned(change, staging, returned, self._seals)
 
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
-        """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""
+        """Record that the live effects of a list were kept or undone. Kept also means that the attempt landed."""
         with self._leases.unit(lease, to.value, durable=durable) as change:
             change.update(
                 "effects",
@@ -292,6 +302,53 @@ class Transactions(TransactionQueries):
             if to is LocalState.KEPT:
                 change.update("transactions", "txn = ?", (lease.txn,), landed=1)
 
+    def adopt_rerun(self, lease: Lease, staging: int, rerun: int) -> None:
+        """Move the live rows of the rerun's list into the list in force, durably.
+
+        Raises:
+            JournalError: that list was not redeemed.
+        """
+        with self._leases.unit(lease, "taken_in", durable=True) as change:
+            existing, repeated = (_live_rows(change, one) for one in (staging, rerun))
+            for effect_id in existing.keys() - repeated.keys():
+                transition(change, staging, effect_id, LocalState.UNDONE)
+            change.update(
+                "effects",
+                "txn = ? AND staging = ? AND lane = ? AND state = ? AND error IS NULL",
+                (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
+                error=_MISSING_LIVE_WORK,
+            )
+            for effect_id in repeated:
+                if effect_id in existing:
+                    write_result(change, staging, effect_id, repeated[effect_id]["result"])
+                else:
+                    _copy(change, staging, repeated[effect_id])
+                transition(change, rerun, effect_id, LocalState.RELISTED)
+            redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
+            taken = change.update("transactions", *redeemed, live=len(repeated))
+            if taken != 1:
+                raise JournalError(
+                    f"transaction {lease.txn[:12]} was not redeemed; a rerun replaces its list"
+                )
+
+    def stop(self, lease: Lease, note: str) -> None:
+        """The program was stopped while its list was being submitted or redeemed. It is no longer parked: only its
+        own program may fire it now.
+        """
+        with self._leases.unit(lease, "stopped", durable=True) as change:
+            change.update(
+                *("transactions", _NOT_ALL_BEGUN, (lease.txn,)),
+                state=LocalTxn.STOPPED.value,
+                parked=0,
+                note=note,
+            )
+
+    def continue_stopped(self, lease: Lease) -> None:
+        """Its own program runs again under its key, and the list was redeemed: effects not begun may fire."""
+        with self._leases.unit(lease, "goes_on", durable=False) as change:
+            stopped = ("txn = ? AND state = ? AND redeemed = 1", (lease.txn, LocalTxn.STOPPED.value))
+            change.update("transactions", *stopped, state=LocalTxn.REDEEMED.value, note=None)
+
 
 def _row(unit: Unit, txn: str) -> Row:
     row: Row = unit.execute("SELECT * FROM transactions WHERE txn = ?", (txn,)).fetchone()
@@ -299,9 +356,7 @@ def _row(unit: Unit, txn: str) -> Row:
 
 
 def _attempt_of_same_list(unit: Unit, txn: str, staging: int) -> str | None:
-    """The attempt of the list in force, if the new list is the same: compared by (call_key, tool_digest) in
-    order.
-    """
+    """The attempt of the list in force, if the new list has the same (call_key, tool_digest) in order."""
     row = _row(unit, txn)
     if row["attempt_id"] is None or _list(unit, txn, row["staging"]) != _list(unit, txn, staging):
         return None
@@ -314,3 +369,32 @@ def _list(unit: Unit, txn: str, staging: int) -> list[tuple[str, str | None]]:
         (txn, staging, STAGED_LANE),
     )
     return [(row["call_key"], row["tool_digest"]) for row in rows]
+
+
+def _copy(change: Change, staging: int, row: Row) -> None:
+    """Copy a row. Sealed values are bound to transaction and effect, and open in either list."""
+    (last,) = change.unit.execute(
+        "SELECT coalesce(max(seq), 0) FROM effects WHERE txn = ? AND staging = ? AND lane = ?",
+        (change.txn, staging, LIVE_LANE),
+    ).fetchone()
+    change.insert(
+        "effects",
+        only_given=True,
+        txn=change.txn,
+        staging=staging,
+        lane=LIVE_LANE,
+        seq=last + 1,
+        **dict(zip(_COPIED, row, strict=True)),
+        state=LocalState.LIVE.value,
+        updated_at=change.at,
+    )
+
+
+def _live_rows(change: Change, staging: int) -> dict[str, Row]:
+    """The rows of a list that are neither kept nor undone, by effect id, in order."""
+    rows = change.unit.execute(
+        f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - constants of this module
+        "WHERE txn = ? AND staging = ? AND lane = ? AND state = ? ORDER BY seq",
+        (change.txn, staging, LIVE_LANE, LocalState.LIVE.value),
+    ).fetchall()
+    return {row["effect_id"]: row for row in rows}

@@ -1,28 +1,138 @@
-"""Verifying a journal, steps 1 and 2 of verifying.py, on each engine: the file itself, and the schema it holds.
+"""Findings of a verification, and its steps 1 and 2 for each engine: the file itself, and its schema.
 
-On PostgreSQL the schema is compared with fresh tables and triggers, which are made in the session's own temporary
-schema and rolled back; everything else happens in one transaction that only reads. The server checks its pages as it
-reads them (where it was set up with checksums), so step 1 is what it says meanwhile.
+On PostgreSQL the schema is compared with fresh tables and triggers, created in the session's temporary schema and
+rolled back; everything else runs in one read-only transaction. The server checks its pages as it reads them (if it has
+checksums), so step 1 is what it reports meanwhile.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.damage import Damage, Scan, compare_schemas
 from countersign.journal.database import Unit
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresConnection, PostgresDatabase
 from countersign.journal.postgres_schema import create_schema, schema_exists
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
 
-_MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over
+if TYPE_CHECKING:
+    import psycopg
+
+_SIDE_ROWS: Final = frozenset({"trigger", "function"})  # rows are readable without them
+_STRANGE: Final = frozenset({"trigger", "view", "rule"})  # these may change or replace rows
+
+
+class Damage(StrEnum):
+    """The kinds of damage that verification distinguishes."""
+
+    FILE = "file"
+    """The database cannot read it, or finds its pages out of order."""
+    SCHEMA = "schema"
+    """A table, index or trigger is not as this SDK creates it."""
+    LINE_CHANGED = "line_changed"
+    """A line's bytes do not have its hash, or it does not follow from the line before it."""
+    LINE_MOVED = "line_moved"
+    """A line is valid but at another position than the one it names."""
+    LINE_MISSING = "line_missing"
+    """A line number is missing."""
+    TAIL_CUT = "tail_cut"
+    """The last lines are missing."""
+    HEAD_CHANGED = "head_changed"
+    """The row of the transaction names another last line."""
+    ROW_CHANGED = "row_changed"
+    """A row differs from the last values that the chain states."""
+    ROW_MISSING = "row_missing"
+    """A row that the chain states is missing."""
+    ROW_UNKNOWN = "row_unknown"
+    """No line states this row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference from what was written."""
+
+    damage: Damage
+    what: str
+    txn: str | None = None  # None: not of one transaction
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The verified chain of one transaction. A copy kept elsewhere can be compared with it later."""
+
+    txn: str
+    key: str | None
+    lines: int
+    head: str
+    txn_digest: str | None
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was verified, and the findings."""
+
+    chains: tuple[Chain, ...]
+    findings: tuple[Finding, ...]
+    lines: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class Scan:
+    """One pass over a journal, and its findings."""
+
+    findings: list[Finding] = field(default_factory=list)
+    legible: bool = True
+    """Whether rows can be read reliably."""
+
+    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
+        """Record one finding."""
+        self.findings.append(Finding(damage, printable(what), printable(txn) or None, line))
+
+
+@overload
+def printable(raw: str) -> str: ...
+
+
+@overload
+def printable(raw: str | None) -> str | None: ...
+
+
+def printable(raw: str | None) -> str | None:
+    """Escape bytes that are not text."""
+    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
+
+
+def compare_schemas(
+    scan: Scan, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
+) -> None:
+    """Step 2 of verification.py: compare two schemas, by name, kind and definition."""
+    for name, made in ours.items():
+        if theirs.get(name) != made:
+            scan.legible = scan.legible and made[0] in _SIDE_ROWS
+            scan.found(
+                Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
+            )
+    for name in theirs.keys() - ours.keys():
+        if theirs[name][0] in _STRANGE:
+            scan.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
+
+
+_MOST_OF_FILE: Final = 20  # messages of SQLite about a badly broken file
 _SCHEMA: Final = (
     "SELECT name, type, tbl_name || ' ' || coalesce(sql, '') FROM sqlite_master "
     "WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
@@ -39,11 +149,11 @@ class SQLiteStore:
 
     @contextmanager
     def opened(self) -> Iterator[Unit]:
-        """A connection that writes nothing, in one transaction."""
+        """A read-only connection in one transaction."""
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
-            # flipped bytes are compared, not raised
+            # changed bytes are compared, not raised
             db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
                 db.execute(f"PRAGMA {pragma}")
@@ -51,39 +161,36 @@ class SQLiteStore:
             yield db
 
     @contextmanager
-    def errors_found(self, look: Scan) -> Iterator[None]:
-        """What SQLite cannot read is damage."""
+    def errors_found(self, scan: Scan) -> Iterator[None]:
+        """Record what SQLite cannot read as damage."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
-            look.found(Damage.FILE, f"SQLite cannot read it: {error}")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 itself decodes column names
+            scan.found(Damage.FILE, f"SQLite cannot read it: {error}")
 
-    def look_at_file(self, db: Unit, look: Scan) -> None:
-        """Every page and index."""
-        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
-        for what in said if said != ["ok"] else ():
-            look.legible = False
-            look.found(Damage.FILE, what)
+    def check_file(self, db: Unit, scan: Scan) -> None:
+        """Check every page and index."""
+        messages = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
+        for what in messages if messages != ["ok"] else ():
+            scan.legible = False
+            scan.found(Damage.FILE, what)
 
-    def look_at_schema(self, db: Unit, look: Scan) -> None:
-        """Its marks, and everything that has a name."""
+    def check_schema(self, db: Unit, scan: Scan) -> None:
+        """Check its marks, and everything that has a name."""
         marks = (
             db.execute("PRAGMA application_id").fetchone()[0],
             db.execute("PRAGMA user_version").fetchone()[0],
         )
         if marks != (APPLICATION_ID, VERSION):
-            look.found(
+            scan.found(
                 Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
             )
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
             prepare(fresh)
             ours = {row[0]: (row[1], row[2]) for row in fresh.execute(_SCHEMA)}
         theirs = {row[0]: (row[1], row[2]) for row in db.execute(_SCHEMA)}
-        compare_schemas(look, ours, theirs)
+        compare_schemas(scan, ours, theirs)
 
-
-if TYPE_CHECKING:
-    import psycopg
 
 _Described = dict[str, tuple[str, str]]
 
@@ -113,7 +220,7 @@ UNION ALL SELECT r.rulename, 'rule', pg_get_ruledef(r.oid, true)
 
 
 class PostgresStore:
-    """A journal's schema."""
+    """The schema of a journal."""
 
     def __init__(self, url: JournalUrl) -> None:
         self._database = PostgresDatabase(url)
@@ -122,9 +229,9 @@ class PostgresStore:
 
     @contextmanager
     def opened(self) -> Iterator[Unit]:
-        """A session that writes nothing and sees one moment."""
+        """A read-only session with one consistent view."""
         with closing(self._database.connect()) as connection:
-            schema = self._database.enter(connection)
+            schema = self._database.use_schema(connection)
             if not schema_exists(connection, schema):
                 raise MisuseError(f"there is no journal at {self._database.name!r}; name one with --journal")
             self._ours = _fresh_schema(connection)
@@ -133,26 +240,26 @@ class PostgresStore:
             yield PostgresConnection(connection, "on")
 
     @contextmanager
-    def errors_found(self, look: Scan) -> Iterator[None]:
-        """What the server cannot read is damage; a server that does not answer is not."""
+    def errors_found(self, scan: Scan) -> Iterator[None]:
+        """Record what the server cannot read as damage; an unreachable server is an error."""
         try:
-            with self._database.told():
+            with self._database.translate_errors():
                 yield
         except JournalError as error:
             if getattr(error.__cause__, "sqlstate", None) not in _BROKEN:
                 raise
-            look.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
+            scan.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
 
-    def look_at_file(self, db: Unit, look: Scan) -> None:
-        """The server does, page by page."""
+    def check_file(self, db: Unit, scan: Scan) -> None:
+        """The server checks its pages itself."""
 
-    def look_at_schema(self, db: Unit, look: Scan) -> None:
-        """Everything that has a name."""
-        compare_schemas(look, self._ours, self._theirs)
+    def check_schema(self, db: Unit, scan: Scan) -> None:
+        """Check everything that has a name."""
+        compare_schemas(scan, self._ours, self._theirs)
 
 
 def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:
-    """What this SDK makes. Temporary tables are this session's own, whatever it may do elsewhere."""
+    """The schema as this SDK creates it, in temporary tables of this session."""
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL search_path = pg_temp")
         create_schema(connection, functions="pg_temp.")
@@ -160,9 +267,9 @@ def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:
 
 
 def _describe_schema(connection: psycopg.Connection[Any], of: str) -> _Described:
-    """Everything in a schema by name: its kind, and how it was made, without the schema's own name."""
+    """Everything in a schema by name: its kind and definition, without the schema's own name."""
     (schema,) = connection.execute(
-        f"SELECT nspname FROM pg_namespace WHERE oid = {of}".encode()  # noqa: S608 - words of this module
+        f"SELECT nspname FROM pg_namespace WHERE oid = {of}".encode()  # noqa: S608 - constants of this module
     ).fetchone() or ("",)
     found = connection.execute(_DESCRIBED.replace("$of", f"'{schema}'::regnamespace").encode()).fetchall()
     its_name = re.compile(rf"\b(?:{re.escape(schema)}|pg_temp)\.")

@@ -1,1 +1,1 @@
-"""The live lane: effects that run at once and can be undone (README.md)."""
+"""Live effects: they run at once and can be undone (README.md)."""

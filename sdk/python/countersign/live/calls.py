@@ -1,11 +1,11 @@
-"""Live calls: asking the policy before one runs (`ask: live`), and which a savepoint takes back when one raises.
+"""Live calls: evaluate the policy before one runs (`ask: live`), and record what a savepoint rolled back.
 
-Rules: what is asked is what runs, the same canonical bytes; only a release lets it run. A live effect cannot wait, for
-no adapter transaction is open while people decide, so one that needs people is refused, and so is one for which the
-service does not answer (I-11). The answer is in the service's log, except in a dry run.
+Rules: the evaluated call is the call that runs, the same canonical bytes; it runs only on a release. A live effect
+cannot wait, because no adapter session is open while people decide. So it is refused if it needs a review, or if the
+service does not answer (I-11). The decision is in the service's log, except in a dry run.
 
-An effect that raises leaves nothing of itself on its adapter (adapters/protocol.py), nor of the effects that it called
-there. What it called on other adapters stands: it is not in that savepoint.
+An effect that raises leaves no change on its adapter (adapters/protocol.py), nor do the effects it called there.
+Effects it called on other adapters stay: they are not in that savepoint.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OnReturned = Callable[[Any], None]
 _running: ContextVar[LiveEffectRun | None] = ContextVar("countersign_running_live_effect", default=None)
 
 ALL_LOST: Final = (SavepointLost, SessionLost)
-"""Nobody knows what stands, so nothing is noted before all of it is undone."""
+"""The state is unknown, so nothing is recorded before all of it is undone."""
 
 
 class LiveEffectRun:
-    """One live effect, from where it is written down; `adapter` is the name of its adapter."""
+    """One live effect from the moment it is journaled; `adapter` is the name of its adapter."""
 
     def __init__(self, row: StagedRow, adapter: str) -> None:
         self.row, self.adapter = row, adapter
@@ -50,8 +50,8 @@ class LiveEffectRun:
             outer._inside.append(self)
 
     def run(self, act: Callable[[], Any], undone: OnUndone, returned: OnReturned, *, awaited: bool) -> Any:
-        """Run it; `returned` hears what it answers. If it raises, `undone` hears which effects nothing stands of, and
-        why.
+        """Run it and pass the result to `returned`. If it raises, pass the rolled-back effects and the error to
+        `undone`.
         """
         if awaited:
             return self._run_awaited(act, undone, returned)
@@ -63,7 +63,7 @@ class LiveEffectRun:
     async def _run_awaited(self, act: Callable[[], Any], undone: OnUndone, returned: OnReturned) -> Any:
         with self._noted(undone):
             answer = act()
-            if inspect.isawaitable(answer):  # a replay answers without the world
+            if inspect.isawaitable(answer):  # a replay returns a recorded result
                 answer = await answer
         returned(answer)
         return answer
@@ -82,7 +82,7 @@ class LiveEffectRun:
             _running.reset(token)
 
     def _on(self, adapter: str) -> Iterator[StagedRow]:
-        """Itself and what it has called, as far as that is on one adapter."""
+        """This effect and those it called, on one adapter."""
         if self.adapter == adapter:
             yield self.row
         for one in self._inside:
@@ -102,15 +102,15 @@ class LiveCallRequest:
 async def require_released(
     engine: Engine, call: LiveCallRequest, *, run_key: str, txn: str, claimed: Claimed | None, noted: bool
 ) -> None:
-    """Ask about one live call, if it is one that is asked about, and come back only where it may run.
+    """Evaluate the policy for one live call if it requires that, and return only if it may run.
 
     Raises:
         Denied: with the policy's reasons.
-        ReviewRequired: people would have to agree.
-        ServiceUnavailable: nobody could be asked, or it is not known whether anybody is to be.
-        ServiceRefused: the service takes no question of this agent, for instance while it is stopped.
+        ReviewRequired: it needs a review.
+        ServiceUnavailable: the service did not answer, or it is not known whether the policy must be evaluated.
+        ServiceRefused: the service refuses this agent, for instance while it is stopped.
         RegistrationError: the reviewed manifest does not fit the code.
-        NotStageable: it has no adapter, and its reviewed manifest does not say that it only reads.
+        NotStageable: it has no adapter, and its reviewed manifest does not declare that it only reads.
     """
     tool = call.tool
     manifest = await engine.manifests.live_policy_manifest(tool, engine.service, engine.clock)
@@ -124,7 +124,7 @@ async def require_released(
     (decided,) = (await engine.service.evaluate(question)).effects
     if decided.decision.outcome is Verdict.RELEASE:
         return
-    engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
+    engine.manifests.forget(tool.name)  # the reviewed manifest may have changed
     effect_id = names.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
         raise ReviewRequired(
@@ -134,7 +134,7 @@ async def require_released(
 
 
 def _require_read(tool: Tool, engine: Engine) -> None:
-    """Nothing undoes it, so people must have agreed that it changes nothing; its code may say so of anything."""
+    """Nothing undoes it, so people must have agreed that it changes nothing: its code could claim that of anything."""
     reviewed = engine.manifests.reviewed_live_manifest(tool)
     if reviewed is None or not reviewed.reads:
         found = "no reviewed manifest" if reviewed is None else "a reviewed manifest without the group 'read'"
@@ -151,7 +151,7 @@ def _submitted(call: LiveCallRequest, manifest: ToolManifest) -> SubmittedEffect
     try:
         resource = manifest.resource_of(args)
     except ContractError as error:
-        raise NotStageable(f"the call of {call.tool.name!r} makes no sound effect: {error}") from error
+        raise NotStageable(f"the call of {call.tool.name!r} is not a valid effect: {error}") from error
     return SubmittedEffect(
         tool=call.tool.name,
         tool_digest=manifest.digest,

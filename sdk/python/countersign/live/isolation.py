@@ -1,15 +1,15 @@
-"""Isolation of live work: `isolation=` between transactions, and turns among the live effects of one.
+"""Isolation of live work: `isolation=` between transactions, and one live effect at a time inside one.
 
-    Abort()      what live effects saw is compared before anything is asked; if it has moved, `Moved`. Always done
-    Retry(n)     `run_transaction` runs the body again when it has, n times in all; each run is a list of its own
-    Serialize()  first waits until no other Serialize transaction on this journal has the resources, then holds them
+    Abort()      compare what live effects read before anything is submitted; `IsolationConflict` if it changed. Always
+    Retry(n)     `run_transaction` runs the body again after a conflict, n times in all; each run is a list of its own
+    Serialize()  first wait until no other Serialize transaction on this journal holds the resources, then lock them
 
-`Serialize` spares the work that a conflict would undo; the comparison still decides, for others need not use Serialize.
-It takes every resource as the transaction is entered, all of them at once, so there is no deadlock and no wait in the
-middle of a tool. It holds nothing while people decide.
+`Serialize` avoids work that a conflict would undo. The comparison still decides, because others need not use Serialize.
+It locks every resource when the transaction is entered, all at once, so there is no deadlock and no wait in the middle
+of a tool. It holds no lock while people decide.
 
-A session is one connection, and two effects that run at once in it would undo each other's work: each live effect waits
-until the one before it has ended. A live tool may call another of the same transaction, as a part of itself.
+A session is one connection, and two concurrent effects in it would undo each other's work, so each live effect waits
+for the one before it. A live tool may call another one of the same transaction, as a part of itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from countersign.journal import Lease
     from countersign.runtime import Engine
 
-_TURN_POLL_SECONDS: Final = 0.002  # a task waits for a thread: no event of one loop reaches both
+_TURN_POLL_SECONDS: Final = 0.002  # a task waits for a thread: no event of one loop serves both
 
 
 class _Holder:
-    """One live effect that runs; whoever it starts has it too, and keeps it when it is over."""
+    """The live effect that holds the lock. Code it starts inherits it, also after the effect has ended."""
 
     def __init__(self, turns: SessionLock) -> None:
         self.turns, self.over = turns, False
@@ -46,31 +46,31 @@ _inside: ContextVar[_Holder | None] = ContextVar("countersign_inside_live_effect
 
 
 class SessionLock:
-    """Who may run a live effect now."""
+    """A lock for the live effects of one transaction."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holder: ExecutionContext | None = None
-        self._block = 0  # which block may run effects now
+        self._block = 0  # the block that may run effects now
 
     @property
     def is_held_here(self) -> bool:
-        """Whether the code that asks is part of a live effect."""
+        """Whether the calling code is part of a live effect."""
         turn = _inside.get()
         return turn is not None and turn.turns is self
 
     def end_block(self) -> bool:
-        """The block is over: who still waits for a turn is refused. Answers whether nobody is in the middle of one."""
+        """End the block: effects that still wait are refused. Returns whether no other effect is running."""
         self._block += 1
         return not self._lock.locked() or self._holder == execution_context()
 
     @contextmanager
     def blocking(self, tool: str) -> Iterator[None]:
-        """The turn of a plain tool.
+        """Hold the lock for a plain tool.
 
         Raises:
-            NotStageable: waiting for the effect that is running would never end.
-            OutsideTransaction: the block was over first.
+            NotStageable: waiting for the running effect would never end.
+            OutsideTransaction: the block ended first.
         """
         if self._is_part(tool):
             yield
@@ -80,7 +80,8 @@ class SessionLock:
             holder = self._holder
             if holder is not None and holder.thread == execution_context().thread:
                 raise NotStageable(
-                    f"{tool} would stop the event loop for ever, for another task's live effect runs in it; make it "
+                    f"{tool} would block the event loop forever, because another task's live effect runs in it; "
+                    "make it "
                     "async, or call it with asyncio.to_thread"
                 )
             self._lock.acquire()
@@ -90,7 +91,7 @@ class SessionLock:
 
     @asynccontextmanager
     async def awaiting(self, tool: str) -> AsyncIterator[None]:
-        """The turn of an async tool.
+        """Hold the lock for an async tool.
 
         Raises:
             NotStageable: as above.
@@ -99,7 +100,7 @@ class SessionLock:
             yield
             return
         block = self._block
-        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 - a thread may hold it
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 - a thread may hold the lock
             await asyncio.sleep(_TURN_POLL_SECONDS)
         with self._held():
             self._require_same(block, tool)
@@ -108,7 +109,8 @@ class SessionLock:
     def _require_same(self, block: int, tool: str) -> None:
         if block != self._block:
             raise OutsideTransaction(
-                f"{tool} waited for its turn until its block was over; wait inside the block for every thread and task "
+                f"{tool} waited for another live effect until its block had ended; wait inside the block for "
+                "every thread and task "
                 "that it has started"
             )
 
@@ -118,13 +120,13 @@ class SessionLock:
             return False
         if turn.over:
             raise NotStageable(
-                f"{tool} was called by a thread or task that a live effect has started and that goes on after it; wait "
+                f"{tool} was called by a thread or task that a live effect started and that outlived it; wait "
                 "for it inside that effect, or start it outside"
             )
         if self._holder != execution_context():
             raise NotStageable(
-                f"{tool} was called by a thread or task that another live effect has started, and would wait for it "
-                "for ever; call it after that, or from the effect itself"
+                f"{tool} was called by a thread or task that another live effect started, and would wait for it "
+                "forever; call it after that, or from the effect itself"
             )
         return True
 
@@ -141,15 +143,15 @@ class SessionLock:
             self._lock.release()
 
 
-_MAX_ATTEMPTS: Final = 100  # a resource that moved so often needs Serialize, not patience
+_MAX_ATTEMPTS: Final = 100  # after so many conflicts a resource needs Serialize
 _PAUSE_SECONDS: Final = 0.02  # before the first repeat; doubled each time, half of it random
 _MAX_PAUSE_SECONDS: Final = 0.5
-_POLL_SECONDS: Final = 0.05  # between two looks at somebody else's claim
+_POLL_SECONDS: Final = 0.05  # between two looks at a held lock
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop with `Moved` when somebody else changed what the live effects saw. What happens where nothing is said."""
+    """Raise `IsolationConflict` when another writer changed what the live effects read. The default."""
 
 
 ABORT: Final = Abort()
@@ -157,10 +159,10 @@ ABORT: Final = Abort()
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Run the body again when somebody else changed what its live effects saw; `attempts` runs in all, then `Moved`.
+    """Run the body again after an `IsolationConflict`, `attempts` runs in all, then raise it.
 
     Raises:
-        MisuseError: fewer than two attempts are no repeat; more than a hundred are none that would help.
+        MisuseError: fewer than 2 or more than 100 attempts.
     """
 
     attempts: int = 3
@@ -175,10 +177,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Serialize:
-    """Have the resources to itself, as against all other `Serialize` transactions on the same journal.
+    """Lock the resources against all other `Serialize` transactions on the same journal.
 
-    `adapters` are the live adapters that the block will use; without them they are those of every registered live
-    tool. A live effect on another one is refused. `timeout_seconds` is how long entering may wait for others.
+    `adapters` are the live adapters that the block will use; by default those of every registered live tool. A live
+    effect on another one is refused. `timeout_seconds` is how long entering may wait for others.
 
     Raises:
         MisuseError: the time is negative, or something in `adapters` is no live adapter.
@@ -208,14 +210,14 @@ Isolation: TypeAlias = Abort | Retry | Serialize
 
 
 def require_isolation(isolation: object, *, reruns: bool) -> None:
-    """Refuse what is no policy, or not one of this place.
+    """Refuse an invalid policy, or one that is not allowed here.
 
     Raises:
-        MisuseError: saying what to write.
+        MisuseError: naming what to write.
     """
     if not isinstance(isolation, Abort | Retry | Serialize):
         raise MisuseError(
-            f"isolation={isolation!r} is no policy; write isolation=Abort(), Retry(attempts=3) or "
+            f"isolation={isolation!r} is not a policy; write isolation=Abort(), Retry(attempts=3) or "
             "Serialize(timeout_seconds=30)"
         )
     if isinstance(isolation, Retry) and not reruns:
@@ -226,45 +228,45 @@ def require_isolation(isolation: object, *, reruns: bool) -> None:
 
 
 async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
-    """Wait for the resources and take all of them; answers their names.
+    """Wait for the resources and lock all of them; returns their names.
 
     Raises:
-        ResourceBusy: somebody alive still has one when the time is up; nothing is taken.
+        ResourceBusy: a living transaction still holds one when the time is up; nothing is locked.
     """
     chosen = policy.adapters or [tool.adapter for tool in engine.registry if tool.adapter is not None]
     resources = frozenset(adapter.name for adapter in chosen if adapter is not READS)
-    claims, waited = engine.journal.claims, 0.0
+    locks, waited = engine.journal.resource_locks, 0.0
     while resources:
-        taken = claims.standing(resources) or claims.take(lease, resources)
+        taken = locks.first_held(resources) or locks.take(lease, resources)
         if taken is None:
             break
         if waited >= policy.timeout_seconds:
             raise ResourceBusy(taken.resource, taken.run_key, taken.holder, waited)
         pause = min(_POLL_SECONDS, policy.timeout_seconds - waited)
-        await engine.waits.sleep(pause)
+        await engine.executor.sleep(pause)
         waited += pause
     return resources
 
 
 @dataclass(slots=True)
 class ConflictRetries:
-    """The runs of one `run_transaction` that somebody else has spoilt."""
+    """Counts the runs of one `run_transaction` that ended in an isolation conflict."""
 
     allowed: int
     spoilt: int = 0
 
     @classmethod
     def of(cls, isolation: Isolation) -> ConflictRetries:
-        """As many as the policy says."""
+        """As many runs as the policy allows."""
         return cls(isolation.attempts if isinstance(isolation, Retry) else 1)
 
-    def pause_after(self, moved: IsolationConflict) -> float:
-        """How long to let the others go on before the next run.
+    def pause_after(self, conflict: IsolationConflict) -> float:
+        """The pause before the next run.
 
         Raises:
-            Moved: there is no next; it names how many there were.
+            IsolationConflict: no run is left; it names how many there were.
         """
         self.spoilt += 1
         if self.spoilt >= self.allowed:
-            raise moved if self.allowed == 1 else moved.after(self.spoilt)
+            raise conflict if self.allowed == 1 else conflict.after(self.spoilt)
         return backoff(_PAUSE_SECONDS, self.spoilt - 1, _MAX_PAUSE_SECONDS)

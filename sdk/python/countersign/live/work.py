@@ -1,10 +1,9 @@
-"""The live lane of one transaction: adapters' sessions, opened when first needed, ended together.
+"""The live work of one transaction: adapter sessions, opened on first use, ended together.
 
-Rules: an effect is in the journal before it runs; after `undo` nothing of it stands; a commit that fails says
-which adapters had already committed; what could not be undone is never said to be. No session is open while people
-decide: the commit calls `undo` first. What an adapter raises that was given secrets is told without them (sessions.py);
-what a tool raises itself is its caller's. Effects take turns (isolation.py); a block among them can be taken back alone
-(`savepoint`).
+Rules: an effect is journaled before it runs; after `undo` nothing of it remains; a failed commit reports which adapters
+had committed; nothing is reported as undone that could not be undone. No session is open while people decide: the
+commit calls `undo` first. Errors of an adapter that was given secrets are redacted (sessions.py); errors of a tool go
+to its caller. Effects run one at a time (isolation.py); a block of them can be rolled back alone (`savepoint`).
 """
 
 from __future__ import annotations
@@ -38,21 +37,22 @@ class LiveWork:
     def __init__(self, txn: str) -> None:
         self._txn = txn
         self._sessions: dict[str, tuple[LiveAdapter, LiveSession]] = {}
-        self._blocks: list[Block] = []  # that are open, the outermost first
+        self._blocks: list[Block] = []  # open ones, the outermost first
         self._turns = SessionLock()
         self._given_secrets: set[str] = set()  # adapters, by name
         self._lost: SavepointLost | SessionLost | None = None
-        self._not_undone: BaseException | None = None  # why; the journal says so until recovery has done it
-        self.may_stand = False  # a commit of it was begun, and it is not known that nothing stands
-        self._adopted = False  # it goes on with what others left, and what was done here is undone
-        self.rerun: int | None = None  # the list it is of, where an earlier one is in force
+        # the error of a failed undo; the rows stay `live` until recovery
+        self._not_undone: BaseException | None = None
+        self.may_stand = False  # a commit was begun, so some of it may be kept
+        self._adopted = False  # it continues a dead process's sessions; this run's own were undone
+        self.rerun: int | None = None  # its list, if an earlier one is in force
         self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
 
     def __bool__(self) -> bool:
         return bool(self._sessions)
 
     def run(self, tool: Tool, call: LiveCall) -> Any:
-        """Run one live effect now; an async tool answers an awaitable that does."""
+        """Run one live effect now; an async tool returns an awaitable."""
         if tool.adapter is None:
             raise AssertionError("registration refuses a live tool without an adapter")
         if tool.is_async:
@@ -60,19 +60,19 @@ class LiveWork:
         with self._turns.blocking(tool.name), self._traced(call), self._session(tool.adapter).effect(call):
             answer = tool.fn(**dict(call.args))
             if is_awaitable(answer) and (error := unfinished_error(answer)) is not None:
-                raise error  # in here: what it had done is taken back
+                raise error  # inside the effect, so that it is rolled back
             return answer
 
     def _traced(self, call: LiveCall) -> AbstractContextManager[object]:
         return tracing.span("countersign live", txn=self._txn, effect_id=call.effect_id, tool=call.tool)
 
-    def hide(self, tool: Tool) -> None:
-        """A call of this tool has secrets."""
+    def mark_secret(self, tool: Tool) -> None:
+        """Redact the errors of this tool's adapter: a call of it has secrets."""
         if tool.adapter is not None:
             self._given_secrets.add(tool.adapter.name)
 
     def savepoint(self) -> Block:
-        """A block whose live effects are taken back if it raises, and those before it are not.
+        """A block whose live effects are rolled back if it raises; earlier ones stay.
 
         Raises:
             NotStageable: an adapter has no savepoints, or a live effect is running.
@@ -82,18 +82,18 @@ class LiveWork:
         return Block(self)
 
     def end_block(self) -> None:
-        """Calls of other threads and tasks are over. One in the middle of a live effect would leave half of it."""
+        """A parallel block has ended. If a live effect is still running, the whole live work is lost."""
         if not self._turns.end_block():
-            self.lose(
+            self.mark_lost(
                 "a live effect was still running when its block was over; wait inside it for every thread and task"
             )
 
-    def lose(self, why: str) -> None:
-        """Nobody knows any more what stands, so nothing of the whole lane may be kept."""
+    def mark_lost(self, why: str) -> None:
+        """The state of the live work is unknown, so it must not be committed."""
         self._lost = self._lost or SavepointLost(why)
 
     def require_whole(self) -> None:
-        """Refuse to go on where a block could not be taken back.
+        """Refuse to continue after a block could not be rolled back.
 
         Raises:
             SavepointLost: naming the adapter.
@@ -104,26 +104,26 @@ class LiveWork:
     def verify_isolation(self) -> None:
         """Design section 7, step 2."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, session.verify_isolation)
+            self.call(name, session.verify_isolation)
 
     def changes(self) -> dict[str, tuple[Change, ...] | None]:
-        """What each adapter would change by its name; None of one that cannot tell."""
-        return {name: self.heard(name, session.changes) for name, (_, session) in self._sessions.items()}
+        """What each adapter would change, by its name; None if it cannot tell."""
+        return {name: self.call(name, session.changes) for name, (_, session) in self._sessions.items()}
 
     def prepare(self, attempt_id: str) -> None:
-        """Let what can fail about a commit fail before the redemption."""
+        """Let errors of a commit occur before the redemption."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, functools.partial(session.prepare, attempt_id))
+            self.call(name, functools.partial(session.prepare, attempt_id))
 
     def commit(self, attempt_id: str, kept: Callable[[], object]) -> None:
-        """Commit every adapter, in the order they were first used; last those that can take a commit back. `kept` notes
-        that all of it stands. An interrupt parts nothing (sessions.py): it goes on its way once that is noted.
+        """Commit every adapter in the order of first use; last those that can roll a commit back. `kept` records
+        that all of it is kept. An interrupt is raised after that is recorded (sessions.py).
 
         Raises:
-            CommitFailed: one could not; of the others only those whose commit is final stand. Where it is not `unknown`
-            whether it could, nothing is undone that `recover` might have to finish.
+            CommitFailed: one could not; of the others only those whose commit is final are kept. Unless the result
+                is `unknown`, nothing is undone that `recover` might have to finish.
         """
-        commits = AdapterCommits(attempt_id, self._sessions.values(), self.heard)
+        commits = AdapterCommits(attempt_id, self._sessions.values(), self.call)
         self.may_stand = not self._adopted
         try:
             commits.run()
@@ -137,7 +137,7 @@ class LiveWork:
         kept()
 
     def _end_interrupted(self, commits: AdapterCommits, kept: Callable[[], object]) -> None:
-        """Only another interrupt takes the place of the one that came; what failed besides, recovery finds out."""
+        """Only another interrupt replaces the first one; recovery handles other errors."""
         try:
             commits.go_on()
             self._close()
@@ -146,7 +146,7 @@ class LiveWork:
             log.warning("live adapter %s could not commit after an interrupt: %s", failed.adapter, failed)
             self._leave(failed)
         except JournalError as error:
-            log.warning("it could not be noted that the live work of %s was kept: %s", self._txn[:12], error)
+            log.warning("could not record that the live work of %s was kept: %s", self._txn[:12], error)
         except BaseException:
             self._let_go(but=commits.done)
             raise
@@ -161,30 +161,30 @@ class LiveWork:
         self.may_stand = self.may_stand and bool(failed.committed)
 
     def adopt(self, found: AdapterRecovery) -> None:
-        """Go on with what dead processes had prepared, in place of what this one has done."""
+        """Continue with the sessions that dead processes had prepared, in place of this run's."""
         self.undo()
         self._adopted, self.rerun = True, None
         self._sessions = dict(found.prepared)
         self._given_secrets |= found.given_secrets
 
     def undo(self) -> None:
-        """Leave nothing behind. One adapter's trouble does not keep the others from being undone; it is raised again
-        when this is said again, for silence would be taken for "undone".
+        """Undo every session. An error of one adapter does not stop the others; it is raised again at the next call,
+        because silence would mean "undone".
         """
         self._turns.end_block()
         sessions, self._sessions = self._sessions, {}
         try:
             with ExitStack() as stack:
                 for name, (_, session) in sessions.items():
-                    stack.callback(self.heard, name, session.undo)
+                    stack.callback(self.call, name, session.undo)
         except BaseException as error:
             self._not_undone = error
             raise
         if self._not_undone is not None:
             raise self._not_undone
 
-    def heard(self, adapter: str, act: Callable[[], T]) -> T:
-        """What an adapter answers; what it raises without what is secret, where it was given that."""
+    def call(self, adapter: str, act: Callable[[], T]) -> T:
+        """Call an adapter; its errors are redacted if it was given secrets."""
         return call_adapter(adapter, act, hidden=adapter in self._given_secrets)
 
     def _session(self, adapter: LiveAdapter) -> LiveSession:
@@ -197,9 +197,9 @@ class LiveWork:
         return known[1]
 
     def _begun(self, adapter: LiveAdapter) -> tuple[LiveAdapter, LiveSession]:
-        """A session in which every open block can be taken back, or none: its next call would run without savepoint."""
+        """Begin a session with every open savepoint, or none: its next call would run without savepoint."""
         known = adapter, adapter.begin(self._txn)
-        self._sessions[adapter.name] = known  # from here on it is undone with the others, whatever follows
+        self._sessions[adapter.name] = known  # from here on it is undone with the others
         try:
             for block in self._blocks:
                 block.begin(adapter.name, known[1])
@@ -209,44 +209,44 @@ class LiveWork:
         return known
 
     def _drop(self, name: str) -> None:
-        """Nothing has run in that session yet."""
+        """Undo a session in which nothing has run yet."""
         for block in self._blocks:
             block.forget(name)
         _, session = self._sessions.pop(name)
         try:
-            self.heard(name, session.undo)
+            self.call(name, session.undo)
         except BaseException as error:
             self._not_undone = error
-            self.lose(f"live adapter {name!r} could not undo a session in which a block could not begin")
+            self.mark_lost(f"live adapter {name!r} could not undo a session in which a block could not begin")
             raise
 
     def _require_claimed(self, adapter: LiveAdapter) -> None:
         if self.claimed is not None and adapter is not READS and adapter.name not in self.claimed:
             raise NotStageable(
-                f"live adapter {adapter.name!r} was not claimed as this transaction was entered; name it in "
+                f"live adapter {adapter.name!r} was not locked when this transaction was entered; name it in "
                 "Serialize(adapters=[...]), or register its tools before"
             )
 
     def _close(self) -> None:
-        """Everything is committed; what is left to do is tidying up, and the next to come does it as well."""
+        """Everything is committed. A failed cleanup is repeated by the next process."""
         for name, (_, session) in list(self._sessions.items()):
             try:
-                self.heard(name, session.close)
-            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; everything stands all the same
-                log.warning("live adapter %s could not tidy up: %s", name, text_of(error))
+                self.call(name, session.close)
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; the work is committed
+                log.warning("live adapter %s could not clean up: %s", name, text_of(error))
             del self._sessions[name]
 
     def _let_go(self, but: Container[str]) -> None:
-        """Of what is not committed yet nobody knows whether it has to be; recovery does, once an adapter can tell."""
+        """Release sessions that are not committed; recovery decides about them once an adapter can tell."""
         sessions, self._sessions = self._sessions, {}
         for name, (_, session) in sessions.items():
             if name in but:
                 continue
             try:
-                self.heard(name, session.let_go)
-            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery looks at it again
+                self.call(name, session.let_go)
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery handles it
                 log.warning(
-                    "live adapter %s could not let go of what it had prepared: %s", name, text_of(error)
+                    "live adapter %s could not release its prepared session: %s", name, text_of(error)
                 )
 
     async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
@@ -259,8 +259,8 @@ class LiveWork:
 
 
 class Block:
-    """One nested transaction inside a live lane, over every session that is open in it. One that could not be taken
-    back leaves nobody knowing what stands, so then the whole lane has to be undone.
+    """A savepoint over every open session. If it cannot be rolled back, the state is unknown and the whole live work
+    has to be undone.
     """
 
     def __init__(self, live: LiveWork) -> None:
@@ -269,11 +269,11 @@ class Block:
         self._pid = os.getpid()
 
     def begin(self, adapter: str, session: LiveSession) -> None:
-        """Take a session in: one that was open before, or begins inside."""
-        self._savepoints.append((adapter, self._live.heard(adapter, session.savepoint)))
+        """Add a session: one that was open before, or that begins inside the block."""
+        self._savepoints.append((adapter, self._live.call(adapter, session.savepoint)))
 
     def forget(self, adapter: str) -> None:
-        """Its session is undone."""
+        """Remove a session that is undone."""
         self._savepoints = [one for one in self._savepoints if one[0] != adapter]
 
     def __enter__(self) -> None:
@@ -286,18 +286,18 @@ class Block:
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if os.getpid() == self._pid:  # a fork copied the sessions; they stay the parent's
+        if os.getpid() == self._pid:  # a fork copied the sessions, which belong to the parent
             self._end(keep=error is None)
 
     def _end(self, *, keep: bool) -> None:
         self._live._blocks.remove(self)
         try:
             for name, one in reversed(self._savepoints):
-                self._live.heard(name, one.release if keep else one.rollback)
+                self._live.call(name, one.release if keep else one.rollback)
         except SessionLost as lost:
             self._live._lost = lost
             raise
         except Exception as error:
-            lost_block = SavepointLost(text_of(error) or type(error).__name__)
-            self._live._lost = lost_block
-            raise lost_block from error
+            lost_savepoint = SavepointLost(text_of(error) or type(error).__name__)
+            self._live._lost = lost_savepoint
+            raise lost_savepoint from error

@@ -1,1 +1,1 @@
-"""Calls to language models: read what they used, know what that costs, and keep to budgets."""
+"""Calls to language models: usage, cost and budgets."""

@@ -4,26 +4,31 @@
     name = "a-day"
     measure = "money"              # money, tokens, calls or seconds
     limit = "20.00"
-    currency = "USD"               # of money only
+    currency = "USD"               # only for money
     per = "day"                    # day or run
     models = ["example-*"]         # without it, every model
 
-Inside, every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is its name: two
-programs that name the same one on the same journal share it, each with the limit it declares.
+Internally every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is identified by its
+name: two programs that use the same name on the same journal share it, each with the limit it declares.
+
+`Bounds` are the upper bounds of one call, declared before it is made.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from countersign.errors import SettingsError
+from countersign.errors import MisuseError, SettingsError
 from countersign.llm.prices import PICOS, currency_code, exact_decimal, is_name, load_tables, require
+from countersign.llm.usage import MAX_TOKENS
 
 Measure = Literal["money", "tokens", "calls", "seconds"]
 Per = Literal["day", "run"]
@@ -77,10 +82,10 @@ class Budget:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def period(self, now: float, run: str | None) -> str:
-        """The name of what is being filled now: a UTC day, or a run.
+        """The current period: a UTC day, or a run.
 
         Raises:
-            SettingsError: it counts for each run, and nobody says which run this is.
+            SettingsError: the budget is per run, and the call belongs to no run.
         """
         if self.per == "day":
             return day_of(now).isoformat()
@@ -93,7 +98,7 @@ class Budget:
 
 
 def format_amount(measure: str, units: int) -> Decimal:
-    """An amount as people read it: currency units, tokens, calls, seconds."""
+    """An amount in units for people: currency units, tokens, calls, seconds."""
     return Decimal(units) / _SCALE[measure]
 
 
@@ -103,7 +108,7 @@ def day_of(now: float) -> date:
 
 
 def renews_at(per: str, now: float) -> datetime | None:
-    """When a day's budget is whole again; a run's never is."""
+    """When a budget per day is renewed; a budget per run never is."""
     if per != "day":
         return None
     midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -114,17 +119,17 @@ def load_budgets(path: Path) -> tuple[Budget, ...]:
     """Read a file of budgets.
 
     Raises:
-        SettingsError: something in it cannot be taken; nothing of it is.
+        SettingsError: an entry is invalid; then none is used.
     """
     rows = load_tables(path, "budget", _KNOWN)
     return require_unique_names(_budget(row, f"{str(path)!r}: [[budget]]") for row in rows)
 
 
 def require_unique_names(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
-    """These budgets, each name once; the same budget twice is one.
+    """These budgets without duplicates.
 
     Raises:
-        SettingsError: two of them differ under one name.
+        SettingsError: two different budgets have the same name.
     """
     found: dict[str, Budget] = {}
     for one in budgets:
@@ -143,3 +148,60 @@ def _budget(row: dict[str, Any], place: str) -> Budget:
         currency=row.get("currency", ""),
         models=tuple(models),
     )
+
+
+_MAX_SECONDS: Final = 10**6  # of one call
+_TEMPLATE_TOKENS: Final = 64  # what a vendor's chat template adds to a text
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """None means not declared."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    seconds: float | str | Decimal | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "output_tokens"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 0 <= value <= MAX_TOKENS):
+                raise MisuseError(f"{name} of a call is a whole number up to {MAX_TOKENS}, not {value!r}")
+        if self.seconds is not None and not _is_time(self.seconds):
+            raise MisuseError(f"the time of a call is in seconds, 0 to {_MAX_SECONDS}, not {self.seconds!r}")
+
+    @property
+    def milliseconds(self) -> int | None:
+        """The time in milliseconds, rounded up."""
+        return None if self.seconds is None else math.ceil(Decimal(self.seconds) * 1000)
+
+
+def _is_time(value: float | str | Decimal) -> bool:
+    try:
+        seconds = Decimal(value)
+    except (InvalidOperation, TypeError, ValueError):
+        return False
+    return seconds.is_finite() and 0 <= seconds <= _MAX_SECONDS
+
+
+def input_bound(tokens: int | None, prompt: object) -> int | None:
+    """The most tokens that are sent: as declared, or the number of bytes of the prompt."""
+    if prompt is None:
+        return tokens
+    if tokens is not None:
+        raise MisuseError("say either input_tokens or prompt: one bounds what is sent")
+    try:
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=_as_json)
+        return len(text.encode("utf-8", "surrogatepass")) + _TEMPLATE_TOKENS
+    except (TypeError, ValueError) as error:
+        raise MisuseError(
+            f"prompt is text or JSON, as it is sent ({error}); say input_tokens=... instead"
+        ) from error
+
+
+def _as_json(message: object) -> object:
+    """A message of a client's own class as JSON."""
+    dump = getattr(message, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(message).__name__} is no JSON")

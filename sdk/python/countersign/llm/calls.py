@@ -1,13 +1,13 @@
-"""`with llm_call(...)`: the budget is asked before a model is called, and the call is written down after it.
+"""`with llm_call(...)`: reserves in the budgets before a model is called, and records the usage afterwards.
 
     with llm_call("example-small", max_tokens=500, prompt=messages) as call:
         response = client.chat.completions.create(model="example-small", messages=messages, max_tokens=500)
         call.record(response)
 
-`async with` is the same. As a decorator it records what the function returns. Nothing is ever answered from an earlier
-call: two calls are two, however alike. What is known about a block that ends without a record decides what becomes of
-its reservation: `NotDone`, an exception named in `not_made` or `call.release()` say that no call was made, and it is
-free again; anything else may have been a call that was paid for, and it stays reserved.
+`async with` works the same. As a decorator it records the returned response. There is no cache: equal calls are
+separate calls. If a block ends without a record, its reservation is freed only if no call was made: on `NotDone`, an
+exception listed in `not_made`, or `call.release()`. In any other case the call may have been paid for, and it stays
+reserved.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from countersign import tracing
 from countersign.errors import MisuseError, NotDone
-from countersign.llm.bounds import Bounds, input_bound
-from countersign.llm.budgets import Budget
+from countersign.llm.budgets import Bounds, Budget, input_bound
 from countersign.llm.errors import CallNotRecorded, UsageUnknown
 from countersign.llm.ledger import Ledger, LlmRecord
 from countersign.llm.prices import is_name
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PROVIDERS: Final = {"google": "gcp.gen_ai"}  # where OpenTelemetry's name is another
+_PROVIDERS: Final = {"google": "gcp.gen_ai"}  # where OpenTelemetry uses another name
 _MAX_NAME: Final = 200  # of a model or a run, as long as the key of a transaction
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """What a call says of itself before it is made."""
+    """The parameters of a call before it is made."""
 
     model: str
     bounds: Bounds
@@ -54,9 +53,7 @@ class CallRequest:
     runtime: Runtime | None = None
 
     def resolved(self) -> tuple[Ledger, str | None]:
-        """What counts it, and the run it belongs to: as it says itself, or as the transaction or the firing tool around
-        it.
-        """
+        """The ledger, and the run: as given, or that of the surrounding transaction or firing tool."""
         around, firing = current_transaction.get(), firing_effect.get()
         if around is not None:
             counting, run = around.ledger, around.run_key_for_budgets
@@ -70,7 +67,7 @@ class CallRequest:
 
 
 class LlmCall:
-    """One call that a budget has let through. `record` or `release` it inside the block."""
+    """A call within its budgets. `record` or `release` it inside the block."""
 
     def __init__(self, asking: CallRequest, tell: Callable[[Mapping[str, object]], None]) -> None:
         self._asking = asking
@@ -84,14 +81,15 @@ class LlmCall:
         self._since = self._ledger.clock.monotonic()
 
     def record(self, response: object, *, unknown_tokens: bool | None = None) -> LlmRecord:
-        """Write down what the call took, from its response: an object or a dict, of a stream its last usage.
+        """Record the usage from the response: an object or a dict, for a stream its last usage.
 
         Raises:
-            UsageUnknown: it does not say. The call stays reserved; with unknown_tokens=True it is recorded.
+            UsageUnknown: the response does not state it. The call stays reserved; with unknown_tokens=True it is
+                recorded.
             MisuseError: this call was recorded or released before.
         """
         milliseconds = -int(-(self._ledger.clock.monotonic() - self._since) * 1000 // 1)
-        self.ended = True  # it was made, whatever its response looks like
+        self.ended = True  # the call was made, regardless of its response
         allow = self._asking.unknown_tokens if unknown_tokens is None else unknown_tokens
         try:
             usage = read_usage(response, unknown_tokens=allow, reasoning=self._asking.reasoning)
@@ -103,7 +101,7 @@ class LlmCall:
         return record
 
     def release(self, why: str = "not made") -> None:
-        """Say that no call was made: what was reserved is free again.
+        """State that no call was made: its reservation is freed.
 
         Raises:
             MisuseError: this call was recorded or released before.
@@ -112,12 +110,12 @@ class LlmCall:
         self._ledger.release(self.call_id, why)
 
     def leave(self, error: BaseException | None) -> None:
-        """The end of the block.
+        """End the block.
 
         Raises:
-            CallNotRecorded: it ended well, and nobody said what became of the call.
+            CallNotRecorded: it ended without an error, and the call was neither recorded nor released.
         """
-        self._tell = _nothing  # the span ends here; who records later still counts
+        self._tell = _nothing  # the span ends here; a later record still counts
         if self.ended:
             return
         if error is not None and isinstance(error, (NotDone, *self._asking.not_made)):
@@ -125,17 +123,17 @@ class LlmCall:
             return
         self.ended = True
         why = "the block ended without a record" if error is None else type(error).__name__
-        self._ledger.doubt(self.call_id, f"nobody knows whether it was made: {why}")
+        self._ledger.doubt(self.call_id, f"it is not known whether it was made: {why}")
         if error is None:
             raise CallNotRecorded(
-                f"the block of a call to {self._asking.model!r} ended without call.record(response); what was reserved "
-                "for it stays reserved until a person says what came of it: `countersign budget settle "
-                f"{self.call_id} --made` or `--not-made`. If no call was made, say call.release() in the block"
+                f"the block of a call to {self._asking.model!r} ended without call.record(response); what was "
+                "reserved for it stays reserved until a person settles it: `countersign budget settle "
+                f"{self.call_id} --made` or `--not-made`. If no call was made, use call.release() in the block"
             )
 
 
 class LlmCallBlock:
-    """What `llm_call` answers: a block of either kind, once, or a decorator."""
+    """Returned by `llm_call`: a `with` or `async with` block, usable once, or a decorator."""
 
     def __init__(self, asking: CallRequest) -> None:
         self._asking = asking
@@ -175,7 +173,7 @@ class LlmCallBlock:
         self.__exit__(kind, error, trace)
 
     def __call__(self, fn: F) -> F:
-        """Decorate a function, plain or async, that calls a model and returns its response; each call of it is one."""
+        """Decorate a function, plain or async, that calls a model and returns its response; each call is counted."""
         if inspect.iscoroutinefunction(fn):
 
             @wraps(fn)
@@ -211,19 +209,19 @@ def llm_call(
     not_made: tuple[type[BaseException], ...] = (),
     runtime: Runtime | None = None,
 ) -> LlmCallBlock:
-    """Ask the budgets, call a model, record the call: `with llm_call(...) as call`, `async with`, or a decorator.
+    """Reserve in the budgets, call a model, record the usage: `with llm_call(...) as call`, `async with`, or a
+    decorator.
 
-    `max_tokens` is the most the model may answer, as you tell the model; `input_tokens` the most you send, or
-    `prompt` what you send, as text or JSON (text has at most as many tokens as bytes; pictures and sound have more);
-    `timeout` the most seconds it may take. Only those that a budget asks for must be given. `run` names the run; inside
-    a transaction it is the transaction's key. `not_made` are exceptions of your client which mean that no call was
-    made. `reasoning=True` keeps the model's reasoning in the journal, and it may hold secrets. `unknown_tokens=True`
-    records a response that does not say what it used.
+    `max_tokens` is the limit you give the model; `input_tokens` the most you send, or `prompt` what you send, as text
+    or JSON (text has at most as many tokens as bytes; pictures and sound have more); `timeout` the most seconds it may
+    take. Only those that a budget needs are required. `run` names the run; inside a transaction it is the transaction's
+    key. `not_made` are exceptions of your client which mean that no call was made. `reasoning=True` stores the model's
+    reasoning in the journal, and it may contain secrets. `unknown_tokens=True` records a response without usage.
 
     Entering raises:
-        BudgetExceeded: a budget has no room; the model was not called.
+        BudgetExceeded: the call would exceed a budget; the model was not called.
         PriceUnknown: a money budget applies and the model has no price.
-        MisuseError: a budget counts what this call leaves open.
+        MisuseError: a budget needs a bound that is missing.
     """
     bounds = Bounds(input_bound(input_tokens, prompt), max_tokens, timeout)
     return LlmCallBlock(
@@ -251,16 +249,16 @@ def record_llm(
     unknown_tokens: bool = False,
     runtime: Runtime | None = None,
 ) -> LlmRecord:
-    """Write down a call that was made without asking the budgets: it counts in them, whether they have room or not.
+    """Record a call that was made without a reservation: it counts even if a budget is exceeded.
 
-    `model` is what was asked for; without it, what the response names. `LlmRecord.over` names the budgets that are over
-    their limit now, `uncounted` those that could not count it.
+    `model` is the requested model; without it, the response's. `LlmRecord.over` lists the budgets that are now over
+    their limit, `uncounted` those that could not count it.
 
     Raises:
-        UsageUnknown: the response does not say what it used, or, with no `model`, by which model.
-        SettingsError: the files of budgets or prices cannot be taken.
-        MisuseError: `model`, `run` or `seconds` is none, or a budget of that name counts something else.
-        JournalSealed: its reasoning is to be kept, and there is no key to seal it with.
+        UsageUnknown: the response does not state its usage, or, with no `model`, its model.
+        SettingsError: the files of budgets or prices are invalid.
+        MisuseError: `model`, `run` or `seconds` is invalid, or a budget with the same name differs.
+        JournalSealed: its reasoning should be stored, and there is no key to seal it with.
     """
     said = None if model is None else _named("model", model)
     bounds, of = Bounds(seconds=seconds), None if run is None else _named("run", run)
@@ -281,7 +279,7 @@ def record_llm(
 
 
 def _record(call: LlmCall, response: object) -> None:
-    """An answer that was paid for is not lost with its usage."""
+    """Record the response; if only its usage is unreadable, keep the response in the error, since it was paid for."""
     try:
         call.record(response)
     except UsageUnknown as error:
@@ -290,7 +288,7 @@ def _record(call: LlmCall, response: object) -> None:
 
 
 def _nothing(_: Mapping[str, object]) -> None:
-    """Nobody listens any more."""
+    """Ignore attributes after the span has ended."""
 
 
 def _named(what: str, name: str) -> str:
@@ -306,7 +304,7 @@ def _default() -> Runtime:
 
 
 def _request_attributes(asking: CallRequest) -> dict[str, object]:
-    """What is known before the call."""
+    """Span attributes known before the call."""
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": asking.model,
@@ -315,7 +313,7 @@ def _request_attributes(asking: CallRequest) -> dict[str, object]:
 
 
 def _response_attributes(record: LlmRecord) -> dict[str, object]:
-    """What its response says of itself."""
+    """Span attributes of the response."""
     usage, billed = record.usage, record.usage.billed
     return {
         "gen_ai.provider.name": _PROVIDERS.get(usage.provider or "", usage.provider),

@@ -1,4 +1,4 @@
-"""The errors of calls to language models; see the tree in errors/. None quotes what was said to a model or by it."""
+"""The errors of calls to language models; see the tree in errors/. They quote neither prompts nor responses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from countersign.errors import CountersignError, MisuseError, Stopped
 
 
 class BudgetExceeded(Stopped):
-    """A budget has no room for this call, so it was not made. The numbers are in the budget's own measure:
-    currency units, tokens, calls or seconds.
+    """The call would exceed a budget, so it was not made. The numbers are in the budget's measure: currency units,
+    tokens, calls or seconds.
     """
 
     code = "budget_exceeded"
@@ -47,25 +47,25 @@ class BudgetExceeded(Stopped):
 def _what_to_do(measure: str, renews_at: datetime | None) -> str:
     less = "" if measure == "calls" else "ask for less (max_tokens, a shorter prompt), "
     wait = "" if renews_at is None else "wait, "
-    told = f"{less}{wait}{'or ' if less or wait else ''}tell the user that the budget is used up."
-    return told[0].upper() + told[1:]
+    advice = f"{less}{wait}{'or ' if less or wait else ''}tell the user that the budget is used up."
+    return advice[0].upper() + advice[1:]
 
 
 class PriceUnknown(MisuseError):
-    """A money budget applies to a model that has no price, so nobody could say what the call would cost."""
+    """A money budget applies to a model without a price, so the cost of the call would be unknown."""
 
     code = "price_unknown"
 
 
 _HOW_TO_RECORD: Final = (
-    "Record the final response (of a stream: its last usage), or say unknown_tokens=True to record the call with its "
-    "tokens unknown."
+    "Record the final response (of a stream: its last usage), or use unknown_tokens=True to record the call "
+    "with its tokens unknown."
 )
 
 
 class UsageUnknown(CountersignError):
-    """What a call that was made has used cannot be read from what it answered. It is in the journal all the same, and
-    what was reserved for it stays reserved. Where a decorated function made it, `response` is what it returned.
+    """The response of a call does not state its usage. The call is in the journal all the same, and its reservation
+    stays. If a decorated function made it, `response` is what it returned.
     """
 
     code = "usage_unknown"
@@ -89,8 +89,8 @@ class UsageUnknown(CountersignError):
 
 
 class CallNotRecorded(CountersignError):
-    """A block of llm_call ended without a record and without saying that no call was made. What was reserved stays
-    reserved, for nobody knows.
+    """A block of llm_call ended without a record or release. The reservation stays, because the call may have been
+    made.
     """
 
     code = "call_not_recorded"

@@ -1,8 +1,7 @@
-"""What each call asks of each budget, and what it took: between the journal's counters and the price list.
+"""Reserves and records calls in budgets, using the journal's counters and the price list.
 
-A call that a budget could not weigh is refused before it is made: money without a price, tokens without a bound, time
-without a timeout. After it was made nothing refuses it any more: what its response does not say is taken as what was
-reserved.
+A call that a budget cannot bound is refused before it is made: money without a price, tokens without a bound, time
+without a timeout. After it was made it is always recorded: usage that the response does not state counts as reserved.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from countersign.clock import Clock
 from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
 from countersign.journal.spending import BudgetHold, Shortage
-from countersign.llm.bounds import Bounds
 from countersign.llm.budgets import (
+    Bounds,
     Budget,
     day_of,
     format_amount,
@@ -37,18 +36,18 @@ _ID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A call that the budgets have let through."""
+    """A call reserved in the budgets."""
 
     call_id: str
     run: str | None
     model: str
-    began_at: float  # its day counts it and prices it, however late it ends
+    began_at: float  # determines the day and the price, even if it ends later
     budgets: tuple[Budget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LlmRecord:
-    """A call as the journal has it. None is what nobody knows; it never means zero."""
+    """A call as recorded in the journal. None means unknown, never zero."""
 
     call_id: str
     run: str | None
@@ -57,7 +56,7 @@ class LlmRecord:
     cost: Decimal | None  # in units of the currency
     currency: str | None
     seconds: Decimal | None
-    over: tuple[str, ...] = ()  # budgets that this call took beyond their limit
+    over: tuple[str, ...] = ()  # budgets that this call exceeded
     uncounted: tuple[str, ...] = ()  # budgets that could not count it
 
 
@@ -75,7 +74,7 @@ class Ledger:
         """The budgets of the settings, of their file, and these.
 
         Raises:
-            SettingsError: the file cannot be taken, or two budgets differ under one name.
+            SettingsError: the file is invalid, or two different budgets have the same name.
         """
         return require_unique_names([*self._files()[0], *more])
 
@@ -88,13 +87,13 @@ class Ledger:
         *,
         keeps_reasoning: bool = False,
     ) -> Reservation:
-        """Reserve what the call may take.
+        """Reserve the most that the call may take.
 
         Raises:
-            BudgetExceeded: a budget has no room. Nothing is reserved.
+            BudgetExceeded: a budget is too small. Nothing is reserved.
             PriceUnknown: a money budget applies and the model has no price.
-            MisuseError: a budget applies that the bounds leave open.
-            JournalSealed: its reasoning is to be kept, and the journal has no key to seal it with.
+            MisuseError: a budget needs a bound that is missing.
+            JournalSealed: its reasoning should be stored, and the journal has no key to seal it with.
         """
         now = self.clock.wall()
         applying = tuple(budget for budget in self.declared(more) if budget.applies_to(model))
@@ -108,24 +107,24 @@ class Ledger:
         return reservation
 
     def settle(self, reserved: Reservation, usage: Usage, milliseconds: int) -> LlmRecord:
-        """Write down what a reserved call took.
+        """Record the usage of a reserved call.
 
         Raises:
-            JournalSealed: its reasoning cannot be kept any more. What it took is written down.
+            JournalSealed: its reasoning cannot be stored any more. Its usage is recorded.
         """
         price, cost = self._cost(reserved.model, usage, reserved.began_at)
         charges = {one.name: _amount_used(one, usage, price, cost, milliseconds) for one in reserved.budgets}
         outcome = _outcome(usage, price, cost, milliseconds)
-        over = _written(lambda told: self._spending.settle(reserved.call_id, told, charges), outcome)
+        over = _written(lambda row: self._spending.settle(reserved.call_id, row, charges), outcome)
         return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
 
     def record(
         self, run: str | None, model: str, usage: Usage, milliseconds: int | None, more: Sequence[Budget]
     ) -> LlmRecord:
-        """Write down a call that was made without a reservation, whatever its budgets say.
+        """Record a call that was made without a reservation, regardless of its budgets.
 
         Raises:
-            JournalSealed: its reasoning cannot be kept. The call itself is written down: it was made.
+            JournalSealed: its reasoning cannot be stored. The call itself is recorded.
         """
         now = self.clock.wall()
         price, cost = self._cost(model, usage, now)
@@ -135,7 +134,7 @@ class Ledger:
         holds = [_budget_hold(one, took[one.name] or 0, run, now) for one in counting]
         call_id = secrets.token_hex(_ID_BYTES)
         outcome = _outcome(usage, price, cost, milliseconds)
-        over = _written(lambda told: self._spending.record(call_id, run, model, told, holds), outcome)
+        over = _written(lambda row: self._spending.record(call_id, run, model, row, holds), outcome)
         uncounted = tuple(one.name for one in applying if one not in counting)
         return _record(call_id, run, model, usage, price, cost, milliseconds, over, uncounted)
 
@@ -144,11 +143,11 @@ class Ledger:
         self._spending.release(call_id, note)
 
     def doubt(self, call_id: str, note: str) -> None:
-        """Nobody knows whether it was."""
+        """It is not known whether the call was made."""
         self._spending.doubt(call_id, note)
 
     def _files(self) -> tuple[tuple[Budget, ...], Prices]:
-        """Read once, when the first call needs them: a program that calls no model depends on neither file."""
+        """Load both files at the first call: a program without model calls needs neither."""
         with self._lock:
             if self._read is None:
                 budgets, prices = self._settings.budgets_path, self._settings.prices_path
@@ -176,7 +175,8 @@ class Ledger:
         if price.currency != budget.currency:
             raise PriceUnknown(
                 f"the model was not called: budget {budget.name!r} is in {budget.currency} and the price of "
-                f"{model!r} in {price.currency}; have both in one ({BUDGETS_VARIABLE}, {PRICES_VARIABLE})"
+                f"{model!r} in {price.currency}; use the same currency for both ({BUDGETS_VARIABLE}, "
+                f"{PRICES_VARIABLE})"
             )
         return price.most(given, output)
 
@@ -188,10 +188,10 @@ class Ledger:
 
 
 def _written(write: Callable[[dict[str, Any]], tuple[str, ...]], outcome: dict[str, Any]) -> tuple[str, ...]:
-    """Write a call down, without its reasoning where that cannot be sealed: it was made, and counts.
+    """Record a call, without its reasoning if that cannot be sealed: the call was made and must count.
 
     Raises:
-        JournalSealed: it is written without.
+        JournalSealed: it was recorded without reasoning.
     """
     try:
         return write(outcome)
@@ -201,16 +201,16 @@ def _written(write: Callable[[dict[str, Any]], tuple[str, ...]], outcome: dict[s
 
 
 def _bound_attributes(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
-    """Each of these bounds.
+    """The bounds that a budget needs.
 
     Raises:
-        MisuseError: the call does not say all of them.
+        MisuseError: one is missing.
     """
     missing = [f"{name}=..." for name, value in bounds.items() if value is None]
     if missing:
         raise MisuseError(
-            f"the model was not called: budget {budget.name!r} counts {budget.measure}, so a call says beforehand "
-            f"how much it may take at most: {' and '.join(missing)}"
+            f"the model was not called: budget {budget.name!r} counts {budget.measure}, so each call must state "
+            f"the most it may take: {' and '.join(missing)}"
         )
     return [value for value in bounds.values() if value is not None]
 
@@ -244,7 +244,7 @@ def _exceeded(short: Shortage, now: float) -> BudgetExceeded:
 def _amount_used(
     budget: Budget, usage: Usage, price: Price | None, cost: int | None, milliseconds: int | None
 ) -> int | None:
-    """What a call took of a budget; None is unknown."""
+    """The amount that a call used of a budget; None is unknown."""
     if budget.measure == "calls":
         return 1
     if budget.measure == "seconds":

@@ -1,16 +1,16 @@
-"""What tokens cost, from a price file of your own. This package knows no prices: they change, and yours may be others.
+"""Prices of tokens, from your own price file. This package contains no prices: they change, and yours may differ.
 
     [[price]]
-    models = "example-small*"      # a pattern; the longest that fits counts, then the latest date
+    models = "example-small*"      # a pattern; the longest match counts, then the latest date
     currency = "USD"
-    valid_from = 2026-01-01        # a UTC day; calls before it have no price by this row
-    input = 0.15                   # all for a million tokens
+    valid_from = 2026-01-01        # a UTC day; the price does not apply to earlier calls
+    input = 0.15                   # per million tokens
     output = 0.60
-    cached_input = 0.075           # without it, cached tokens cost what input costs
+    cached_input = 0.075           # default: the input price
     cache_write = 0.1875           # without it, the cost of a call that writes to a cache is unknown
 
-Everything is exact: a price has at most six decimal places, so one token is a whole number of picos (1e-12 of the
-currency), and sums are sums of integers. A model without a price has an unknown cost, never a cost of zero.
+Arithmetic is exact: a price has at most six decimal places, so one token is a whole number of picos (1e-12 of the
+currency), and sums are sums of integers. A model without a price has an unknown cost, never zero.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load_tables(path: Path, name: str, known: frozenset[str]) -> list[dict[str, 
     """The tables `[[name]]` of a file.
 
     Raises:
-        SettingsError: it cannot be read, is no TOML, or has a member nobody knows.
+        SettingsError: it cannot be read, is not TOML, or has an unknown member.
     """
     try:
         with path.open("rb") as file:
@@ -59,10 +59,10 @@ def load_tables(path: Path, name: str, known: frozenset[str]) -> list[dict[str, 
 
 
 def require(row: Mapping[str, Any], key: str, kind: type, place: str) -> Any:
-    """A member that must be there.
+    """A required member.
 
     Raises:
-        SettingsError: it is missing or of another kind.
+        SettingsError: it is missing or has another type.
     """
     value = row.get(key)
     if type(value) is not kind:
@@ -74,10 +74,10 @@ _KINDS: Final[dict[type, str]] = {str: "text", list: "a list", dict: "a table"}
 
 
 def exact_decimal(value: object, what: str, *, places: int, most: int) -> Decimal:
-    """A number that is not negative, as a decimal. A float is refused: nobody knows which decimal it was meant to be.
+    """A non-negative number as a decimal. A float is refused, because it does not determine a decimal.
 
     Raises:
-        SettingsError: it is none, negative, too fine or too large.
+        SettingsError: it is invalid, negative, too precise or too large.
     """
     if type(value) not in {int, str, Decimal}:
         raise SettingsError(f"{what} must be a whole number, text or Decimal like '12.50', not {value!r}")
@@ -96,7 +96,7 @@ def currency_code(value: object, what: str) -> str:
     """A currency as three capital letters.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it is not.
     """
     if not (
         isinstance(value, str) and len(value) == 3 and value.isascii() and value.isalpha() and value.isupper()
@@ -106,13 +106,13 @@ def currency_code(value: object, what: str) -> str:
 
 
 def is_name(value: object, most: int) -> bool:
-    """Whether it is a text of 1 to so many characters."""
+    """Whether it is a text of 1 to `most` characters."""
     return isinstance(value, str) and 0 < len(value) <= most
 
 
-PICOS: Final = 10**12  # in one unit of a currency
+PICOS: Final = 10**12  # per unit of a currency
 _MILLION: Final = 10**6
-_PLACES: Final = 6  # of a price: then one token's is a whole number of picos
+_PLACES: Final = 6  # of a price, so that one token's is a whole number of picos
 _MOST: Final = 10_000  # of a currency for a million tokens: what a call may cost must fit 64 bits
 _KNOWN: Final = frozenset(
     {"models", "currency", "valid_from", "input", "output", "cached_input", "cache_write"}
@@ -121,7 +121,7 @@ _KNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a million tokens of some models cost, from a day on."""
+    """What a million tokens of some models cost from a day on."""
 
     models: str
     currency: str
@@ -148,7 +148,7 @@ class Price:
                 )
 
     def cost(self, billed: Billed) -> int | None:
-        """In picos; None where tokens were written to a cache and that has no price."""
+        """The cost in picos; None if tokens were written to a cache and that has no price."""
         if billed.written and self.cache_write is None:
             return None
         cached = self.input if self.cached_input is None else self.cached_input
@@ -161,7 +161,7 @@ class Price:
         return sum(tokens * _per_token(price) for tokens, price in parts)
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
-        """In picos: what a call of at most that size can cost, whichever kind its input turns out to be."""
+        """The highest cost in picos of a call of at most that size, for any kind of input."""
         dearest = max(self.input, self.cached_input or Decimal(0), self.cache_write or Decimal(0))
         return input_tokens * _per_token(dearest) + output_tokens * _per_token(self.output)
 
@@ -178,28 +178,28 @@ class Prices:
         named = [(row.models, row.valid_from) for row in self._rows]
         twice = next((one for one in named if named.count(one) > 1), None)
         if twice is not None:
-            raise SettingsError(f"the price of {twice[0]!r} from {twice[1]} on stands there twice")
+            raise SettingsError(f"the price of {twice[0]!r} from {twice[1]} on is listed twice")
 
     def find(self, model: str, day: date) -> Price | None:
         """The price of a model on a day, if it has one."""
         fitting = (row for row in self._rows if row.valid_from <= day and fnmatchcase(model, row.models))
         return next(fitting, None)
 
-    def of_answer(self, asked: str, answered: str | None, day: date) -> Price | None:
-        """The price of the model that answered. A dated name of the model that was asked (`x`, `x-2026-01-31`) costs
-        what that one costs; another model that has no price has none.
+    def of_answer(self, requested: str, answered: str | None, day: date) -> Price | None:
+        """The price of the model that answered. A dated name of the requested model (`x`, `x-2026-01-31`) costs the
+        same; any other model without a price has none.
         """
-        if answered is None or answered == asked:
-            return self.find(asked, day)
+        if answered is None or answered == requested:
+            return self.find(requested, day)
         found = self.find(answered, day)
-        return self.find(asked, day) if found is None and answered.startswith(f"{asked}-") else found
+        return self.find(requested, day) if found is None and answered.startswith(f"{requested}-") else found
 
 
 def load_prices(path: Path) -> Prices:
     """Read a price file.
 
     Raises:
-        SettingsError: something in it cannot be taken; nothing of it is.
+        SettingsError: an entry is invalid; then none is used.
     """
     return Prices(_price(row, str(path)) for row in load_tables(path, "price", _KNOWN))
 

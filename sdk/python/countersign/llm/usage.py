@@ -1,10 +1,10 @@
-"""Reads what a response of a language model says of its usage: OpenAI, Anthropic, Google and Ollama, objects and dicts.
+"""Reads the usage in responses of OpenAI, Anthropic, Google and Ollama, as objects and dicts.
 
-Every count stays as its vendor gave it, and None where the vendor gave none; a missing count is never taken for zero.
-`Billed` is the same usage in the four kinds that have a price, because the vendors do not count alike: cached tokens
-are part of the input at OpenAI and Google and beside it at Anthropic; thoughts are part of the output at OpenAI and
-Anthropic and beside it at Google. A response that names no shape we know is refused and not guessed at. The text of a
-response is never read, but for the reasoning of one whose caller asks for it.
+Every count stays as the vendor reports it, and None if it is missing; a missing count is never taken for zero. `Billed`
+is the same usage in the four kinds that have a price, because the vendors count differently. Cached tokens are part of
+the input at OpenAI and Google and separate at Anthropic. Thinking tokens are part of the output at OpenAI and Anthropic
+and separate at Google. A response in an unknown format is refused, not guessed at. The text of a response is never
+read, except its reasoning on request.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from countersign.llm.errors import UsageUnknown
 
-MAX_TOKENS: Final = 10**8  # of one call; more is no count of tokens, and sums of it must fit 64 bits
+MAX_TOKENS: Final = 10**8  # of one call; more is not plausible, and sums of it must fit 64 bits
 
 
 def get(body: Any, *path: str) -> Any:
-    """A member of an object or a dict, by its name or as JSON writes it (`usage_metadata`, `usageMetadata`)."""
+    """A member of an object or a dict, in snake case or camel case (`usage_metadata`, `usageMetadata`)."""
     for name in path:
         body = _of_mapping(body, name) if isinstance(body, Mapping) else getattr(body, name, None)
     return body
@@ -40,13 +40,13 @@ def items(body: Any, name: str) -> list[Any]:
 
 
 def count(body: Any, *path: str) -> int | None:
-    """A count of tokens; None where there is none, or something that is not one (true, 1.5, a mock)."""
+    """A count of tokens; None if it is missing or invalid (true, 1.5, a mock)."""
     found = get(body, *path)
     return found if type(found) is int and 0 <= found <= MAX_TOKENS else None
 
 
 def word(body: Any, *path: str) -> str | None:
-    """A short text, or the name of an enum's member."""
+    """A short text, or the name of an enum member."""
     found = get(body, *path)
     found = getattr(found, "name", found)
     return found if isinstance(found, str) and found else None
@@ -58,7 +58,7 @@ def words(found: Iterator[str | None]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Billed:
-    """Usage in the kinds that are priced; they do not overlap."""
+    """Usage by priced kind; the kinds do not overlap."""
 
     input: int  # neither read from a cache nor written to one
     cached: int
@@ -73,7 +73,7 @@ class Billed:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one response says of itself, as its vendor counts it."""
+    """The usage in one response, as its vendor counts it."""
 
     provider: str | None = None
     model: str | None = None
@@ -84,7 +84,7 @@ class Usage:
     written_tokens: int | None = None  # written to a cache
     reasoning_tokens: int | None = None
     billed: Billed | None = None  # None: input or output is unknown
-    reasoning: str | None = field(default=None, repr=False)  # only where it was asked for
+    reasoning: str | None = field(default=None, repr=False)  # only on request
 
     @property
     def finish_reason(self) -> str | None:
@@ -102,10 +102,10 @@ class _ResponseFormat:
 
 
 def read_usage(response: object, *, unknown_tokens: bool = False, reasoning: bool = False) -> Usage:
-    """What a response says of its usage. `unknown_tokens` takes one that does not say, with None for what is missing.
+    """The usage in a response. `unknown_tokens` accepts a response without it, with None for what is missing.
 
     Raises:
-        UsageUnknown: no shape of these fits, or a count is missing or none; the error names what was looked for.
+        UsageUnknown: the format is unknown, or a count is missing or invalid; the error lists what was searched for.
     """
     body = _unwrapped(response)
     shape = next((one for one in _FORMATS if one.is_it(body)), None)
@@ -138,14 +138,14 @@ def _with_reasoning(usage: Usage, shape: _ResponseFormat, body: Any) -> Usage:
 def _billed(
     whole: int | None, output: int | None, *, cached: int | None, written: int | None = None
 ) -> Billed | None:
-    """`whole` is all input, cached included. More cached than there was input is no usage."""
+    """`whole` is all input, cached included. More cached tokens than input is invalid."""
     if whole is None or output is None or (cached or 0) + (written or 0) > whole:
         return None
     return Billed(whole - (cached or 0) - (written or 0), cached or 0, written or 0, output)
 
 
 def _sum(*counts: int | None) -> int | None:
-    """The sum, where the first is known; the others are parts that a vendor leaves out when there are none."""
+    """The sum, or None if the first count is unknown; vendors omit the others when they are zero."""
     first, *rest = counts
     return None if first is None else first + sum(one or 0 for one in rest)
 
@@ -170,7 +170,7 @@ def _chat(body: Any) -> Usage:
 
 
 def _chat_thoughts(body: Any) -> Iterator[Any]:
-    """Not OpenAI's own, which keeps them; others that speak its language give them."""
+    """OpenAI does not return reasoning; compatible vendors do."""
     for choice in items(body, "choices"):
         yield get(choice, "message", "reasoning_content") or get(choice, "message", "reasoning")
 
@@ -229,7 +229,7 @@ def _google(body: Any) -> Usage:
     cached = count(usage, "cached_content_token_count")
     whole = _sum(prompt, tools)
     if candidates is None and total is not None and whole is not None:
-        # A blocked prompt, or one whose output was all thoughts, has no candidates: the total says what was left.
+        # A blocked prompt, or one whose output was only thinking, has no candidates: the total gives the rest.
         rest = total - whole - (thoughts or 0)
         candidates = rest if rest >= 0 else None
     return Usage(
@@ -252,7 +252,7 @@ def _google_thoughts(body: Any) -> Iterator[Any]:
 
 
 def _ollama(body: Any) -> Usage:
-    """A prompt that it still has in its cache it may not count at all; then the input is unknown."""
+    """Ollama may omit the count of a cached prompt; then the input is unknown."""
     given, output = count(body, "prompt_eval_count"), count(body, "eval_count")
     return Usage(
         provider="ollama",

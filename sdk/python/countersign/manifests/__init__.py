@@ -1,1 +1,1 @@
-"""What people reviewed about a tool, and drafts for them to review (README.md)."""
+"""Reviewed tool manifests, and drafts for review (README.md)."""

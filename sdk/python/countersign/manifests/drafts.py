@@ -1,8 +1,8 @@
-"""Manifests drafted from code, for people to review and to put into the bundle like any other code.
+"""Drafts manifests from code, for people to review and add to the bundle.
 
-A draft is a proposal: it repeats what the decorator and the signature say and guesses nothing about money,
-recipients or risk. It is written in the fewest words, members at their default left out. Refused: a tool
-without a resource, an argument that may hold anything (nobody can review it).
+A draft repeats what the decorator and the signature state, and guesses nothing about money, recipients or risk. Members
+with their default value are left out. A tool without a resource is refused, and so is an argument that may hold
+anything, because it cannot be reviewed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _CONST: Final = "const:"
 ANNOTATION_KEYWORDS: Final = frozenset(
     {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
 )
-"""Keywords of JSON Schema that no value fails."""
+"""JSON Schema keywords that never fail a value."""
 
-_NOISE: Final = ("title", "default")  # pydantic's decoration; the canonical args always hold the defaults
+_NOISE: Final = ("title", "default")  # pydantic's annotations; the canonical args always contain the defaults
 
 
 def draft_manifest(tool: Tool) -> ToolManifest:
     """The manifest as the code suggests it.
 
     Raises:
-        RegistrationError: what is missing or contradictory, and how to say it in the decorator.
+        RegistrationError: what is missing or contradictory, and how to declare it.
     """
     given = tool.given_manifest
     if given is not None:
@@ -47,11 +47,11 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     try:
         return load_manifest(canonicalize(admit(_members(tool))))
     except ContractError as error:
-        raise RegistrationError(f"tool {tool.name!r} makes no sound manifest: {error}") from error
+        raise RegistrationError(f"tool {tool.name!r} has no valid manifest: {error}") from error
 
 
 def manifest_json(manifest: ToolManifest) -> bytes:
-    """A manifest as the file people review: indented, members in the model's order, a line break at the end."""
+    """A manifest as the file people review: indented, members in the model's order, with a final line break."""
     return orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -85,8 +85,8 @@ def _members(tool: Tool) -> dict[str, Any]:
 
 
 def args_schema(tool: Tool) -> dict[str, JSON]:
-    """JSON Schema of the args: references written out, every object closed, None-by-default arguments
-    optional. That of a manifest made elsewhere is without applicators at its root, which model vendors refuse.
+    """JSON Schema of the args: references expanded, every object closed, None-by-default arguments optional. A given
+    manifest's schema loses its root applicators, which model vendors refuse.
     """
     given = tool.given_manifest
     if given is not None:
@@ -110,18 +110,19 @@ def _require_annotated(tool: Tool) -> None:
     if bare:
         names = ", ".join(repr(name) for name in bare)
         raise RegistrationError(
-            f"tool {tool.name!r} does not say what {names} may hold, and what may hold anything nobody can review; "
-            f"write a type after it, like `{bare[0]}: str` (money is whole minor units, like `amount_cents: int`)"
+            f"tool {tool.name!r} does not declare what {names} may hold, and people cannot review an arbitrary "
+            f"value; annotate a type, like `{bare[0]}: str` (money is whole minor units, like `amount_cents: "
+            "int`)"
         )
 
 
 def _require_narrow(tool: str, properties: dict[str, JSON]) -> None:
-    """Nor may a part of an argument hold anything: the items of a bare `list`, the values of a `dict[str, Any]`."""
+    """Refuse parts of an argument without a type: the items of a bare `list`, the values of a `dict[str, Any]`."""
     wide = [place for name, part in properties.items() for place in _wide_places(part, f"/{name}")]
     if wide:
         raise RegistrationError(
-            f"tool {tool!r}: {', '.join(wide)} may hold anything, and what may hold anything nobody can review; say "
-            "what it holds, like `list[str]` or `dict[str, int]`"
+            f"tool {tool!r}: {', '.join(wide)} may hold anything, which people cannot review; annotate a type, "
+            "like `list[str]` or `dict[str, int]`"
         )
 
 
@@ -139,10 +140,10 @@ def _wide_places(node: Any, place: str) -> Iterator[str]:
 
 
 def inline_references(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
-    """A schema with references replaced by what they name, without noise, objects closed.
+    """A schema with references expanded, annotations removed and objects closed.
 
     Raises:
-        RegistrationError: it contains itself, or names what is not there.
+        RegistrationError: it contains itself, or refers to a missing definition.
     """
     if isinstance(node, list):
         return [inline_references(item, definitions, tool, within) for item in node]
@@ -170,12 +171,12 @@ def inline_references(node: Any, definitions: dict[str, Any], tool: str, within:
 
 
 def _properties(value: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
-    """Names of properties are not keywords: an argument may well be called `title`."""
+    """Property names are not keywords: an argument may be called `title`."""
     return {name: inline_references(one, definitions, tool, within) for name, one in value.items()}
 
 
 def _without_null(schema: Any) -> Any:
-    """An argument that is left out when None never holds null."""
+    """Remove null from an argument that is left out when None."""
     branches = schema.get("anyOf") if isinstance(schema, dict) else None
     if not isinstance(branches, list):
         return schema
@@ -201,7 +202,7 @@ def _resource(tool: Tool) -> dict[str, str]:
 
 
 def _pointer(where: str) -> str:
-    """An argument's name, a JSON pointer or a constant, as the manifest writes it."""
+    """An argument's name, a JSON pointer or a constant, in the manifest's notation."""
     if where.startswith(("/", _CONST)):
         return where
     return pointer_to(where)
@@ -212,6 +213,6 @@ def _money(field: Any) -> dict[str, str]:
 
 
 def _sentence(tool: Tool, title: str) -> str:
-    """A first sentence: what, then every argument. People improve it in review."""
+    """An initial sentence: the title, then every argument. People improve it in review."""
     named = ", ".join(f"{name} {{{name}}}" for name in sorted(tool.signature.names))
     return f"{title}: {named}" if named else title

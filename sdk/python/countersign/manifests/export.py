@@ -1,9 +1,9 @@
-"""`countersign tools export`: drafts of manifests as files, where nobody takes them for reviewed ones.
+"""`countersign tools export`: writes draft manifests to files, separate from reviewed ones.
 
-Rules: a draft goes into `drafts/` beside its module, which the SDK never reads; nothing is ever written into a
-folder called `tools` (there lie the reviewed manifests, of a bundle and beside code) nor over the file a tool
-declares as its manifest, forced or not; a draft that is there already, perhaps half edited, is kept unless told
-otherwise; and nothing is written at all when any of the drafts cannot be.
+A draft goes into `drafts/` next to its module, which the SDK never reads. Nothing is ever written into a folder called
+`tools` (it holds reviewed manifests, in a bundle and next to code) nor over the file a tool declares as its manifest,
+even with `force`. An existing draft, perhaps half edited, is kept without `force`. Nothing is written at all if any
+draft cannot be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DRAFT_FOLDER: Final = "drafts"
 
 @dataclass(frozen=True, slots=True)
 class ExportedDraft:
-    """One draft. `written` is false where an earlier draft was kept."""
+    """One draft. `written` is false if an earlier draft was kept."""
 
     tool: str
     path: Path
@@ -35,11 +35,11 @@ class ExportedDraft:
 def export_drafts(
     tools: Iterable[Tool], out: Path | None = None, *, force: bool = False
 ) -> list[ExportedDraft]:
-    """Write the draft of every tool to `out`, else to `drafts/` beside the module that defines it.
+    """Write the draft of every tool to `out`, else to `drafts/` next to the module that defines it.
 
     Raises:
-        MisuseError: the file would stand where a reviewed manifest does, or no folder is known.
-        RegistrationError: tools make no sound manifest; each of them is named.
+        MisuseError: the file would replace a reviewed manifest, or no folder is known.
+        RegistrationError: tools have no valid manifest; each of them is named.
     """
     planned: list[tuple[str, Path, bytes]] = []
     unsound: list[str] = []
@@ -56,10 +56,10 @@ def export_drafts(
 def export_manifests(
     drafts: Iterable[ToolManifest], out: Path | None = None, *, force: bool = False
 ) -> list[ExportedDraft]:
-    """Write drafts that were made from no code to `out`, else to `drafts/` in the working directory.
+    """Write drafts that do not come from code to `out`, else to `drafts/` in the working directory.
 
     Raises:
-        MisuseError: a file would stand where a reviewed manifest does.
+        MisuseError: a file would replace a reviewed manifest.
     """
     folder = Path(DRAFT_FOLDER) if out is None else out
     planned = [(one, folder / manifest_file(one.tool)) for one in drafts]
@@ -75,11 +75,11 @@ def _draft_path(tool: Tool, out: Path | None) -> Path:
 
 
 def _require_no_reviewed_place(path: Path, reviewed: Path | None) -> None:
-    resolved = path.resolve()  # a link into the reviewed ones is the reviewed ones
+    resolved = path.resolve()  # a link into the reviewed folder counts as that folder
     if resolved.parent.name == MANIFEST_FOLDER or (reviewed and resolved == reviewed.resolve()):
         raise MisuseError(
-            f"{str(path)!r} is the place of a reviewed manifest, and a draft nobody has reviewed must not stand there; "
-            f"leave --out away, or name another folder than {MANIFEST_FOLDER!r}"
+            f"{str(path)!r} is reserved for a reviewed manifest, and this is an unreviewed draft; omit --out, or "
+            f"name another folder than {MANIFEST_FOLDER!r}"
         )
 
 

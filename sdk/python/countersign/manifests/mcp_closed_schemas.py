@@ -1,12 +1,11 @@
-"""The schema of an MCP tool's args, closed: arguments that the listing does not name are refused.
+"""Closes the args schema of an MCP tool: arguments that the listing does not declare are refused.
 
-Rules: the result never accepts what the server's schema refuses. It is that schema, to which constraints are added, and
-only where each value must meet them: at a place of the args (an argument, a property, an item), outside of every
-in-place applicator. The keywords `allOf`, `anyOf`, `oneOf`, `not`, `if`, `then`, `else`, `dependentSchemas` and `$ref`
-apply subschemas to the same value (JSON Schema 2020-12 core, section 10.2), so one object is closed once: by the schema
-outside of them, into which the names of every branch are lifted, as `unevaluatedProperties: false` would count them
-(section 11.3). A subschema inside of them keeps its meaning. Where a branch takes any keys, the place stays open and is
-noted.
+The result never accepts what the server's schema refuses. Constraints are only added, and only where each value must
+meet them: at a location of the args (an argument, a property, an item), outside every in-place applicator. The keywords
+`allOf`, `anyOf`, `oneOf`, `not`, `if`, `then`, `else`, `dependentSchemas` and `$ref` apply subschemas to the same value
+(JSON Schema 2020-12 core, section 10.2). One object is therefore closed once, by the schema outside of them, with the
+property names of every branch, as `unevaluatedProperties: false` would (section 11.3). Subschemas inside keep their
+meaning. Where a branch accepts any keys, the object stays open and is noted.
 """
 
 from __future__ import annotations
@@ -19,9 +18,13 @@ from typing import Any, Final
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_to
 from countersign.contract.schema_rules import is_definition_reference, require_bounded
-from countersign.manifests.applicable_schemas import (
+from countersign.manifests.drafts import ANNOTATION_KEYWORDS
+from countersign.manifests.listed_schemas import (
     BRANCHES,
     IN_PLACE,
+    LISTS,
+    MAPS,
+    SCHEMAS,
     ApplicableSchema,
     is_free,
     is_object,
@@ -33,11 +36,9 @@ from countersign.manifests.applicable_schemas import (
     schemas_for_other_properties,
     schemas_for_property,
 )
-from countersign.manifests.drafts import ANNOTATION_KEYWORDS
-from countersign.manifests.schema_cleanup import LISTS, MAPS, SCHEMAS
 
 ANY_VALUE: Final = {"description": "any JSON value"}
-"""The schema of free keys. The contract wants one where an object takes any: it is then unseen by policy."""
+"""The schema of free keys. The contract requires one for an object with free keys, which policy then cannot see."""
 
 _OF_OBJECTS: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "required", "dependentRequired"}
@@ -59,32 +60,34 @@ _NOT_OURS: Final = frozenset(
     }
 )  # fmt: skip
 _ANYTHING: Final[Mapping[str, Any]] = {}
-_MAX_STEPS: Final = 100_000  # of one tool, about a second: composition multiplies what few lines describe
+_MAX_STEPS: Final = 100_000  # of one tool, about a second: composition multiplies short definitions
 
 
 @dataclass
 class Findings:
-    """What to look at in review, and what keeps a tool from being drafted. Each names its place."""
+    """Notes for review, and problems that prevent a draft. Each names its location."""
 
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def close_schema(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any]:
-    """The args of a draft, from a well-formed schema that `cleaned` (cleaning.py) has made."""
+    """The args of a draft, from a well-formed schema that `clean_schema` (listed_schemas.py) has prepared."""
     try:
         args: dict[str, Any] = _SchemaCloser(schema, at, found).args()
         if not found.problems:
             require_bounded(args)
     except (ContractError, RecursionError) as error:
-        told = error if isinstance(error, ContractError) else "refers too deep into itself; write it flatter"
-        found.problems.append(f"{at}: {told}")
+        problem = (
+            error if isinstance(error, ContractError) else "refers too deep into itself; write it flatter"
+        )
+        found.problems.append(f"{at}: {problem}")
         return {"properties": {}}
     return args
 
 
 class _SchemaCloser:
-    """One tool's schema on its way."""
+    """Closes one tool's schema."""
 
     def __init__(self, root: Mapping[str, Any], at: str, found: Findings) -> None:
         self._root = {key: value for key, value in root.items() if key != "$defs"}
@@ -92,13 +95,13 @@ class _SchemaCloser:
         self._at = at
         self._found = found
         self._written: dict[str, Any] = {}
-        # Definitions that are referred to and not written yet: the name, the name in the draft, whether closed.
+        # Definitions that are referenced and not written yet: the name, the name in the draft, whether closed.
         self._owed: list[tuple[str, str, bool]] = []
         self._within: list[tuple[int, frozenset[int]]] = []
         self._steps = 0
 
     def args(self) -> dict[str, Any]:
-        """The root, with the definitions that it has come to need."""
+        """The root, with the definitions it needs."""
         args = self._object(self._root, self._at, (), root=True)
         while self._owed:
             name, written, is_closed = self._owed.pop()
@@ -108,7 +111,7 @@ class _SchemaCloser:
         return {**args, "$defs": self._written} if self._written else args
 
     def _closed(self, node: Any, at: str, others: tuple[ApplicableSchema, ...]) -> Any:
-        """A schema that applies whenever there is a value at its place, closed; `others` apply there as well."""
+        """Close a schema that applies to every value at its location; `others` apply there as well."""
         if node is False:
             return node
         node = _ANYTHING if node is True else node
@@ -135,9 +138,9 @@ class _SchemaCloser:
             wraps = [key for key in BRANCHES if len(node.get(key, ())) == 1]
             if wraps and node.keys() <= ANNOTATION_KEYWORDS | {wraps[0]}:
                 (only,) = node[wraps[0]]
-                told = {key: value for key, value in node.items() if key in ANNOTATION_KEYWORDS}
+                annotations = {key: value for key, value in node.items() if key in ANNOTATION_KEYWORDS}
                 inner = self._closed(only, f"{at}/{wraps[0]}/0", ())
-                return {**told, **inner} if isinstance(inner, dict) else inner
+                return {**annotations, **inner} if isinstance(inner, dict) else inner
             if (apart := self._apart(node)) is not None:
                 closed_ones = [
                     self._closed(one, f"{at}/{apart}/{i}", ()) for i, one in enumerate(node[apart])
@@ -146,7 +149,9 @@ class _SchemaCloser:
         return self._array(self._object(node, at, others), node, at, others)
 
     def _apart(self, node: Mapping[str, Any]) -> str | None:
-        """`anyOf` or `oneOf`, where no two branches take an object or a list: each is then closed where it is."""
+        """Whether no two branches of `anyOf` or `oneOf` accept an object or a list, so that each can be closed by
+        itself.
+        """
         keys = IN_PLACE & node.keys()
         if len(keys) != 1 or (_OF_OBJECTS | _OF_ARRAYS | {"type"}) & node.keys():
             return None
@@ -157,7 +162,7 @@ class _SchemaCloser:
         return key if sum(map(len, holds)) == len(frozenset[str]().union(*holds)) else None
 
     def _holds(self, node: Any, within: tuple[str, ...]) -> frozenset[str]:
-        """Of "object" and "array", those that a schema may accept, as far as its own types say so."""
+        """Which of "object" and "array" a schema may accept, judging by its own types."""
         self._step()
         if isinstance(node, bool):
             return _CONTAINERS if node else frozenset()
@@ -180,7 +185,7 @@ class _SchemaCloser:
     def _object(
         self, node: Mapping[str, Any], at: str, others: tuple[ApplicableSchema, ...], *, root: bool = False
     ) -> dict[str, Any]:
-        """The schema with its objects closed; its keywords about other values as they were."""
+        """The schema with its objects closed; keywords for other types are unchanged."""
         kept: dict[str, Any] = self._kept(node, at, own=True)
         here = list(self._applied([ApplicableSchema(node, at), *others], ()))
         names, patterns = property_names(here), property_patterns(here)
@@ -190,7 +195,7 @@ class _SchemaCloser:
         elif not root and is_open(more) and (not (names or patterns) or is_free(here)):
             return self._left_open(kept, node, at, here)
         if more is False:
-            # The schema refuses what it does not list, so nothing may be added to its list.
+            # The schema refuses what it does not list, so its list must not be extended.
             names = [name for name in names if name in node.get("properties", {})]
         if not is_open(more):
             patterns = list(node.get("patternProperties", {}))
@@ -205,7 +210,7 @@ class _SchemaCloser:
         kept["additionalProperties"] = self._described(more, at, here) if described else False
         if not described and more is not False:
             self._found.notes.append(
-                f'{at}: "additionalProperties": false was added, so arguments nobody reviewed are refused'
+                f'{at}: "additionalProperties": false was added, so unreviewed arguments are refused'
             )
         if root and patterns:
             self._found.notes.append(f"{at}: arguments named by a pattern are refused; each needs a name")
@@ -221,7 +226,7 @@ class _SchemaCloser:
     def _left_open(
         self, kept: dict[str, Any], node: Mapping[str, Any], at: str, here: list[ApplicableSchema]
     ) -> dict[str, Any]:
-        """A place whose objects take any keys: what the schema says of some of them keeps its meaning."""
+        """An object with free keys: the schemas of listed keys keep their meaning."""
         for key in ("properties", "patternProperties"):
             if key in node:
                 kept[key] = self._member(key, node[key], f"{at}/{key}")
@@ -237,7 +242,7 @@ class _SchemaCloser:
         return self._closed(more, f"{at}/additionalProperties", others)
 
     def _property(self, name: str, node: Mapping[str, Any], at: str, here: list[ApplicableSchema]) -> Any:
-        """An argument by its name: what the schema itself says of it, else what always applies, and all the others."""
+        """A property: the schema's own subschema, else one that always applies, combined with all others."""
         self._name(name, f"{at}/properties")
         self._step(len(here))
         said = list(schemas_for_property(name, here))
@@ -277,7 +282,7 @@ class _SchemaCloser:
         return kept
 
     def _kept(self, node: Any, at: str, *, own: bool = False) -> Any:
-        """A schema that means what it meant. `own`: without what a place closes itself."""
+        """A schema with unchanged meaning. `own`: without the keywords by which a location closes itself."""
         if not isinstance(node, dict):
             return node
         for keyword in sorted(_NOT_OURS & node.keys()):
@@ -287,7 +292,7 @@ class _SchemaCloser:
             key: self._member(key, value, f"{at}/{key}") for key, value in node.items() if key not in left
         }
         if not own and is_object(node) and is_open(node.get("additionalProperties", True)):
-            kept["additionalProperties"] = ANY_VALUE  # the same, in the form that the contract asks for
+            kept["additionalProperties"] = ANY_VALUE  # the same, in the form that the contract requires
         return kept
 
     def _member(self, key: str, value: Any, at: str) -> Any:
@@ -302,7 +307,7 @@ class _SchemaCloser:
         return self._kept(value, at) if key in SCHEMAS else value
 
     def _reference(self, reference: str, at: str, *, is_closed: bool) -> str:
-        """A reference to a definition, which will be written as it is, or closed. Both may be needed."""
+        """A reference to a definition, which is written unchanged or closed. Both forms may be needed."""
         name = self._defined(reference)
         if name is None:
             self._refuse(
@@ -320,7 +325,7 @@ class _SchemaCloser:
         return f"#/$defs/{written}"
 
     def _defined(self, reference: Any) -> str | None:
-        # A pointer's escape (RFC 6901 section 3) names another definition than its text.
+        # With a pointer escape (RFC 6901 section 3) the text names another definition.
         if not is_definition_reference(reference) or "~" in reference:
             return None
         name: str = reference.removeprefix("#/$defs/")
@@ -355,7 +360,7 @@ class _SchemaCloser:
 
     def _name(self, name: str, at: str) -> None:
         if name == "__proto__" or any(map(is_hidden, name)):
-            self._refuse(at, f"{name!a} is no name people could review; the server must rename it")
+            self._refuse(at, f"{name!a} is not a name people can review; the server must rename it")
 
     def _refuse(self, at: str, why: str) -> None:
         if f"{at}: {why}" not in self._found.problems:
@@ -363,13 +368,13 @@ class _SchemaCloser:
 
     def _note_free(self, at: str, what: str) -> None:
         note = (
-            f"{at}: {what}, which no policy can weigh: a call that carries it asks the group `unseen`, unless a permit "
-            "names it in @unseen; say what it holds where you know"
+            f"{at}: {what}, which no policy can evaluate: a call with it requires the group `unseen`, unless a "
+            "permit names it in @unseen; declare what it holds if you know"
         )
         if note not in self._found.notes:
             self._found.notes.append(note)
 
 
 def is_hidden(char: str) -> bool:
-    """Whether a character cannot be seen, line breaks and tabs aside."""
+    """Whether a character is invisible, except line breaks and tabs."""
     return char not in "\n\t\r" and unicodedata.category(char) in {"Cc", "Cf", "Co", "Zl", "Zp"}

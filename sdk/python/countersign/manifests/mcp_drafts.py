@@ -1,9 +1,9 @@
-"""Drafts of manifests from what an MCP server says about its tools (`tools/list`), for people to review.
+"""Draft manifests from an MCP server's list of tools (`tools/list`), for people to review.
 
-The server's words are claims of a stranger. Rules: nothing it says makes a draft less careful: the risk is high, no
-hint puts a tool into the group of reads or calls it idempotent; its hints are told beside the draft. Its schema is
-taken as far as ours goes, closed where it is open, and whatever cannot be taken is named by pointer with what to do;
-such a tool gets no draft. A listing that is ambiguous (two tools of one name) is refused as a whole.
+The server is not trusted. Nothing it says makes a draft less careful: the risk is high, and no hint adds a tool to the
+group of reads or makes it idempotent; the hints are reported as notes. Its schema is used as far as ours allows and
+closed where it is open. What cannot be used is reported by pointer with advice, and such a tool gets no draft. An
+ambiguous listing (two tools with one name) is refused as a whole.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from countersign.contract.manifest import (
 )
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
+from countersign.manifests.listed_schemas import clean_schema
 from countersign.manifests.mcp_closed_schemas import Findings, close_schema, is_hidden
-from countersign.manifests.schema_cleanup import clean_schema
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000
-_MAX_DEPTH: Final = 44  # of a listed schema: a manifest nests 48 deep, and closing it may add a few
-_MAX_DIGITS: Final = 40  # of a number that is quoted
+_MAX_DEPTH: Final = 44  # of a listed schema: a manifest nests 48 deep, and closing it may add a few levels
+_MAX_DIGITS: Final = 40  # of a quoted number
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _SECRET: Final = re.compile(r"passw|secret|token|api_?key|credential|private_?key", re.IGNORECASE)
@@ -46,7 +46,7 @@ _MAX_TITLE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class McpDraft:
-    """One tool of the listing. Without a `manifest` the `problems` say why; `notes` are what to look at in review."""
+    """One tool of the listing. Without a `manifest` the `problems` say why; `notes` are for review."""
 
     tool: str
     manifest: ToolManifest | None
@@ -55,14 +55,13 @@ class McpDraft:
 
 
 def mcp_drafts(raw: bytes, prefix: str = "") -> tuple[list[McpDraft], tuple[str, ...]]:
-    """A draft of every tool in a `tools/list` answer: the result, its JSON-RPC envelope, or the plain list.
+    """A draft of every tool in a `tools/list` response: the result, its JSON-RPC envelope, or the plain list.
 
-    `prefix` goes before the server's name of each tool: two servers may have tools of one name, and some names are
-    taken. The second value is what to know about the listing itself. A tool that cannot be drafted keeps no other one
-    out.
+    `prefix` is prepended to each tool name: two servers may use the same name, and some names are reserved. The second
+    value has notes on the listing itself. A tool that cannot be drafted does not affect the others.
 
     Raises:
-        MisuseError: it is no such answer, or too large.
+        MisuseError: it is not such a response, or too large.
     """
     tools, notes = _tools_in(_load(raw))
     if len(tools) > MAX_TOOLS:
@@ -76,7 +75,7 @@ def mcp_drafts(raw: bytes, prefix: str = "") -> tuple[list[McpDraft], tuple[str,
 
 
 def _load(raw: bytes) -> Any:
-    """JSON, where a `_Fault` stands for what strict JSON refuses and a lenient reader would change."""
+    """Parse JSON leniently, with an `_InvalidValue` for what strict JSON refuses and a lenient reader would change."""
     if len(raw) > MAX_LISTING_BYTES:
         raise MisuseError(f"this is no tools/list answer: more than {MAX_LISTING_BYTES} bytes")
     try:
@@ -106,7 +105,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {
         name: value if counted[name] == 1 else _InvalidValue("is given twice") for name, value in pairs
     } | {
-        name: _InvalidValue("is a name that the policy engine takes for itself")
+        name: _InvalidValue("is a name that the policy engine reserves")
         for name in RESERVED_KEYS & counted.keys()
     }
 
@@ -157,7 +156,7 @@ def _draft(tool: Mapping[str, Any], name: str, prefix: str, count: int) -> McpDr
         )
     if count > 1:
         found.problems.insert(
-            0, f"{count} tools are called {name!a}; nobody could say which one was reviewed"
+            0, f"{count} tools are called {name!a}, so it would be ambiguous which one was reviewed"
         )
     manifest = None if found.problems else _manifest(prefix + name, title, description, args, found)
     return McpDraft(name, manifest, *(tuple(dict.fromkeys(one)) for one in (found.notes, found.problems)))
@@ -197,10 +196,10 @@ def _title_and_description(name: str, tool: Mapping[str, Any], found: Findings) 
         hidden = next((char for char in text if is_hidden(char)), None)
         if hidden is not None:
             found.problems.append(
-                f"{pointer}: holds the character U+{ord(hidden):04X}, which nobody can see; take it out of the listing"
+                f"{pointer}: contains the invisible character U+{ord(hidden):04X}; take it out of the listing"
             )
-    room = _MAX_DESCRIPTION - len(_CLAIMED)
-    return title.strip()[:_MAX_TITLE], f"{_CLAIMED}{description[:room]}" if description else ""
+    limit = _MAX_DESCRIPTION - len(_CLAIMED)
+    return title.strip()[:_MAX_TITLE], f"{_CLAIMED}{description[:limit]}" if description else ""
 
 
 def _args(tool: Mapping[str, Any], found: Findings) -> dict[str, Any]:
@@ -223,7 +222,9 @@ def _args(tool: Mapping[str, Any], found: Findings) -> dict[str, Any]:
 
 
 def _invalid_values(value: Any, at: str) -> Iterator[str]:
-    """What strict JSON would refuse, by pointer: the listing is read leniently, so that it keeps one tool out alone."""
+    """What strict JSON would refuse, by pointer. The listing is read leniently, so that one invalid tool does not
+    affect the others.
+    """
     if isinstance(value, _InvalidValue):
         yield f"{at}: {value}"
     elif isinstance(value, dict | list) and at.count("/") > _MAX_DEPTH:
@@ -255,7 +256,7 @@ def _claims(tool: Mapping[str, Any], found: Findings) -> None:
 
 
 def _resource(name: str, args: Mapping[str, Any], found: Findings) -> dict[str, str]:
-    """What a call acts on, by a rule: the first required argument named like an id, else the first required text."""
+    """Guess what a call acts on: the first required argument named like an id, else the first required text."""
     required = args.get("required")
     wanted = [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
     properties: Mapping[str, Any] = args["properties"]
@@ -265,11 +266,11 @@ def _resource(name: str, args: Mapping[str, Any], found: Findings) -> dict[str, 
     for argument in (*ids, *texts):
         kind = _type_name(re.sub(r"(?:^|_)id$|I[dD]$", "", argument) or name)
         found.notes.append(
-            f"resource: guessed as {kind} {pointer_to(argument)} from the arguments' names; say what it acts on"
+            f"resource: guessed as {kind} {pointer_to(argument)} from the arguments' names; declare what it acts on"
         )
         return {"type": kind, "id": pointer_to(argument)}
     found.notes.append(
-        "resource: no argument names one, so the tool itself stands for it; say what it acts on"
+        "resource: no argument names one, so the tool itself is the resource; declare what it acts on"
     )
     return {"type": "Tool", "id": f"const:{name}"}
 
@@ -289,7 +290,7 @@ def _type_name(word: str) -> str:
 def _secrets(properties: Mapping[str, Any], found: Findings) -> list[str]:
     secret = [pointer_to(name) for name in properties if _SECRET.search(name)]
     if secret:
-        found.notes.append(f"secret: {', '.join(secret)} by name; add what else nobody may see")
+        found.notes.append(f"secret: {', '.join(secret)} by name; add what else must stay secret")
     return secret
 
 

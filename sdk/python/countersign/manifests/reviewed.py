@@ -1,10 +1,8 @@
-"""Where the reviewed description of a tool comes from: the file beside the code, else the service, else the
-draft.
+"""Finds the reviewed manifest of a tool: the file next to the code, else the service, else the draft.
 
-Whatever was read is kept in the journal by digest, so that a parked transaction can be compared with the tool
-that would fire it. The draft is the last resort: the service denies what nobody reviewed and says how to
-change that. A manifest that does not fit the code (other name, lane or arguments) is refused here, before
-anything is sent.
+Every manifest that was read is kept in the journal by digest, so that a parked transaction can be compared with the
+tool that would fire it. The draft is the last resort: the service denies unreviewed tools and says how to change that.
+A manifest that does not fit the code (other name, lane or arguments) is refused here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -25,41 +23,39 @@ if TYPE_CHECKING:
     from countersign.journal import Journal
     from countersign.tools.definition import Tool
 
-MANIFEST_FOLDER: Final = (
-    "tools"  # holds reviewed manifests and nothing else; drafts lie elsewhere (exporting.py)
-)
-_MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's own limit of one admitted document
-_LIVE_FRESH_SECONDS: Final = 60  # so long nobody asks again whether a live tool is to be asked about
+MANIFEST_FOLDER: Final = "tools"  # reviewed manifests only; drafts are elsewhere (export.py)
+_MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's limit for one admitted document
+_LIVE_FRESH_SECONDS: Final = 60  # how long a lookup of a live tool's manifest is valid
 
 
 def secret_pointers(tool: Tool, manifest: ToolManifest) -> tuple[str, ...]:
-    """Pointers to what its reviewers call secret, and what its code does, whoever says it."""
+    """Pointers to the args that the reviewed manifest or the code declares secret."""
     return (*manifest.secret, *tool.secret)
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveLookup:
-    """What the service said of a live tool, None where nobody has reviewed it, and when (steady)."""
+    """The service's manifest of a live tool, None if it has none, and when it was looked up (steady clock)."""
 
     manifest: ToolManifest | None
     at: float
 
 
 class Manifests:
-    """The manifests of one process. Files and the service are asked once."""
+    """The manifests of one process. Files and the service are read once."""
 
     def __init__(self, journal: Journal, known: Manifests | None = None) -> None:
-        """`known`: those of the same process, whose looks at live tools these share."""
+        """`known`: another instance in the same process, whose lookups of live tools are shared."""
         self._journal = journal
         self._settled: dict[str, ToolManifest] = {}
         self._live: dict[str, _LiveLookup] = {} if known is None else known._live
         self._secret_live: dict[str, tuple[str, ...]] = {} if known is None else known._secret_live
 
     def local_manifest(self, tool: Tool) -> ToolManifest | None:
-        """What is known without asking anybody: used for early refusals while staging.
+        """The manifest if it is known locally: used for early refusals while staging.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
         if tool.name not in self._settled:
             read = _read_file(tool)
@@ -69,11 +65,11 @@ class Manifests:
         return self._settled[tool.name]
 
     async def of(self, tool: Tool, service: Service, *, once: bool = False) -> ToolManifest:
-        """The manifest to submit with. `once`: a service that is away is not asked again.
+        """The manifest to submit with. `once`: do not retry an unavailable service.
 
         Raises:
             RegistrationError: it does not fit the code.
-            ServiceUnavailable: nobody could be asked.
+            ServiceUnavailable: the service cannot be reached.
         """
         known = self.local_manifest(tool)
         if known is None:
@@ -82,59 +78,59 @@ class Manifests:
         return known
 
     async def live_policy_manifest(self, tool: Tool, service: Service, clock: Clock) -> ToolManifest | None:
-        """The manifest to ask the policy with about each live effect of a tool; None where it is not to be asked.
+        """The manifest with which to evaluate each live effect of a tool; None if the policy is not evaluated.
 
-        A live effect is submitted nowhere, so nothing else would tell that people want to be asked: the service's
-        manifest is looked at once a minute. A reviewed file beside the code that says so itself needs no look; where
-        the service cannot be reached its last word counts, else that file.
+        Live effects are not submitted, so nothing else would show that reviewers want them evaluated: the service's
+        manifest is looked up once a minute. A reviewed file that says so itself needs no lookup. If the service cannot
+        be reached, its last response counts, else that file.
 
         Raises:
             RegistrationError: it does not fit the code.
-            ServiceUnavailable: nobody could be asked, so nobody knows whether the policy is to be.
+            ServiceUnavailable: it is not known whether the policy must be evaluated.
         """
-        beside = self.local_manifest(tool)
-        if beside is not None and beside.evaluates_live:
-            return beside
+        local = self.local_manifest(tool)
+        if local is not None and local.evaluates_live:
+            return local
         known = self._live.get(tool.name)
         if known is None or clock.monotonic() - known.at >= _LIVE_FRESH_SECONDS:
             try:
                 reviewed = await self._reviewed(tool, service)
             except ServiceUnavailable:
-                if known is None and beside is None:
+                if known is None and local is None:
                     raise
-                reviewed = beside if known is None else known.manifest
+                reviewed = local if known is None else known.manifest
             known = self._live[tool.name] = _LiveLookup(reviewed, clock.monotonic())
             self._secret_live[tool.name] = () if reviewed is None else reviewed.secret
-        found = known.manifest or beside
+        found = known.manifest or local
         if tool.draft.ask == "live":
             return found or draft_manifest(tool)
         return found if found is not None and found.evaluates_live else None
 
     def reviewed_live_manifest(self, tool: Tool) -> ToolManifest | None:
-        """The reviewed manifest of a live tool that was just looked at: the service's, or the file beside the code."""
+        """The reviewed manifest of a live tool after a lookup: the service's, or the file next to the code."""
         looked = self._live.get(tool.name)
         return (None if looked is None else looked.manifest) or self.local_manifest(tool)
 
     def staged_secret_pointers(self, tool: Tool) -> tuple[str, ...] | None:
-        """Pointers to what is secret of a staged call, where its reviewed manifest is at hand; else nobody has said.
+        """Pointers to the secret args of a staged call, if its reviewed manifest is known locally; else None.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
         known = self.local_manifest(tool)
         return None if known is None else secret_pointers(tool, known)
 
     def live_secret_pointers(self, tool: Tool) -> tuple[str, ...]:
-        """Pointers to what anybody calls secret of a live call: its code, the file beside it, or the service when it
-        was last looked at, which is just before each call runs.
+        """Pointers to the secret args of a live call: those of its code, of the file next to it, and of the service's
+        manifest at the last lookup, which is just before each call runs.
 
         Raises:
-            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+            RegistrationError: the file next to the code is not a manifest, or is another tool's.
         """
-        beside = self.local_manifest(tool)
+        local = self.local_manifest(tool)
         said = (
             *tool.secret,
-            *(() if beside is None else beside.secret),
+            *(() if local is None else local.secret),
             *self._secret_live.get(tool.name, ()),
         )
         return tuple(dict.fromkeys(said))
@@ -150,8 +146,8 @@ class Manifests:
         return manifest
 
     def forget(self, name: str) -> None:
-        """Ask again next time: the service said that this manifest has changed. What it called secret stays so until
-        then, for a call of another thread may be about to run.
+        """Read it again next time: the service reported a changed manifest. Its secret pointers stay valid until then,
+        because a call of another thread may be about to run.
         """
         self._settled.pop(name, None)
         self._live.pop(name, None)
@@ -162,7 +158,7 @@ class Manifests:
         except ServiceRefused as refused:
             if not refused.is_not_found:
                 raise
-            # What nobody has reviewed promises nothing: the service knows of no compensation, and shows people none.
+            # An unreviewed draft guarantees nothing: the service knows of no compensation, and shows people none.
             return draft_manifest(tool).model_copy(update={"compensation": None})
 
     def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
@@ -172,7 +168,7 @@ class Manifests:
 
 
 def manifest_path(tool: Tool) -> Path | None:
-    """Where the reviewed manifest of a tool lies: as declared, else `tools/<name>.json` beside its module."""
+    """The path of a tool's reviewed manifest: as declared, else `tools/<name>.json` next to its module."""
     if tool.manifest_path is not None:
         return tool.manifest_path
     source = inspect.getsourcefile(inspect.unwrap(tool.fn))
@@ -182,7 +178,7 @@ def manifest_path(tool: Tool) -> Path | None:
 
 
 def require_fits(tool: Tool, manifest: ToolManifest) -> None:
-    """Refuse a manifest that describes something else than this function.
+    """Refuse a manifest that describes another function.
 
     Raises:
         RegistrationError: saying which of the two to change.

@@ -1,1 +1,1 @@
-"""After the process that began it: forward what was redeemed, back what was not (README.md)."""
+"""After a crash: roll redeemed transactions forward, and others back (README.md)."""

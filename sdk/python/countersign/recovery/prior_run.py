@@ -1,14 +1,15 @@
-"""An earlier run of a key: what it did, how a person closes what it left in part, and how what is open is withdrawn.
+"""A prior run of a key: what it did, how a person closes a partly kept one, and how an open one is withdrawn.
 
-Rules for closing: only a transaction that is unsettled for its live work, of which a part stands and another does not,
-or no adapter can tell; not one that a living process owns, or whose record is not as the SDK wrote it, or whose staged
-effects are unknown or being compensated (people settle those in the service), nor one that `resume` can finish. What an
-adapter had prepared of it is undone first, so that nothing of it commits later, and what was not begun is unused. The
-record says who, when and why, and stays `closed`. Its key is spent.
+Rules for closing: only a transaction that is unsettled for its live work, of which a part was kept and a part lost, or
+no adapter can tell. It must not be owned by a living process, nor damaged, nor have staged effects that are unknown or
+being compensated (people settle those in the service), nor be one that `resume` can finish. Prepared sessions are
+undone first, so that nothing of it commits later, and effects not begun are unused. The record keeps who, when and why,
+and stays `closed`. Its key is used up.
 
-Rules for "it was not done", after which the same may be asked for under another key: it is not said of what has fired
-or was kept, of what is unknown, nor of what may fire yet. What is open is withdrawn in the service first, or a worker
-could still fire it; where the service does not answer, or says that the list was redeemed, it is not said.
+Rules for reporting "nothing was done", after which the caller may request the same under another key: never if
+something fired or was kept, if an outcome is unknown, or if something may still fire. Open submissions are withdrawn in
+the service first, or a worker could still fire them. If the service does not answer, or reports a redemption, "nothing
+was done" is not reported.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
 @dataclass(frozen=True, slots=True)
 class PriorRun:
-    """A run that has come to its end: its staged effects, and by call key what its live ones returned, which were
-    `kept` or undone; None where that was not kept, or its key is not here. `well`: all of it was done that had to be.
-    `reads`: labels of effects of which nothing stands once they fired.
+    """A finished run: its staged effects, and by call key the results of its live effects, `kept` or undone; None if
+    a result was not kept or its key is not available. `well`: every required effect was done. `reads`: labels of
+    effects that change nothing when they fire.
     """
 
     record: TransactionRecord
@@ -75,16 +76,16 @@ class PriorRun:
 
     @property
     def kept(self) -> bool:
-        """Whether the live effects stand."""
+        """Whether its live effects were kept."""
         return self.record.landed
 
     @property
     def is_nothing(self) -> bool:
-        """Whether none of it has happened."""
+        """Whether nothing of it happened."""
         return not self.kept and all(row.state in _NOTHING for row in self.effects)
 
     def spent(self) -> AlreadyRedeemed:
-        """For whoever asks for something else than that."""
+        """The error for a program that requests something else under this key."""
         outcomes = {row.label: row.state.value for row in self.effects}
         return AlreadyRedeemed.here(
             self.record.run_key,
@@ -98,10 +99,10 @@ class PriorRun:
 
 
 def load_prior_run(journal: Journal, record: TransactionRecord) -> PriorRun:
-    """A transaction that has come to its end."""
+    """Load a finished transaction."""
     rows = journal.transactions.effects(record)
     live: dict[str, bytes | None] = {row.call_key: None for row in journal.transactions.live(record)}
-    with suppress(JournalSealed):  # it is no less done for that
+    with suppress(JournalSealed):  # the run is complete without them
         live |= {
             row.call_key: row.result
             for row in journal.transactions.effects(record, LIVE_LANE)
@@ -118,9 +119,7 @@ def is_spent(record: TransactionRecord) -> bool:
 
 
 def is_superseded(journal: Journal, agent: str, run_key: str, later: Iterable[str]) -> bool:
-    """Whether nothing was done under this key and nothing waits, while something was done or waits under a later one of
-    its run.
-    """
+    """Whether nothing was done or is pending under this key, but something is under a later key of its run."""
 
     def is_there(key: str) -> bool:
         record = journal.transactions.get(names.txn_id(agent=agent, run_key=key))
@@ -147,13 +146,13 @@ _CLOSED: Final = "a person closed its transaction before it was begun"
 
 
 def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRecord:
-    """Close the transaction of that id, or of its beginning, in the name of `by`; its record as it is then.
+    """Close the transaction with that id, or prefix of an id, in the name of `by`. Returns its record afterwards.
 
     Raises:
-        MisuseError: there is none of that id, nobody has to close it, or it is not said who does and why.
-        TransactionBusy: somebody alive owns it.
-        JournalError: its record is not as the SDK wrote it.
-        RegistrationError: a tool that ran live in it is not here, so that nobody can look at what it left.
+        MisuseError: there is none of that id, it need not be closed, or `by` or `why` is missing.
+        TransactionBusy: a living process owns it.
+        JournalError: its record is damaged.
+        RegistrationError: a live tool of it is not registered, so its session cannot be checked.
     """
     said = {name: _require_text(name, text) for name, text in (("by", by), ("why", why))}
     journal, txn = engine.journal, _one(engine.journal, beginning)
@@ -168,7 +167,7 @@ def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRe
         found = recover_sessions(engine, record)
         if found.can_be_finished is not None:
             raise MisuseError(
-                f"no part of the live effects of {txn[:12]} stands without the others; `countersign resume --tools "
+                f"the live effects of {txn[:12]} are not partly kept; `countersign resume --tools "
                 "MODULE` finishes it"
             )
         found.undo()
@@ -199,22 +198,22 @@ def _require_unsettled(engine: Engine, record: TransactionRecord) -> None:
 
 
 def _is_open(row: EffectRecord) -> bool:
-    """Whether something is still to be found out or done about a staged effect. What fired is known: it stands, and
-    where live effects are in doubt nobody takes it back.
+    """Whether a staged effect still has to be determined or compensated. A fired one is known, and is not
+    compensated while live effects are in doubt.
     """
-    failed = row.state is LocalState.COMPENSATION_FAILED and not row.left_standing
+    failed = row.state is LocalState.COMPENSATION_FAILED and not row.kept_by_person
     return failed or row.state in _DOUBTFUL
 
 
 def _mark_remaining_unused(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
-    """What was never begun stays so; the service is told with the next report."""
+    """Mark effects that were never begun as unused; the next report informs the service."""
     done = [
         EffectOutcome(row.effect_id, Outcome.UNUSED, record.attempt_id or "", error=_CLOSED)
         for row in engine.journal.transactions.effects(record)
         if row.state is LocalState.REDEEMED
     ]
     if done:
-        engine.journal.firing.write(lease, record.staging or 0, done)
+        engine.journal.effect_log.write(lease, record.staging or 0, done)
 
 
 def _one(journal: Journal, beginning: str) -> str:
@@ -229,11 +228,11 @@ def _one(journal: Journal, beginning: str) -> str:
 
 
 def _require_text(name: str, text: str) -> str:
-    told = " ".join(text.split())
-    require_utf8(name, told)
-    if not 0 < len(told) <= _LONGEST[name]:
-        raise MisuseError(f"say {name}, in {_LONGEST[name]} characters at most")
-    return told
+    message = " ".join(text.split())
+    require_utf8(name, message)
+    if not 0 < len(message) <= _LONGEST[name]:
+        raise MisuseError(f"{name} must have 1 to {_LONGEST[name]} characters")
+    return message
 
 
 def _closing_note(said: dict[str, str], at: float, before: str) -> str:
@@ -242,7 +241,7 @@ def _closing_note(said: dict[str, str], at: float, before: str) -> str:
 
 
 def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
-    """Finish what an adapter has begun to commit, undo the rest; in words how it ended."""
+    """Finish commits that an adapter has begun, undo the rest; returns a note about the result."""
     found = recover_sessions(engine, engine.journal.transactions.require(plan.txn))
     if found.has_landed is None:
         note, state = found.settlement_advice, LocalTxn.UNSETTLED
@@ -257,7 +256,7 @@ def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
 
 
 def _finish(engine: Engine, lease: Lease, plan: Plan, found: AdapterRecovery) -> tuple[str, LocalTxn]:
-    """One adapter has committed, so the others, which had all prepared, do as well."""
+    """One adapter has committed, so the others, which had all prepared, commit too."""
     live = LiveWork(plan.txn)
     live.adopt(found)
 
@@ -267,23 +266,24 @@ def _finish(engine: Engine, lease: Lease, plan: Plan, found: AdapterRecovery) ->
     try:
         live.commit(plan.attempt_id, kept)
     except AdapterCommitError as failed:
-        told = failed.unknown or f"live adapter {failed.adapter!r} could not commit: {failed}"
-        return told, LocalTxn.UNSETTLED
+        message = failed.unknown or f"live adapter {failed.adapter!r} could not commit: {failed}"
+        return message, LocalTxn.UNSETTLED
     return "its live effects were kept", LocalTxn.SETTLED
 
 
-_WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
+_WHY: Final = "its agent ran it again, could not request the same, and was informed that it was not done"
 
 
 async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
-    """What was done under this key. None: nothing of it, and from now on nobody can do it but another run of the key.
+    """What was done under this key. None if nothing was, and nothing can be done any more except by another run of
+    the key.
 
     Raises:
-        OutcomeUnknown: nobody knows.
+        OutcomeUnknown: an outcome is unknown.
         AlreadyRedeemed: it is not finished, or a person has closed it.
-        TransactionBusy: somebody alive is doing it.
-        ServiceUnavailable, ServiceRefused: it could not be taken back.
-        RegistrationError: nor can what its live effects left be looked at, for their tool is not here.
+        TransactionBusy: a living process is running it.
+        ServiceUnavailable, ServiceRefused: it could not be withdrawn.
+        RegistrationError: a live tool of it is not registered, so its session cannot be checked.
     """
     txn = names.txn_id(agent=engine.settings.agent, run_key=run_key)
     if engine.journal.transactions.get(txn) is None:
@@ -297,24 +297,24 @@ async def withdraw(engine: Engine, run_key: str) -> PriorRun | None:
         if record.staging is None:
             return None
         if not is_spent(record) and record.state is not LocalTxn.ENDED:
-            record = await _take_back(engine, lease, record)
+            record = await _withdraw_open(engine, lease, record)
         return _finished(engine, record) if is_spent(record) else None
     finally:
         engine.journal.leases.release(lease)
 
 
 async def find_prior_denial(engine: Engine, record: TransactionRecord) -> Denied | None:
-    """Why an earlier run was stopped that did nothing, as the service holds it; None where it does not.
+    """Why an earlier run that did nothing was denied, as the service holds it. None if it does not.
 
     Raises:
-        ServiceUnavailable, ServiceRefused: it does not say.
+        ServiceUnavailable, ServiceRefused: the service does not answer.
     """
     view = await fetch_transaction(engine, record.txn)
     denied = None if view is None or view.state is not TxnState.ENDED else Denied.of(view, record.run_key)
     return denied if denied is not None and denied.reasons else None
 
 
-async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
+async def _withdraw_open(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
     if engine.journal.transactions.effects(record):
         await _withdraw(engine, lease, record)
     else:
@@ -337,21 +337,21 @@ async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> 
 
 
 async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn:
-    """By us, with the answer lost, which `resume` goes on with; or by somebody else."""
+    """Redeemed by us with the answer lost, which `resume` continues; or by another attempt."""
     view = await fetch_transaction(engine, record.txn)
     states = [] if view is None else effect_states(view)
     if view is not None and view.attempt_id not in {None, record.attempt_id}:
         raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)
-    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
+    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not reported", finished=False)
 
 
 def _finished(engine: Engine, record: TransactionRecord) -> PriorRun:
     rows = engine.journal.transactions.effects(record)
     if doubtful := [row for row in rows if row.state in IN_DOUBT]:
         outcomes = {row.label: row.state.value for row in rows}
-        told = [row.label for row in doubtful]
+        message = [row.label for row in doubtful]
         why, url = doubtful[0].error or "", engine.settings.tasks_url
-        raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, why, tasks_url=url)
+        raise OutcomeUnknown(record.run_key, record.txn, message, outcomes, why, tasks_url=url)
     if record.state in OPEN_TXN:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)

@@ -1,10 +1,10 @@
-"""Finish what other processes left: parked transactions that were approved since, and what a crash interrupted.
+"""Finish what other processes left: parked transactions approved since, and work that a crash interrupted.
 
-Rules: a living owner is left alone (its lease says so); before the redemption nothing is fired that no people or policy
-released, and what was never submitted ends; after it things roll forward (roll_forward.py); one transaction's error
-does not keep the others waiting; doing it again changes nothing. A transaction is fired only from the journal that
-staged it, with the tools its module defines, and only if their reviewed manifests are still the ones it was staged
-with. A record that is not as the SDK wrote it, or cannot be read, is left as it is, for a person to look at.
+Rules: a transaction with a living owner is left alone (its lease shows that). Before the redemption nothing is fired
+without a release, and what was never submitted ends. After it transactions roll forward (roll_forward.py). An error of
+one transaction does not block the others. Running it again changes nothing. A transaction is fired only from the
+journal that staged it, with the tools its module defines, and only if their reviewed manifests are unchanged. A damaged
+or unreadable record is left as it is, for a person to look at.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from countersign.commit.reconciliation import (
     report_to_restored_service,
 )
 from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
+from countersign.concurrency import run_sync
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -55,15 +56,14 @@ from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of
 from countersign.tools.context import require_no_probe
-from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 
 
 def describe_recovery_error(engine: Engine, error: Exception) -> str:
-    """The text of an error of ours, without the advice to resume. Of any other, which may quote the values that it
-    refuses (a database does), the kind and place, and its text where no unfinished transaction has secrets: what an
-    adapter finishes may be another's.
+    """The text of an SDK error, without the advice to resume. For any other error, which may quote values (a
+    database does): its type and location, and its text only if no unfinished transaction has secrets, because an
+    adapter may finish another transaction's work.
     """
     if isinstance(error, ToolRaised) or has_no_arguments(error):
         return error.briefly if isinstance(error, OutcomeUnknown) else str(error)
@@ -72,19 +72,19 @@ def describe_recovery_error(engine: Engine, error: Exception) -> str:
 
 
 def record_note(engine: Engine, lease: Lease, note: str | None) -> None:
-    """Write it to the transaction, where it is not there already. A journal that does not take it keeps nobody else
-    up.
+    """Write the note to the transaction unless it is there already. A journal error is logged and blocks no other
+    transaction.
     """
     journal = engine.journal.transactions
     try:
         if journal.require(lease.txn).note != note:
             journal.note(lease, note)
     except JournalError as error:
-        log.warning("%s: the journal takes no note of it: %s", lease.txn[:12], error)
+        log.warning("%s: its note could not be journaled: %s", lease.txn[:12], error)
 
 
 def _one_line(error: Exception) -> str:
-    """In one line. An OSError without the file's name, which may be of another transaction."""
+    """The text in one line. An OSError without its file name, which may be another transaction's."""
     text = storable(error.strerror or "") if isinstance(error, OSError) else text_of(error)
     return " ".join(text.split())[:MAX_ERROR]
 
@@ -100,32 +100,30 @@ _BODY_DIED: Final = "its process ended inside the body"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What recovery found and did with one transaction. Where its record cannot be read, nobody knows where it stands:
-    `before` and `after` are None.
-    """
+    """What recovery found and did with one transaction. `before` and `after` are None if its record cannot be read."""
 
     txn: str
     run_key: str
     before: LocalTxn | None
     after: LocalTxn | None
     note: str
-    waiting: bool = False  # people are still asked, or somebody else owns it: come back later
+    waiting: bool = False  # a review is pending, or another process owns it: retry later
 
     @property
     def needs_attention(self) -> bool:
-        """It is not finished, and neither people who are asked nor another owner keep it, but an outcome nobody knows,
-        a service that is away, or an error.
+        """Whether it is unfinished for another reason than a pending review or another owner: an unknown outcome, an
+        unavailable service, or an error.
         """
         return not self.waiting and (self.after is None or self.after in OPEN_TXN)
 
 
 async def resume_all(engine: Engine) -> list[RecoveryResult]:
-    """Go through the journal once, oldest first, and report what was left over."""
+    """Process the journal once, oldest first, then report pending outcomes."""
     return [found async for found in resume_each(engine)]
 
 
 async def resume_each(engine: Engine) -> AsyncIterator[RecoveryResult]:
-    """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
+    """The same, one by one as they finish; ends early if the engine is stopping."""
     await _tell_restored(engine)
     for txn in engine.journal.transactions.unfinished():
         if engine.stopping():
@@ -135,15 +133,15 @@ async def resume_each(engine: Engine) -> AsyncIterator[RecoveryResult]:
 
 
 async def _tell_restored(engine: Engine) -> None:
-    """A service that was restored hears what it has forgotten, also where nothing is left to finish."""
+    """Report again to a restored service, even if there is nothing to finish."""
     try:
         await report_to_restored_service(engine)
     except (ServiceUnavailable, ServiceRefused) as error:
-        log.warning("the service could not be asked whether it was restored: %s", error)
+        log.warning("could not check whether the service was restored: %s", error)
 
 
 async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
-    """Finish one transaction as far as that goes now."""
+    """Finish one transaction as far as possible now."""
     try:
         record = engine.journal.transactions.require(txn)
     except JournalError as damaged:
@@ -159,7 +157,7 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
             waiting=True,
         )
     try:
-        record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
+        record = engine.journal.transactions.require(record.txn)  # as of the acquired lease
         if record.state not in OPEN_TXN:
             note = _BY_ANOTHER
         else:
@@ -168,15 +166,15 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
     except ReviewPending as pending:
         note, waiting = str(pending), True
         if record.state is not LocalTxn.STOPPED:
-            record_note(engine, lease, None)  # what kept it up before is over
+            record_note(engine, lease, None)  # the earlier problem is gone
     except WorkerStopping as stopping:
         note, waiting = str(stopping), True
-    except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
+    except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and must not block the next transactions
         note = describe_recovery_error(engine, error)
         waiting = isinstance(error, FireError) and error.only_reviews_remain
         if not isinstance(error, CountersignError):
             log.error("%s could not be finished: %s", record.txn[:12], note)
-        if not isinstance(error, OutcomeUnknown):  # who found it out has left word of what is not known
+        if not isinstance(error, OutcomeUnknown):  # it was noted where the outcome became unknown
             record_note(engine, lease, note)
     finally:
         engine.journal.leases.release(lease)
@@ -185,7 +183,7 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
 
 
 async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
-    """In the trace of the agent that staged it, wherever this process runs and whenever."""
+    """Run in the trace of the agent that staged the transaction."""
     begun = engine.journal.traces.find(record.txn) if tracing.enabled() else None
     with tracing.resumed_span("countersign resume", begun, txn=record.txn, before=record.state.value) as tell:
         try:
@@ -210,8 +208,8 @@ async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> st
 
 
 async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRecord, plan: Plan) -> str:
-    """Only what was parked is fired from here: the rest is for its own program to run again, and stays open for as long
-    as people are asked or have agreed.
+    """Fire only what was parked. Other lists are for their own program to run again, and stay open while a review is
+    pending or approved.
     """
     asked_at = engine.clock.monotonic()
     view = await fetch_transaction(engine, plan.txn)
@@ -225,7 +223,7 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
         return note
     if view.state in _UNSPENT:
         if not record.parked:
-            return _left_to_its_program(engine, lease, record, view)
+            return _leave_to_program(engine, lease, record, view)
         await _require_unchanged(engine, plan)
     try:
         takes = engine.journal.edits.of(plan.txn)
@@ -237,21 +235,19 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     return "fired"
 
 
-def _left_to_its_program(
-    engine: Engine, lease: Lease, record: TransactionRecord, view: TransactionView
-) -> str:
-    """What was staged beside live effects only the body can bring back, and of a step that died as it was submitted
-    nobody was told that it is parked. It stays open for the sake of the people who were asked: where nobody was, or no
-    other run can find it again, it ends, and another run is decided anew.
+def _leave_to_program(engine: Engine, lease: Lease, record: TransactionRecord, view: TransactionView) -> str:
+    """Leave the list to its own program: only the body can recreate live effects, and a program that died while
+    submitting does not know that its list is parked. With a review it stays open. Without one, or if no other run
+    can find it, it ends, and another run is decided anew.
 
     Raises:
-        ReviewPending: people are still asked.
+        ReviewPending: the review is pending.
     """
     if record.run_key.startswith(UNNAMED) or all(one.review is None for one in view.effects):
         note = _NAMELESS if record.run_key.startswith(UNNAMED) else _RUN_AGAIN
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
         return note
-    stopped = record.state is LocalTxn.STOPPED  # and stays so: its last request may still be on its way
+    stopped = record.state is LocalTxn.STOPPED  # and stays so: its last request may still be in flight
     if not stopped and (record.state.value, record.rev) != (view.state.value, view.rev):
         record_service_state(engine, lease, view)
     if view.state is TxnState.REVIEW:
@@ -262,7 +258,11 @@ def _left_to_its_program(
 
 
 async def _require_unchanged(engine: Engine, plan: Plan) -> None:
-    """The tool that would fire must be the tool that was reviewed (design section 3, tool_digest)."""
+    """The tool that would fire must be the tool that was reviewed (design section 3, tool_digest).
+
+    Raises:
+        ReleaseRefused: a manifest has changed.
+    """
     for call in plan.calls:
         now = await engine.manifests.of(call.tool, engine.service)
         if now.digest != call.effect.tool_digest:
@@ -280,13 +280,13 @@ def resume(runtime: Runtime | None = None) -> list[RecoveryResult]:
     """
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()
-    return run_sync(resume_all(chosen.engine(chosen.sync_waits())))
+    return run_sync(resume_all(chosen.engine(chosen.sync_executor())))
 
 
 async def resume_async(runtime: Runtime | None = None) -> list[RecoveryResult]:
-    """Finish what can be finished, on the event loop; plain and async tools alike."""
+    """Finish what can be finished, on the event loop, with plain and async tools."""
     require_no_probe("resumes transactions")
     chosen = runtime or default_runtime()
-    waits = chosen.async_waits()
-    async with waits.opened():
-        return await resume_all(chosen.engine(waits))
+    executor = chosen.async_executor()
+    async with executor.opened():
+        return await resume_all(chosen.engine(executor))

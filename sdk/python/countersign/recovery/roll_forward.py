@@ -1,13 +1,13 @@
-"""Roll forward after the commit point what a crash, a Ctrl-C or a lost answer left (design section 7).
+"""Roll forward, after the commit point, what a crash, a Ctrl-C or a lost answer left (design section 7).
 
-Rules: FIRING found on disk is unknown, unless the tool's probe can tell, or the reviewed manifest calls the tool
-idempotent: then the time to fire is renewed and the same call key is used again. The service goes first, where people
-may have settled it meanwhile: what this journal still has to report is reported, then the service's outcome is taken
-over, but only where the journal does not know it. The probe goes next: it fires nothing. What was redeemed and never
-marked FIRING is renewed and fired, and live effects that their adapters had prepared are committed after it; where live
-effects were lost with their process it is unused and what fired is compensated, after what may have fired was called
-once more if it is idempotent and can be compensated. Where its program was stopped it is unused too, unless that runs
-it again under its key. An unknown outcome is never guessed. Running this twice changes nothing.
+Rules: FIRING found on disk is unknown, unless the tool's probe can tell or the reviewed manifest declares the tool
+idempotent: then the fire window is renewed and the same call key is used again. The service comes first, because people
+may have settled it: pending reports are sent, then the service's outcome is adopted where the journal has none. The
+probe comes next: it fires nothing. Effects that were redeemed and never marked FIRING are renewed and fired, and
+prepared live work is committed after them. If live work was lost with its process, they are unused and fired effects
+are compensated, after idempotent calls in doubt that can be compensated were called once more. If the program was
+stopped, they are unused too, unless it runs again under its key. An unknown outcome is never guessed. Running this
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from countersign.runtime import Engine
 log: Final = logging.getLogger("countersign")
 
 _S: Final = LocalState
-_STATE_PATHS: Final = {  # what is under way is this journal's own business
+_STATE_PATHS: Final = {  # states that this journal does not decide itself
     EffectState.FIRED: (_S.FIRED,),
-    # what never was called is unused here, what was called and did not happen has failed: the same to a person
+    # a call that was not made is unused, one that did nothing has failed: the same to a person
     EffectState.FAILED: (_S.FAILED, _S.UNUSED),
     EffectState.UNUSED: (_S.UNUSED, _S.FAILED),
     EffectState.COMPENSATED: (_S.FIRED, _S.COMPENSATING, _S.COMPENSATED),
@@ -58,14 +58,14 @@ _STATE_PATHS: Final = {  # what is under way is this journal's own business
 
 
 async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
-    """Tell what we know and take over what the service knows; while it cannot be asked, nothing changes here."""
+    """Report our outcomes and adopt the service's. If it is unavailable, nothing changes here."""
     await flush_outbox(engine, plan.txn)
     try:
         view = await engine.service.view(plan.txn)
     except ServiceUnavailable as error:
-        log.warning("what people settled of transaction %s could not be asked: %s", plan.txn[:12], error)
+        log.warning("could not read what people settled of transaction %s: %s", plan.txn[:12], error)
         return
-    engine.journal.firing.learn(lease, plan.staging, list(_remote_outcomes(view)))
+    engine.journal.effect_log.learn(lease, plan.staging, list(_remote_outcomes(view)))
 
 
 def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:
@@ -84,53 +84,52 @@ def _kept(settlements: Sequence[Settlement]) -> bytes | None:
 
 
 def _result(settlements: Sequence[Settlement]) -> bytes | None:
-    told = [said.result for said in settlements if said.result is not None]
-    return canonicalize(told[-1]) if told else None
+    text = [said.result for said in settlements if said.result is not None]
+    return canonicalize(text[-1]) if text else None
 
 
 _STOPPED: Final = "its program was stopped before it was begun"
 _LOST: Final = "the live effects were lost with their process, or undone while an outcome was not known"
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
-_ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: all of it may fail, and did
+_ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: every call may fail, and did
 _TAKEN_BACK: Final = frozenset(
     {LocalState.COMPENSATING, LocalState.COMPENSATED, LocalState.COMPENSATION_FAILED}
 )
 
 
 class RollForward:
-    """Brings one redeemed transaction to its end. `live` holds the sessions of a rerun, or nothing."""
+    """Finishes one redeemed transaction. `live` holds the sessions of a rerun, or none."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._ending = Finalizer(engine, lease, plan, live)
-        self._found: list[ProbeFinding] = []  # what probes said and did not settle
-        self._not_there: list[
-            EffectOutcome
-        ] = []  # what did not happen, as their probes said, and may be called again
+        self._finalizer = Finalizer(engine, lease, plan, live)
+        self._found: list[ProbeFinding] = []  # probe results that left the outcome unknown
+        self._not_there: list[EffectOutcome] = []  # calls that did not happen and may be made again
 
     async def run(self) -> None:
-        """Go on from whatever the journal says. What each call returned is in the journal then.
+        """Continue from the journal's state. Afterwards the results of all calls are in the journal.
 
         Raises:
-            OutcomeUnknown, EffectFailed, PartlyFired, ReleaseLapsed, LiveCommitFailed: with what stands.
+            OutcomeUnknown, EffectFailed, PartlyFired, ReleaseLapsed, LiveCommitFailed: with the outcome of every
+                effect.
         """
         self._settle_firing()
-        if self._unknown() or self._to_ask() or self._record().state is LocalTxn.UNSETTLED:
+        if self._unknown() or self._probeable() or self._record().state is LocalTxn.UNSETTLED:
             await sync_outcomes(self._engine, self._lease, self._plan)
-        await self._ask_probes()
+        await self._run_probes()
         if self._unknown():
             await self._stop_unknown()
         if self._did_not_go_through():
-            await self._compensate_all("an earlier run did not go through")
+            await self._compensate_all("an earlier run failed")
         if self._record().state is LocalTxn.STOPPED:
             await self._compensate_all(_STOPPED)
         found = self._live_landed()
         if isinstance(found, AdapterRecovery):
-            self._live.undo()  # a rerun's: what the first run left stays as it is
-            await self._ending.unknown(found.settlement_advice, None)
+            self._live.undo()  # the rerun's work; the first run's stays as it is
+            await self._finalizer.unknown(found.settlement_advice, None)
         await (self._fire_remaining() if found else self._compensate_all(_LOST))
 
     async def _fire_remaining(self) -> None:
@@ -138,12 +137,12 @@ class RollForward:
         rest = [call for call in self._plan.calls if not call.allows_success(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
         if rest:
-            await self._ending.around(self._firing(), rest)
+            await self._finalizer.fire_and_finish(self._firing(), rest)
         else:
-            await self._ending.complete({})
+            await self._finalizer.complete({})
 
     async def _compensate_all(self, why: str) -> NoReturn:
-        """The failure path: nothing more is begun, and what fired is taken back."""
+        """The failure path: begin nothing more, and compensate fired effects."""
         self._mark_remaining_unused(why)
         found = self._undo_live()
         self._write(self._not_there)
@@ -151,29 +150,31 @@ class RollForward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        undone = await self._ending.take_back()
-        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._ending.outcomes()
+        undone = await self._finalizer.compensate()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._finalizer.outcomes()
         call = self._first_not_done()
-        if call is None:  # all of it had fired, so it was the live effects that could not be kept
-            adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
-            stand, doubtful = found.that(True), found.that(None)
+        if call is None:  # every call had fired, so the live work could not be kept
+            adapter = next(iter((*found.adapters_with(False), *found.prepared, *found.landed)), "")
+            kept, doubtful = found.adapters_with(True), found.adapters_with(None)
             raise LiveCommitFailed(
-                *(key, txn, adapter, undone.beside(why), outcomes),
-                committed=stand,
+                *(key, txn, adapter, undone.explain(why), outcomes),
+                committed=kept,
                 doubtful=doubtful,
                 reviews=undone.reviews,
-                reads=self._ending.reads(),
+                reads=self._finalizer.reads(),
             )
         effect_id = call.effect.effect_id
-        told = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
-        told = undone.beside(told or why)
+        text = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
+        text = undone.explain(text or why)
         raise EffectFailed(
-            *(key, txn, call.tool.name, effect_id, told, outcomes, undone.reviews), reads=self._ending.reads()
+            *(key, txn, call.tool.name, effect_id, text, outcomes, undone.reviews),
+            reads=self._finalizer.reads(),
         )
 
     async def _find_out_by_calling(self) -> None:
-        """What may be called again with its key and can be taken back is called again, for only what is known to have
-        fired is taken back. What nothing takes back is not: it would stand for certain where now it may not.
+        """Call again what is idempotent and can be compensated, because only an effect known to have fired is
+        compensated. Without a compensation the call is not repeated: it would certainly take effect, where now it
+        may not have.
         """
         states = self._states()
         again = [
@@ -184,18 +185,18 @@ class RollForward:
             and call.effect.compensation is not None
         ]
         if again:
-            await self._ending.fire(self._firing(), again)
+            await self._finalizer.fire(self._firing(), again)
 
     async def _stop_unknown(self) -> NoReturn:
-        """Nothing is begun or taken back before somebody knows."""
+        """Begin and compensate nothing until the outcome is known."""
         self._mark_remaining_unused()
         self._undo_live()
         again = [found.conclusive_at for found in self._found if found.conclusive_at is not None]
-        await self._ending.unknown(self._describe_unknown(), None, min(again, default=None))
+        await self._finalizer.unknown(self._describe_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
-        """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
-        states = self._states()  # each reading checks every row
+        """Record FIRING as unknown if the tool may not be called twice and has no probe."""
+        states = self._states()  # every read verifies all rows
         done = [
             EffectOutcome(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
             for call in self._plan.calls
@@ -205,8 +206,8 @@ class RollForward:
         ]
         self._write(done)
 
-    def _to_ask(self) -> list[tuple[PlannedCall, EffectRecord]]:
-        """The calls in doubt whose probe is here."""
+    def _probeable(self) -> list[tuple[PlannedCall, EffectRecord]]:
+        """The calls in doubt whose probe is available."""
         rows = {row.effect_id: row for row in self._rows()}
         return [
             (call, rows[call.effect.effect_id])
@@ -214,8 +215,8 @@ class RollForward:
             if rows[call.effect.effect_id].state in IN_DOUBT and find_probe(self._engine, call) is not None
         ]
 
-    async def _ask_probes(self) -> None:
-        for call, row in self._to_ask():
+    async def _run_probes(self) -> None:
+        for call, row in self._probeable():
             self._engine.require_not_stopping()
             doubt = UncertainCall.of(row, call, self._engine.clock.wall())
             found = await run_probe(self._engine, call, doubt, self._plan.attempt_id)
@@ -223,17 +224,17 @@ class RollForward:
                 self._take(call, row, found)
 
     def _take(self, call: PlannedCall, row: EffectRecord, found: ProbeFinding) -> None:
-        """What did not happen and may be called again is called again; what is still unknown is said once."""
+        """Call again what did not happen and may be called again; record what is still unknown once."""
         firing = row.state is LocalState.FIRING
         again = firing and call.manifest.idempotent
-        told = row.error or CRASHED
+        text = row.error or CRASHED
         done = EffectOutcome(
             call.effect.effect_id,
             found.outcome,
             self._plan.attempt_id,
             result=found.result,
             report_result=call.reports_result,
-            error=told if found.outcome is Outcome.UNKNOWN else f"{told}; {found.why}"[:MAX_ERROR],
+            error=text if found.outcome is Outcome.UNKNOWN else f"{text}; {found.why}"[:MAX_ERROR],
         )
         if found.outcome is Outcome.UNKNOWN:
             self._found.append(found)
@@ -246,10 +247,10 @@ class RollForward:
 
     def _write(self, done: Sequence[EffectOutcome]) -> None:
         if done:
-            self._engine.journal.firing.write(self._lease, self._plan.staging, done)
+            self._engine.journal.effect_log.write(self._lease, self._plan.staging, done)
 
     def _give_up_firing(self) -> None:
-        """Nothing is called again for a list that did not go through, so of what was firing nobody knows."""
+        """Nothing is called again for a failed list, so calls that were FIRING are unknown."""
         self._write(
             [
                 EffectOutcome(effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
@@ -259,7 +260,7 @@ class RollForward:
         )
 
     def _mark_remaining_unused(self, why: str | None = None) -> None:
-        """What was never started stays so."""
+        """Mark effects that were never begun as unused."""
         done = [
             EffectOutcome(effect_id, Outcome.UNUSED, self._plan.attempt_id, error=why)
             for effect_id, state in self._states().items()
@@ -271,8 +272,8 @@ class RollForward:
         return EffectExecutor(self._engine, self._lease, Authority.of(self._plan), None)
 
     def _undo_live(self) -> AdapterRecovery:
-        """Undo what is left of live effects; what was found of them."""
-        self._live.undo()  # a rerun's, of whose end the list in force says nothing
+        """Undo the remaining live work; returns what the adapters had of it."""
+        self._live.undo()  # the rerun's work, which is not part of the list in force
         record = self._record()
         found = recover_sessions(self._engine, record)
         found.undo()
@@ -282,15 +283,15 @@ class RollForward:
         return found
 
     def _live_landed(self) -> bool | AdapterRecovery:
-        """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back; what
-        was found where that is in doubt.
+        """Whether the live work of the redeemed run is kept or can be finished, or a rerun has repeated it. Returns
+        the adapters' answers if that is in doubt.
         """
         record = self._record()
         if self._plan.live == 0:
             undo_orphaned_sessions(self._engine, self._plan.txn)
             return True
         if record.landed:
-            self._live.undo()  # a rerun's: the first run's are permanent
+            self._live.undo()  # the rerun's work; the first run's is committed
             return True
         found = recover_sessions(self._engine, record)
         if found.can_be_finished is None:
@@ -298,15 +299,15 @@ class RollForward:
         if not found.can_be_finished:
             found.undo()
             return bool(self._live)
-        self._live.adopt(found)  # in place of a rerun's
+        self._live.adopt(found)  # in place of the rerun's sessions
         if not found.prepared:
-            self._ending.keep_live()
+            self._finalizer.keep_live()
         return True
 
     def _did_not_go_through(self) -> bool:
-        """Whether something was taken back, or is not done that had to be."""
-        taken_back = not _TAKEN_BACK.isdisjoint(self._states().values())
-        return taken_back or self._first_not_done() is not None
+        """Whether something was compensated, or a required effect was not done."""
+        compensated = not _TAKEN_BACK.isdisjoint(self._states().values())
+        return compensated or self._first_not_done() is not None
 
     def _first_not_done(self) -> PlannedCall | None:
         states = self._states()
@@ -320,10 +321,10 @@ class RollForward:
         return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}
 
     def _describe_unknown(self) -> str:
-        """In the words of whoever found it out: the tool that raised, or the crash; and of the probe, as of now."""
+        """The reason in the words of the tool or of the crash, and of the probe as of now."""
         unknown = [row for row in self._rows() if row.state is LocalState.UNKNOWN]
-        told = next((row.error for row in unknown if row.error), CRASHED)
-        return "; ".join([told, *(found.why for found in self._found[:1])])
+        text = next((row.error for row in unknown if row.error), CRASHED)
+        return "; ".join([text, *(found.why for found in self._found[:1])])
 
     def _states(self) -> dict[str, LocalState]:
         return {row.effect_id: row.state for row in self._rows()}
@@ -336,10 +337,10 @@ class RollForward:
 
 
 def journaled_results(engine: Engine, plan: Plan) -> dict[str, object]:
-    """The results of a transaction that ended well, typed as the tools return them; of what may fail and did, none.
+    """The results of a successful transaction, typed as the tools return them; none for calls that may fail and did.
 
     Raises:
-        AlreadyRedeemed: it did not end well; nothing is fired again under this key.
+        AlreadyRedeemed: it did not succeed; nothing is fired again under this key.
     """
     record = engine.journal.transactions.require(plan.txn)
     rows = {row.effect_id: row for row in engine.journal.transactions.effects(record)}
@@ -356,5 +357,5 @@ def journaled_results(engine: Engine, plan: Plan) -> dict[str, object]:
 
 
 def _typed(call: PlannedCall, raw: bytes | None) -> object:
-    """One journaled result; None where it had no JSON form."""
+    """One journaled result. None if it had no JSON form."""
     return None if raw is None else call.tool.signature.result.load(raw)

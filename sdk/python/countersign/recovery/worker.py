@@ -1,9 +1,9 @@
-"""`countersign worker`: go through the journal again and again, so that what people approve fires without its agent.
+"""`countersign worker`: process the journal repeatedly, so that approved effects fire without their agent.
 
-Rules: the journal's lease decides who fires, so any number of workers may share one journal, beside agents that stage
-into it; a worker that is told to stop lets the effect being fired end, writes its outcome down and begins nothing
-more, neither a redemption nor another effect; one that is killed leaves what every crash leaves (recovery.py). A
-second signal acts as if no worker were here. A journal that was there and is away is looked at again.
+Rules: the journal's lease decides who fires, so any number of workers and staging agents may share one journal. A
+stopping worker lets the current effect end, writes its outcome and begins nothing more, neither a redemption nor
+another effect. A killed one leaves what every crash leaves (recovery.py). A second signal acts as if no worker were
+running. After the first round, an unavailable journal is retried.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 async def run_worker(
     runtime: Runtime, tell: Callable[[RecoveryResult], None], *, every_seconds: float | None
 ) -> None:
-    """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
-    thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
+    """Finish what can be finished, every `every_seconds` until a signal arrives, or once for None. Runs on the main
+    thread. `tell` receives every transaction when it is first seen and when its state or note changes.
 
     Raises:
-        JournalError: in the first round; later ones are told to the log and followed by another.
+        JournalError: in the first round; later ones are logged and retried.
     """
-    stop, told = _Stop(asyncio.get_running_loop()), ReportedResults()
-    waits, seen_through = runtime.async_waits(), False
+    stop, text = _Stop(asyncio.get_running_loop()), ReportedResults()
+    executor, seen_through = runtime.async_executor(), False
     with stop.on_signals():
-        async with waits.opened():
+        async with executor.opened():
             while not stop.asked:
                 try:
-                    async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
-                        if told.is_new(found):
+                    async for found in resume_each(runtime.engine(executor, lambda: stop.asked)):
+                        if text.is_new(found):
                             tell(found)
                 except JournalError as error:
                     if not seen_through:
                         raise
-                    log.warning("looking at the journal again: %s", error)
+                    log.warning("retrying the journal: %s", error)
                 else:
                     seen_through = True
-                    told.end_of_round()
+                    text.end_of_round()
                 if every_seconds is None:
                     return
                 await stop.wait(every_seconds)
 
 
 class ReportedResults:
-    """What was said of each transaction at the last round; one that is finished is forgotten."""
+    """The state and note of each transaction in the last round; finished ones are dropped."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[str | None, str]] = {}
@@ -67,19 +67,19 @@ class ReportedResults:
         return len(self._before) + len(self._now)
 
     def is_new(self, found: RecoveryResult) -> bool:
-        """Whether something about it is another than a round ago."""
+        """Whether it differs from the last round."""
         self._now[found.txn] = found.after, found.note
         return self._before.get(found.txn) != self._now[found.txn]
 
     def end_of_round(self) -> None:
-        """Everything that is left has been seen."""
+        """Make this round the last one."""
         self._before, self._now = self._now, {}
 
 
 class _Stop:
-    """Set by a signal at once: also while a plain tool keeps the event loop from running, and also where the signal
-    comes just before the loop begins to wait or on another thread. Of such a one the loop would hear when its wait
-    ends, which is when the tool has timed out; so the interpreter is told to write to what the loop waits for.
+    """Set by a signal at once: also while a plain tool blocks the event loop, and also if the signal arrives just
+    before the loop waits, or on another thread. The loop would notice that one only when its wait ends, that is,
+    when the tool has timed out; so the interpreter writes to the loop's wake-up descriptor.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -95,11 +95,11 @@ class _Stop:
             self.asked = True
             for one in _SIGNALS:
                 signal.signal(one, before[one])
-            os.write(2, _STOPPING)  # a buffered stream may be the very thing the signal interrupted
+            os.write(2, _STOPPING)  # the signal may have interrupted a write to a buffered stream
 
         with _signals_blocked():
             for one in _SIGNALS:
-                # For its wake-up alone: `heard` takes its place.
+                # Only for its wake-up descriptor; the next line replaces the handler.
                 self._loop.add_signal_handler(one, self._wake.set)
                 signal.signal(one, heard)
         try:
@@ -111,20 +111,20 @@ class _Stop:
                     signal.signal(one, before[one])
 
     async def wait(self, seconds: float) -> None:
-        """Until it is asked to stop, at most so long."""
+        """Wait for the signal, at most so many seconds."""
         try:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
         if not self.asked:
-            # A process that a tool forked writes its own signals to our loop: one look too many, and not one after
-            # the other from then on.
+            # A process forked by a tool writes its own signals to our loop. That may cost one extra round, but not
+            # a busy loop.
             self._wake.clear()
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A signal that comes between two handlers waits for the second."""
+    """Block the signals between two handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

@@ -1,1 +1,1 @@
-"""The other party, as this side sees it: asked, carried, and believed only by signature (README.md)."""
+"""The client of the policy service: transport, typed calls, and verification of everything it signs (README.md)."""

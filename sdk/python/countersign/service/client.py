@@ -1,17 +1,19 @@
 """The service's native API as typed calls, blocking and async.
 
-`Service` is the one implementation, written as async functions over a `Transport`; `AsyncClient` is that with
-an event loop under it, `Client` the same calls driven on the calling thread. Answers are read models: nothing
-in them is a permission but a signed token, and those are verified by whoever wants to fire (enforcement.py).
+`Service` is the one implementation, written as async functions over a `Transport`. `AsyncClient` is that on an event
+loop, `Client` the same calls on the calling thread. Responses are read models: nothing in them is a permission except
+signed tokens, and those are verified before anything fires (enforcement.py).
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Sequence
-from typing import Final, Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from urllib.parse import quote, urlencode
 
+from countersign.concurrency import AsyncExecutor, run_sync
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import KeySet
@@ -42,7 +44,6 @@ from countersign.contract.wire import (
 )
 from countersign.errors import ServiceUnavailable
 from countersign.service.transport import ApiCall, Transport
-from countersign.waiting import AsyncExecutor, run_sync
 
 M = TypeVar("M", bound=WireModel)
 
@@ -52,7 +53,7 @@ _JSON_TYPES: Final = ("application/json", "application/jwk-set+json")
 
 
 class Service:
-    """Every call an agent makes, each with what it may raise in `Transport.ask`."""
+    """Every call an agent makes. Errors are those of `Transport.ask`."""
 
     def __init__(self, transport: Transport, *, max_jwks_bytes: int) -> None:
         self._transport = transport
@@ -61,14 +62,15 @@ class Service:
     async def submit(
         self, request: SubmitRequest, *, wait: int = 0, idempotency_key: str | None = None
     ) -> TransactionView:
-        """Submit staged effects; a retry inside this call repeats the same idempotency key."""
+        """Submit staged effects. A retry inside this call repeats the same idempotency key."""
         headers = {"Idempotency-Key": idempotency_key or secrets.token_urlsafe(16)}
         return await self._post("/v1/transactions", request, TransactionView, wait=wait, headers=headers)
 
     async def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
-        """How a transaction stands; with `wait`, when that changes, when people ask something, or the time is up.
+        """The state of a transaction; with `wait`, once it changes, a question is asked, or that many seconds have
+        passed.
 
-        `asked_after`: the last question that was seen, empty for none: a newer one is told at once.
+        `asked_after`: the last question that was seen, empty for none. A newer one is returned at once.
         """
         query = "" if asked_after is None else f"?{urlencode({'asked_after': asked_after})}"
         call = ApiCall("GET", f"/v1/transactions/{_path_segment(txn)}{query}", wait=wait)
@@ -77,7 +79,7 @@ class Service:
     async def transactions(
         self, *, state: TxnState | None = None, cursor: str | None = None
     ) -> TransactionPage:
-        """Our transactions, the newest first, also those this process and its journal know nothing of."""
+        """The agent's transactions, newest first, including those this process and its journal do not know."""
         wanted = {"state": None if state is None else state.value, "cursor": cursor}
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
         return await self._transport.ask(
@@ -85,74 +87,76 @@ class Service:
         )
 
     async def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
-        """Take a submission back: nobody needs to answer any more."""
+        """Withdraw a submission: its review ends."""
         path = f"/v1/transactions/{_path_segment(txn)}/withdraw"
         return await self._post(path, WithdrawRequest(reason=reason), TransactionView)
 
     async def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
-        """Say something to what a person asks about one of our effects; the first answer stands."""
+        """Answer a person's question about one of our effects; the first answer counts."""
         body = AnswerRequest(question_id=question_id, text=text)
         return await self._post(f"/v1/reviews/{_path_segment(review_id)}/answers", body, TransactionView)
 
     async def release(self, txn: str, rev: int) -> TransactionView:
-        """Ask for the release tokens of a ready transaction, bound to our key."""
+        """Request the release tokens of a ready transaction, bound to our key."""
         return await self._post(
             f"/v1/transactions/{_path_segment(txn)}/release", ReleaseRequest(rev=rev), TransactionView
         )
 
     async def compensate(self, txn: str, effect_id: str) -> CompensationView:
-        """Ask to take one fired effect back."""
+        """Request the compensation of one fired effect."""
         path = f"/v1/transactions/{_path_segment(txn)}/compensate"
         return await self._post(path, CompensateRequest(effect_id=effect_id), CompensationView)
 
     async def accept_proposal(self, proposal_id: str) -> TransactionView:
-        """Take other arguments that a reviewer proposes: the transaction as a new revision, decided from the start."""
+        """Accept other arguments that a reviewer proposes: the transaction gets a new revision, decided from the
+        start.
+        """
         path = f"/v1/proposals/{_path_segment(proposal_id)}/accept"
         return await self._post(path, AcceptRequest(), TransactionView)
 
     async def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
-        """Keep the arguments as they are, with a word for whoever proposed others."""
+        """Keep the arguments, with a reason for the reviewer."""
         path = f"/v1/proposals/{_path_segment(proposal_id)}/decline"
         return await self._post(path, DeclineRequest(reason=reason), TransactionView)
 
     async def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
-        """Spend the tokens of one whole transaction."""
+        """Redeem the tokens of one whole transaction."""
         request = RedeemRequest(tokens=tuple(tokens), attempt_id=attempt_id)
         return await self._post("/v1/redemptions", request, RedemptionView)
 
     async def renew(self, attempt_id: str, effect_ids: Sequence[str]) -> RedemptionView:
-        """Ask for more time to fire these effects of an attempt."""
+        """Request a later `fire_by` for these effects of an attempt."""
         path = f"/v1/redemptions/{_path_segment(attempt_id)}/renew"
         return await self._post(path, RenewRequest(effect_ids=tuple(effect_ids)), RedemptionView)
 
     async def report(
         self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
     ) -> TransactionView:
-        """Tell what became of effects; the first report of each stands. `recall` proves an attempt the service has
-        forgotten.
+        """Report outcomes of effects; the first report of each counts. `recall` proves an attempt that the service
+        has lost.
         """
         request = ReportRequest(attempt_id=attempt_id, outcomes=tuple(outcomes), recall=recall)
         return await self._post("/v1/outcomes", request, TransactionView)
 
     async def epoch(self) -> EpochView:
-        """The incarnation of the service's database."""
+        """The epoch of the service's database."""
         return await self._transport.ask(ApiCall("GET", "/v1/epoch"), EpochView)
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationView:
-        """What would be decided, without recording anything.
+        """The decision for these effects, without recording anything.
 
         Raises:
-            ServiceUnavailable: it answers about other effects than it was asked.
+            ServiceUnavailable: the response is about other effects.
         """
         answer = await self._post(_EVALUATIONS, request, EvaluationView)
         if [one.tool for one in answer.effects] != [one.tool for one in request.effects]:
-            raise ServiceUnavailable(
-                f"POST {_EVALUATIONS}", "it answers about other effects than it was asked"
-            )
+            raise ServiceUnavailable(f"POST {_EVALUATIONS}", "its response is about other effects")
         return answer
 
     async def manifest(self, tool: str, *, once: bool = False) -> ToolManifest:
-        """The reviewed manifest of a tool in the active bundle. `once`: a service that is away is not tried again."""
+        """The reviewed manifest of a tool in the active bundle. `once`: without retries if the service is
+        unavailable.
+        """
         call = ApiCall("GET", f"/v1/tools/{_path_segment(tool)}", once=once)
         answer = await self._transport.raw(call)
         try:
@@ -188,9 +192,9 @@ class Service:
 class AsyncClient(Service):
     """The API for async programs; use it as `async with runtime.async_client() as client`."""
 
-    def __init__(self, transport: Transport, waits: AsyncExecutor, *, max_jwks_bytes: int) -> None:
+    def __init__(self, transport: Transport, executor: AsyncExecutor, *, max_jwks_bytes: int) -> None:
         super().__init__(transport, max_jwks_bytes=max_jwks_bytes)
-        self._opened = waits.opened()
+        self._opened = executor.opened()
 
     async def __aenter__(self) -> Self:
         await self._opened.__aenter__()
@@ -200,81 +204,44 @@ class AsyncClient(Service):
         await self._opened.__aexit__(None, None, None)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _blocking(
+    call: Callable[Concatenate[Service, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], R]:
+    @functools.wraps(call)
+    def blocking(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run_sync(call(client._service, *args, **kwargs))
+
+    return blocking
+
+
 class Client:
-    """The API for blocking programs: the calls of `Service`, on this thread."""
+    """The API for blocking programs: the calls of `Service` on this thread."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def submit(
-        self, request: SubmitRequest, *, wait: int = 0, idempotency_key: str | None = None
-    ) -> TransactionView:
-        """See `Service.submit`."""
-        return run_sync(self._service.submit(request, wait=wait, idempotency_key=idempotency_key))
-
-    def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
-        """See `Service.view`."""
-        return run_sync(self._service.view(txn, wait=wait, asked_after=asked_after))
-
-    def transactions(self, *, state: TxnState | None = None, cursor: str | None = None) -> TransactionPage:
-        """See `Service.transactions`."""
-        return run_sync(self._service.transactions(state=state, cursor=cursor))
-
-    def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
-        """See `Service.withdraw`."""
-        return run_sync(self._service.withdraw(txn, reason))
-
-    def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
-        """See `Service.answer`."""
-        return run_sync(self._service.answer(review_id, question_id, text))
-
-    def release(self, txn: str, rev: int) -> TransactionView:
-        """See `Service.release`."""
-        return run_sync(self._service.release(txn, rev))
-
-    def compensate(self, txn: str, effect_id: str) -> CompensationView:
-        """See `Service.compensate`."""
-        return run_sync(self._service.compensate(txn, effect_id))
-
-    def accept_proposal(self, proposal_id: str) -> TransactionView:
-        """See `Service.accept_proposal`."""
-        return run_sync(self._service.accept_proposal(proposal_id))
-
-    def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
-        """See `Service.decline_proposal`."""
-        return run_sync(self._service.decline_proposal(proposal_id, reason))
-
-    def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
-        """See `Service.redeem`."""
-        return run_sync(self._service.redeem(tokens, attempt_id))
-
-    def renew(self, attempt_id: str, effect_ids: Sequence[str]) -> RedemptionView:
-        """See `Service.renew`."""
-        return run_sync(self._service.renew(attempt_id, effect_ids))
-
-    def report(
-        self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
-    ) -> TransactionView:
-        """See `Service.report`."""
-        return run_sync(self._service.report(attempt_id, outcomes, recall))
-
-    def epoch(self) -> EpochView:
-        """See `Service.epoch`."""
-        return run_sync(self._service.epoch())
-
-    def evaluate(self, request: EvaluationRequest) -> EvaluationView:
-        """See `Service.evaluate`."""
-        return run_sync(self._service.evaluate(request))
-
-    def manifest(self, tool: str) -> ToolManifest:
-        """See `Service.manifest`."""
-        return run_sync(self._service.manifest(tool))
-
-    def jwks(self) -> KeySet:
-        """See `Service.jwks`."""
-        return run_sync(self._service.jwks())
+    submit = _blocking(Service.submit)
+    view = _blocking(Service.view)
+    transactions = _blocking(Service.transactions)
+    withdraw = _blocking(Service.withdraw)
+    answer = _blocking(Service.answer)
+    release = _blocking(Service.release)
+    compensate = _blocking(Service.compensate)
+    accept_proposal = _blocking(Service.accept_proposal)
+    decline_proposal = _blocking(Service.decline_proposal)
+    redeem = _blocking(Service.redeem)
+    renew = _blocking(Service.renew)
+    report = _blocking(Service.report)
+    epoch = _blocking(Service.epoch)
+    evaluate = _blocking(Service.evaluate)
+    manifest = _blocking(Service.manifest)
+    jwks = _blocking(Service.jwks)
 
 
 def _path_segment(name: str) -> str:
-    """One segment of a path, whatever is in it."""
+    """One path segment, quoted."""
     return quote(name, safe="")

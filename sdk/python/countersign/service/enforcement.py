@@ -1,9 +1,9 @@
-"""Believing nothing but signatures: releases and receipts, verified by numbered step before anything fires.
+"""Verify releases and receipts by numbered step before anything fires. Only signatures are trusted.
 
-A `Permit` is what firing asks for, and only `Enforcer.permit` makes one, from a receipt that passed every
-step of `contract.verify_receipt` for exactly the effects at hand. It tells how long it still lasts by the
-service's time and our steady clock, always on the early side. Keys come from the service's JWKS: cached,
-refreshed for an unknown kid at most twice a minute, never used stale; where `issuer_keys` pins some, no others.
+Firing requires a `Permit`, and only `Enforcer.permit` makes one, from a receipt that passed every step of
+`contract.verify_receipt` for exactly these effects. Its remaining time is computed from the service's time and our
+monotonic clock, always too short rather than too long. Keys come from the service's JWKS: cached, refreshed for an
+unknown kid at most twice a minute, never used when stale; with `issuer_keys` only the pinned ones.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Permit:
             raise TypeError("a Permit comes from a verified receipt only")
 
     def seconds_left(self, clock: Clock) -> float:
-        """How long a fire may still be started, at least."""
+        """For how long a call may still start, at least."""
         return self.fire_by - self.server_time.latest(clock)
 
 
 class KeyCache:
-    """The service's keys, as long as they may be used."""
+    """The service's signing keys, with their maximum age."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -66,14 +66,14 @@ class KeyCache:
         self._read_at = 0.0
 
     async def current(self, service: Service) -> KeySet:
-        """The keys, read again when they are too old."""
+        """The keys, read again if they are too old."""
         if self._keys is None or self._age() > self._settings.jwks_seconds:
             await self._read(service)
         return self._require()
 
     async def refreshed(self, service: Service) -> KeySet:
-        """The keys after a token named one we do not know; a flood of such tokens causes no flood of
-        requests.
+        """The keys after a token named an unknown one. Rate-limited, so that a flood of such tokens causes no flood
+        of requests.
         """
         if self._keys is None or self._age() > self._settings.jwks_retry_seconds:
             await self._read(service)
@@ -84,7 +84,7 @@ class KeyCache:
         self._keys = self._pinned(published)
 
     def _pinned(self, published: KeySet) -> KeySet:
-        """Those that the settings pin, or all. Verification then knows no others, so it needs no step of its own."""
+        """The pinned keys, or all without pins. Verification knows no others, so it needs no step of its own."""
         pins = self._settings.issuer_keys
         if not pins:
             return published
@@ -107,7 +107,7 @@ class KeyCache:
 
 
 class Enforcer:
-    """Verifies for one agent process."""
+    """Verifies tokens for one agent process."""
 
     def __init__(
         self, settings: Settings, key: PrivateKey, journal: Journal, clock: Clock, keys: KeyCache
@@ -183,13 +183,12 @@ class Enforcer:
         releases: Sequence[VerifiedRelease] = (),
         kind: Kind = "effect",
     ) -> Permit:
-        """Verify a receipt for exactly these effects. `asked_at` is our steady time when we asked for it.
+        """Verify a receipt for exactly these effects. `asked_at` is our monotonic time of the request.
 
         Raises:
-            ReleaseRefused: at the numbered step that refused; `reason` is `fire_by_passed` when it is only
-            too late.
+            ReleaseRefused: at the numbered step that refused; `reason` is `fire_by_passed` if it is only too late.
         """
-        # a renewal: the tokens were compared the first time
+        # a renewal: the tokens were compared at the redemption
         unknown: list[str | None] = [None] * len(effects)
         tokens = [release.claims.jti for release in releases] or unknown
         expected = [ReceiptEffect(e.effect_id, e.digest, jti) for e, jti in zip(effects, tokens, strict=True)]
@@ -213,7 +212,7 @@ class Enforcer:
 
         claims = await self._verified(service, effects[0].txn, verify)
         self._journal.receipts.keep(attempt_id, claims.txn, receipt)
-        self._journal.epochs.meet(self._settings.iss, claims.epoch)
+        self._journal.epochs.observe(self._settings.iss, claims.epoch)
         return Permit(
             attempt_id=attempt_id,
             effect_ids=frozenset(effect.effect_id for effect in effects),

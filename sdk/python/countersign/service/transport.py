@@ -1,9 +1,13 @@
 """One request to the service: proof, nonce, retries, limits, and problems as typed errors.
 
-Rules: every request to the agent's API carries a proof of our key over exactly what is sent; a refused nonce
-is answered once with the next one; connection errors and an overloaded service are tried again a few times
-with the same body and the same idempotency key; whatever does not come back as a sound answer is
-`ServiceUnavailable`. No redirect is followed. Nothing here decides whether anything fires.
+Rules: every request to the agent's API carries a proof of our key over exactly what is sent. A refused nonce is retried
+once with the next one. Connection errors and an overloaded service are retried a few times, with the same body and the
+same idempotency key. Any response that is not valid raises `ServiceUnavailable`. No redirect is followed. Nothing here
+decides whether anything fires.
+
+An ephemeral key is created in this process, registered with the platform's token and renewed before it expires. The
+token is read anew each time, because Kubernetes, SPIFFE helpers and others replace the file while a process runs. It is
+sent to the policy service only, and the key never leaves the process.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,38 +23,85 @@ import httpx2
 
 from countersign import tracing
 from countersign.clock import Clock
+from countersign.concurrency import Executor
 from countersign.contract.admission import Limits, load
 from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
-from countersign.contract.wire import BroughtKey, WireModel, parse
-from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
-from countersign.service.ephemeral_key import PATH, EphemeralKeys
+from countersign.contract.wire import BringKeyRequest, BroughtKey, WireModel, dump, parse
+from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable, SettingsError
+from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-from countersign.waiting import Executor, HttpRequest, HttpResponse
+
+PATH: Final = "/v1/agent-keys"
+_MAX_TOKEN_BYTES: Final = 16_384
+# of the key's lifetime; the other half covers an outage of the service or the platform
+_RENEW_AT: Final = 0.5
+
+
+class EphemeralKeys:
+    """When to register the key again, and the request for it."""
+
+    def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:
+        self._token_path = token_path
+        self._key = key
+        self._clock = clock
+        self._renew_at = 0.0  # wall time; not registered yet
+
+    @property
+    def due(self) -> bool:
+        """Whether the key must be registered before anything is signed with it."""
+        return self._clock.wall() >= self._renew_at
+
+    def request(self) -> bytes:
+        """The body of the request.
+
+        Raises:
+            SettingsError: the token file cannot be read or holds no token.
+        """
+        return dump(BringKeyRequest(token=self._token(), x=self._key.public.jwk()["x"]))
+
+    def take(self, ephemeral: BroughtKey) -> None:
+        """Schedule the next registration."""
+        now = self._clock.wall()
+        self._renew_at = now + (ephemeral.expires_at.timestamp() - now) * _RENEW_AT
+
+    def _token(self) -> str:
+        try:
+            with self._token_path.open("rb") as file:
+                raw = file.read(_MAX_TOKEN_BYTES + 1)
+        except OSError as error:
+            raise SettingsError(
+                f"token file {str(self._token_path)!r} cannot be read ({error.strerror}); {TOKEN_VARIABLE} names it"
+            ) from error
+        token = raw.decode("utf-8", "replace").strip()
+        if not (token and token.isascii() and token.isprintable()) or len(raw) > _MAX_TOKEN_BYTES:
+            raise SettingsError(f"token file {str(self._token_path)!r} holds no token")
+        return token
+
 
 M = TypeVar("M", bound=WireModel)
 
 _PROOF: Final = "Agent-Proof"
 _NONCE: Final = "Agent-Nonce"
-_NO_NONCE_YET: Final = "none"  # the service answers the first request with one
+_NO_NONCE_YET: Final = "none"  # the service responds to the first request with one
 _BUSY_STATUSES: Final = frozenset({429, 502, 503, 504})
 _MAX_NONCE: Final = 512
-_NOTABLE_SKEW_SECONDS: Final = 5  # less is the network's doing, and within the service's leeway
-_MAX_DETAIL: Final = 2_000  # of a problem's text, before it reaches an agent's context
+_NOTABLE_SKEW_SECONDS: Final = 5  # less is due to the network, and within the service's leeway
+_MAX_DETAIL: Final = 2_000  # characters of a problem's text that reach an agent's context
 
 
 @dataclass
 class Nonces:
-    """The next nonce, shared by every request of the process; a stale one costs one more round."""
+    """The next nonce, shared by every request of the process; a stale one costs one more round trip."""
 
     current: str = _NO_NONCE_YET
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """What is asked of the service, before it is signed."""
+    """A request to the service before it is signed."""
 
     method: str
     path: str
@@ -58,38 +110,38 @@ class ApiCall:
     wait: int = 0  # seconds the service may take before it answers
     signed: bool = True
     max_bytes: int | None = None
-    once: bool = False  # not tried again
+    once: bool = False  # without retries
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
 class Transport:
-    """Sends calls, by whatever way of waiting it is given."""
+    """Sends calls through the given executor."""
 
     def __init__(
         self,
         settings: Settings,
-        waits: Executor,
+        executor: Executor,
         key: PrivateKey,
         nonces: Nonces,
         clock: Clock,
-        brought: EphemeralKeys | None = None,
+        ephemeral: EphemeralKeys | None = None,
     ) -> None:
         self._settings = settings
-        self._waits = waits
+        self._executor = executor
         self._key = key
         self._nonces = nonces
         self._clock = clock
-        self._brought = brought
+        self._ephemeral_keys = ephemeral
         self._prefix = urlsplit(settings.url).path.rstrip("/")
 
     async def ask(self, call: ApiCall, model: type[M]) -> M:
-        """Send a call and read its answer as a model.
+        """Send a call and parse its response as a model.
 
         Raises:
             ServiceRefused: the service answered with a problem.
-            ServiceUnavailable: it did not answer, or not with what was asked for.
+            ServiceUnavailable: it did not answer, or not with such a model.
         """
         answer = await self.raw(call)
         limits = Limits(
@@ -103,16 +155,16 @@ class Transport:
             ) from error
 
     async def raw(self, call: ApiCall) -> HttpResponse:
-        """Send a call until it is answered; only answers below 300 come back."""
-        if call.signed and self._brought is not None and self._brought.due:
-            await self._bring(self._brought)
+        """Send a call until it is answered; returns only responses with a status below 300."""
+        if call.signed and self._ephemeral_keys is not None and self._ephemeral_keys.due:
+            await self._register_key(self._ephemeral_keys)
         return await self._persist(call)
 
-    async def _bring(self, brought: EphemeralKeys) -> None:
-        """Have the platform's token vouch for our key; nothing signed with it counts before."""
-        answer = await self._persist(ApiCall("POST", PATH, brought.request()))
+    async def _register_key(self, ephemeral: EphemeralKeys) -> None:
+        """Register our key with the platform's token; the service accepts no signature before that."""
+        answer = await self._persist(ApiCall("POST", PATH, ephemeral.request()))
         try:
-            brought.take(parse(BroughtKey, answer.body))
+            ephemeral.take(parse(BroughtKey, answer.body))
         except ContractError as error:
             raise ServiceUnavailable(
                 f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
@@ -123,7 +175,7 @@ class Transport:
         for tried in range(0 if call.once else self._settings.retries):
             if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
                 break
-            await self._waits.sleep(self._pause(tried, answer))
+            await self._executor.sleep(self._pause(tried, answer))
             answer = await self._try(call)
         if isinstance(answer, Exception):
             raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
@@ -132,7 +184,7 @@ class Transport:
         return answer
 
     def _is_over_quota(self, answer: HttpResponse) -> bool:
-        """Whether we would have to come back later than a call may wait: before that, the answer is the same."""
+        """Whether the service demands a longer pause than a call may take: until then the answer stays the same."""
         return answer.status == 429 and _retry_after(answer) > self._settings.retry_max_seconds
 
     def _unreached(self, error: httpx2.TransportError) -> str:
@@ -140,20 +192,23 @@ class Transport:
         if not isinstance(error, httpx2.ConnectError):
             return why
         if "[SSL" in why:
-            return f"{self._settings.url} speaks no https that this machine trusts ({why}); correct {URL_VARIABLE}"
+            return f"{self._settings.url} serves no https that this machine trusts ({why}); correct {URL_VARIABLE}"
         return (
-            f"nobody listens at {self._settings.url} ({why}); start it (`policy-service serve`, or `policy-service dev "
+            f"no service listens at {self._settings.url} ({why}); start it (`policy-service serve`, or "
+            "`policy-service dev "
             f"my_agent.py`), or correct {URL_VARIABLE}"
         )
 
     def _problem(self, call: ApiCall, answer: HttpResponse) -> ServiceRefused | ServiceUnavailable:
-        """The problem; a refused proof with what was signed with, which the service does not tell strangers."""
+        """The problem. A refused proof is completed with the signing key, which the service does not reveal to
+        strangers.
+        """
         problem = _problem(call, answer)
         if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
             return problem
         hint = _skew(answer, self._clock.wall()) or (
             f"{TOKEN_VARIABLE} names a token that must vouch for that agent: the service's log says why it did not"
-            if self._brought is not None
+            if self._ephemeral_keys is not None
             else "if `policy-service agent list` does not show that key for that agent, enrol it there "
             "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
         )
@@ -181,7 +236,7 @@ class Transport:
             headers["traceparent"] = traceparent
         if call.signed:
             headers[_PROOF] = self._proof(call, target)
-        answer = await self._waits.send(
+        answer = await self._executor.send(
             HttpRequest(
                 method=call.method,
                 target=target,
@@ -211,17 +266,18 @@ class Transport:
         )
 
     def _pause(self, tried: int, answer: HttpResponse | Exception) -> float:
-        """Doubling, half of it random; the service may ask for longer within our limit."""
+        """Exponential, half of it random; the service may request more within our limit."""
         longest = self._settings.retry_max_seconds
         pause: float = min(self._settings.retry_base_seconds * 2.0**tried, longest)
         asked = 0 if isinstance(answer, Exception) else _retry_after(answer)
         if not isinstance(answer, Exception) and answer.status == 429:
-            return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)  # earlier is refused again
+            # an earlier request would be refused again
+            return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)
         return min(max(pause, asked), longest) * (0.5 + secrets.randbelow(1000) / 2000)
 
 
 def _retry_after(answer: HttpResponse) -> int:
-    """The seconds of Retry-After; a date there is passed over."""
+    """The seconds of Retry-After; a date there is ignored."""
     asked = answer.headers.get("Retry-After", "")
     return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
 
@@ -242,7 +298,7 @@ def _code(answer: HttpResponse) -> str | None:
 
 
 def _problem_members(answer: HttpResponse) -> dict[str, Any]:
-    """The members of problem details; an answer that is none (a proxy's page) has none."""
+    """The members of problem details; empty for any other response (a proxy's page)."""
     if "json" not in answer.headers.get("Content-Type", ""):
         return {}
     try:
@@ -253,7 +309,7 @@ def _problem_members(answer: HttpResponse) -> dict[str, Any]:
 
 
 def _skew(answer: HttpResponse, now: float) -> str | None:
-    """Whether our clock is the trouble, by the service's own."""
+    """Whether our clock is wrong, by the service's own."""
     try:
         service = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except ValueError:

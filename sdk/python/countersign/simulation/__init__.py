@@ -1,1 +1,1 @@
-"""Running a step without consequences: beforehand (dry run), or again (replay)."""
+"""Run a step without side effects: in advance (dry run), or again (replay)."""

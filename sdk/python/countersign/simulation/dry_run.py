@@ -1,8 +1,8 @@
-"""A dry run: live work is done and undone, and the policy is asked what it would say to the rest.
+"""A dry run: live work is done and undone, and the policy is evaluated for the staged calls.
 
-Rules: nothing is submitted, redeemed or fired, and not a row is written to the journal, so the key is as free as it
-was. The live work is undone before the service is asked: no session is open meanwhile. A denial is collected, not
-raised, for what comes after it is to be seen as well. What is wrong with a call itself is raised as in a real run.
+Rules: nothing is submitted, redeemed or fired, and no row is written to the journal, so the key stays free. The live
+work is undone before the service is called: no session is open meanwhile. A denial is collected, not raised, so that
+later calls are evaluated too. An invalid call raises as in a real run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 from countersign.adapters.protocol import Change
 from countersign.commit.plan import PlannedCall, StagedCall
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
@@ -29,31 +30,32 @@ from countersign.simulation.dry_run_report import AdapterChanges, DryRun, Forese
 from countersign.simulation.offline import SimulatedStep, Simulation
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run_sync
 
 DRY_RUN_NOTE: Final = "rehearsed"
 """The outcome of a placeholder after a dry run."""
 
 
 class DryRunStep(SimulatedStep):
-    """A step whose leaving asks what would happen."""
+    """A step that evaluates the policy when its block ends."""
 
     effects: tuple[ForeseenEffect, ...] | None = None
     live: tuple[SimulatedLiveCall, ...] = ()
     changes: tuple[AdapterChanges, ...] = ()
 
     async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
-        """Ask about a live call as a real run does, for it runs as well; nothing is kept of the question."""
+        """Evaluate the policy for a live call as a real run does, because it runs too; the service does not record
+        it.
+        """
         await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=False)
 
     async def commit(self, engine: Engine, terms: CommitOptions) -> None:
-        """Undo the live work, then ask.
+        """Undo the live work, then evaluate.
 
         Raises:
-            SavepointLost: an inner block could not be taken back alone; a real run refuses then as well.
-            Moved: somebody changed what the live work had read; run it again.
-            ServiceRefused: the service takes no question of this agent.
-            MisuseError: as a commit, of a call that cannot be asked for at all.
+            SavepointLost: an inner block could not be rolled back alone; a real run refuses then too.
+            IsolationConflict: another writer changed what the live work had read; run it again.
+            ServiceRefused: the service refuses this agent.
+            MisuseError: as a commit, for a call that cannot be submitted.
         """
         try:
             self._live.end_block()
@@ -78,7 +80,7 @@ class DryRunStep(SimulatedStep):
         )
 
     def _adapters_given_secrets(self, engine: Engine) -> frozenset[str]:
-        """By name: what they would change may be the secret itself."""
+        """The adapters, by name, whose changes may contain a secret."""
         tools = [engine.registry.get(row.tool) for row in self._live_rows() if row.has_secrets]
         return frozenset(tool.adapter.name for tool in tools if tool is not None and tool.adapter is not None)
 
@@ -91,12 +93,12 @@ class DryRunStep(SimulatedStep):
             return ()
         try:
             planned = await self._planned(engine)
-            decided = await self._ask(engine, planned, claimed)
+            decided = await self._evaluate(engine, planned, claimed)
         except ServiceUnavailable as away:
             return tuple(_unknown(engine, call, away.why) for call in self._list.calls)
         return tuple(map(_foreseen_effect, planned, decided))
 
-    async def _ask(
+    async def _evaluate(
         self, engine: Engine, planned: Sequence[PlannedCall], claimed: Claimed | None
     ) -> Sequence[EvaluatedEffect]:
         question = EvaluationRequest(
@@ -117,10 +119,10 @@ class DryRunSimulation(Simulation[DryRunStep]):
 
     @property
     def result(self) -> DryRun:
-        """What was found.
+        """The result of the dry run.
 
         Raises:
-            MisuseError: the block has not ended, or ended by an exception.
+            MisuseError: the block has not ended, or raised.
         """
         found = [step.effects for step in self.steps if step.effects is not None]
         if len(found) != len(self.steps):
@@ -138,16 +140,16 @@ class DryRunSimulation(Simulation[DryRunStep]):
 def run_dry(
     fn: Callable[[Transaction], Any], *, key: str, runtime: Runtime, claimed: Claimed | None = None
 ) -> Any:
-    """Run `fn(txn)` as a dry run and answer the `DryRun`; of an async `fn` a coroutine that does.
+    """Run `fn(txn)` as a dry run and return the `DryRun`; an async `fn` gives a coroutine.
 
     Raises:
-        CountersignError: as leaving the block of a dry run does; and whatever `fn` raises.
+        CountersignError: as leaving the block of a dry run does; and anything `fn` raises.
     """
     txn = Transaction(runtime, key, CommitOptions(claimed=claimed), rehearsal=DryRunSimulation(key))
     if inspect.iscoroutinefunction(fn):
         return _rehearse_async(fn, txn)
     with txn:
-        run_sync(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
+        run_sync(runtime.sync_executor().call(functools.partial(fn, txn), {}, None))
     return txn.result
 
 
@@ -171,18 +173,18 @@ def _foreseen_effect(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEff
 
 
 def _unknown(engine: Engine, call: StagedCall, why: str) -> ForeseenEffect:
-    """Nobody could be asked: what is secret is known where a file lies beside the code, or not at all."""
+    """The service did not answer. Secrets are known from a local manifest, or not at all."""
     return ForeseenEffect(
         call.tool.name,
         call.effect_id,
         without_secrets(load(call.args), engine.manifests.staged_secret_pointers(call.tool)),
         "unknown",
-        why=f"nobody could be asked: {why}",
+        why=f"the service did not answer: {why}",
     )
 
 
 def _redacted_changes(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
-    """What would change, without names and values: which of them are secret nobody can tell."""
+    """The changes without names and values: it is unknown which of them are secret."""
     if changes is None:
         return None
     return tuple(

@@ -1,8 +1,8 @@
-"""What a dry run has found: every staged call with the policy's answer, every live one, and what those would change.
+"""The result of a dry run: every staged call with its decision, every live call, and the changes of the live calls.
 
-Values only. What a reviewed manifest calls secret is hidden before it gets here; where nobody could say what is secret,
-all the arguments are. A decision is what the policy said at that moment and promises nothing: `unknown` where nobody
-could be asked, never a guess. Of a row that would change people read each column that matters, as text and as JSON.
+Values only. What a reviewed manifest declares secret is hidden before it gets here; if that is unknown, all arguments
+are. A decision is what the policy said at that moment and promises nothing. It is `unknown` if the service did not
+answer, never a guess. Each relevant column of a changed row is shown, as text and as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -21,13 +21,13 @@ from countersign.errors.reasons import ApprovalRequirement, DenyReason
 from countersign.journal.export import escape_unprintable
 
 Foresight = Literal["release", "review", "deny", "unknown"]
-_LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it
-_EXACT: Final = 2**53 - 1  # the largest whole number that every reader of JSON takes for what it is
+_LONGEST: Final = 120  # characters of one value in a line; `changes` has all of it
+_EXACT: Final = 2**53 - 1  # the largest integer that every JSON reader reads exactly
 
 
 @dataclass(frozen=True, slots=True)
 class ForeseenEffect:
-    """One staged call and what would be decided of it now; `why` says why that is unknown."""
+    """One staged call and its decision as of now; `why` explains an unknown one."""
 
     tool: str
     effect_id: str
@@ -39,15 +39,15 @@ class ForeseenEffect:
     why: str | None = None
 
     @property
-    def told(self) -> str:
-        """What follows from the decision, in a line."""
+    def summary(self) -> str:
+        """The consequence of the decision in a line."""
         if self.asks:
             return f"asks {' and '.join(map(str, self.asks))}"
         return "; ".join(map(str, self.reasons)) or self.why or ""
 
     def __str__(self) -> str:
-        told = f": {self.told}" if self.told else ""
-        return f"{self.tool} {_json(self.args)}: {self.decision}{told}"
+        message = f": {self.summary}" if self.summary else ""
+        return f"{self.tool} {_json(self.args)}: {self.decision}{message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SimulatedLiveCall:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChanges:
-    """What a commit would change in one live resource; None where it cannot tell."""
+    """What a commit would change in one live resource; None if it cannot tell."""
 
     adapter: str
     changes: tuple[Change, ...] | None
@@ -76,7 +76,7 @@ class AdapterChanges:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """One rehearsed step. Nothing of it fired, nothing was kept."""
+    """One dry run. Nothing was fired or kept."""
 
     key: str
     effects: tuple[ForeseenEffect, ...]
@@ -85,7 +85,7 @@ class DryRun:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every staged call would be released as it is: nobody is asked, nothing denied or unknown."""
+        """Whether every staged call would be released as it is, without a review."""
         return all(one.decision == "release" for one in self.effects)
 
     @property
@@ -98,7 +98,7 @@ class DryRun:
         return tuple(one for one in self.effects if one.decision == decision)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values; what would change is told by its kind and how it begins, a row column by column."""
+        """The result as plain values. A change has its kind and the beginning of its values; a row has its columns."""
         return {
             "key": self.key,
             "clean": self.is_clean,
@@ -108,10 +108,7 @@ class DryRun:
                     "effect_id": one.effect_id,
                     "args": one.args,
                     "decision": one.decision,
-                    "asks": [
-                        {"groups": list(ask.groups), "quorum": ask.quorum, "step_up": ask.step_up}
-                        for ask in one.asks
-                    ],
+                    "asks": [asdict(ask) | {"groups": list(ask.groups)} for ask in one.asks],
                     "reasons": [
                         {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice}
                         for r in one.reasons
@@ -150,7 +147,7 @@ def _change(change: Change) -> str:
 
 
 def _columns(change: Change) -> Iterator[str]:
-    """Of a row each column with its value, of a changed one those that differ; nothing of what is no row."""
+    """The columns of a new or removed row with their values; of a changed row those that differ."""
     match change.before, change.after:
         case [Mapping() as before, Mapping() as after]:
             for column in _columns_that_differ(before, after):
@@ -160,7 +157,7 @@ def _columns(change: Change) -> Iterator[str]:
 
 
 def _columns_that_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """As they are told: 1 and 1.0 are equal and no longer the same."""
+    """By their `repr`: 1 and 1.0 are equal but not the same."""
     return [
         column
         for column in dict.fromkeys((*before, *after))
@@ -170,11 +167,11 @@ def _columns_that_differ(before: Mapping[str, Any], after: Mapping[str, Any]) ->
 
 def _plain(change: Change) -> dict[str, Any]:
     before, after = change.before, change.after
-    told: dict[str, Any] = {"key": change.key, "what": _what(change)}
+    message: dict[str, Any] = {"key": change.key, "what": _what(change)}
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        # values that are cut may not show which
-        told["columns"] = [str(one) for one in _columns_that_differ(before, after)]
-    return told | {"before": _plain_side(before), "after": _plain_side(after)}
+        # truncated values may not show the difference
+        message["columns"] = [str(one) for one in _columns_that_differ(before, after)]
+    return message | {"before": _plain_side(before), "after": _plain_side(after)}
 
 
 def _plain_side(value: Any) -> Any:
@@ -184,7 +181,7 @@ def _plain_side(value: Any) -> Any:
 
 
 def _plain_value(value: Any) -> Any:
-    """As it is where JSON holds just that, else the beginning of its text."""
+    """The value if JSON holds it exactly, otherwise the beginning of its text."""
     match value:
         case bool() | None:
             return value
@@ -201,7 +198,7 @@ def _json_of(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError):
-        # what stands in a program's memory may have keys that are no text, or hold itself
+        # an in-memory value may have keys that are no text, or contain itself
         return str(value)
 
 

@@ -1,8 +1,8 @@
-"""Run a step of which nothing is kept: in a dry run, and in a replay, where no service can be reached.
+"""Run a step of which nothing is kept: in a dry run, and in a replay, which has no service.
 
-The body meets the same `Transaction` and the same `Step` as in a real run, on a journal in memory that ends with the
-rehearsal, so it has the same call keys and the same refusals. Only leaving the block differs: a rehearsed step undoes
-its live work and never commits. A replay has no service and no key, so that nothing can be asked or fired.
+The body uses the same `Transaction` and `Step` as a real run, on an in-memory journal that ends with the simulation, so
+it has the same call keys and the same refusals. Only leaving the block differs: a simulated step undoes its live work
+and never commits. A replay has no service and no key, so that nothing can be requested or fired.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
 
 from countersign.clock import SystemClock
+from countersign.concurrency import AsyncExecutor, Executor, SyncExecutor
 from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError, SettingsError
@@ -31,20 +32,19 @@ from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun
 
 _IN_MEMORY: Final = ":memory:"
-_MAX_KEY: Final = 150  # of a key, in the name of a run
+_MAX_KEY: Final = 150  # characters of a key in the name of a run
 
 
 def require_no_transaction() -> None:
-    """A rehearsal inside a transaction would be taken for a part of it, and fire with it.
+    """Refuse a simulation inside a transaction: its calls would become part of that, and fire with it.
 
     Raises:
-        MisuseError: it was to begin inside one.
+        MisuseError: a transaction is open.
     """
     outer = open_transaction()
     if outer is not None:
@@ -54,20 +54,19 @@ def require_no_transaction() -> None:
 
 
 class SimulatedStep(Step):
-    """A step that is undone however its block ends."""
+    """A step that is undone in any case."""
 
     ended = False
-    when_ended: Callable[[], None]  # set by the rehearsal that opened it
+    when_ended: Callable[[], None]  # set by the simulation that opened it
 
     def state(self) -> LocalTxn:
-        """Nothing was fired or will be."""
         return LocalTxn.ENDED if self.ended else super().state()
 
     async def learn_secrets(self, engine: Engine) -> None:
-        """Nothing is kept of a rehearsal."""
+        """Nothing is kept of a simulation."""
 
     def abort(self, note: str) -> None:
-        """Undo the live work and forget the calls."""
+        """Undo the live work and drop the calls."""
         try:
             super().abort(note)
         finally:
@@ -79,10 +78,10 @@ S = TypeVar("S", bound=SimulatedStep)
 
 
 class Simulation(ABC, Generic[S]):
-    """Opens the steps of one rehearsal on one journal in memory, which is gone when the last of them has ended.
+    """Opens the steps of one simulation on one in-memory journal, which is closed when the last of them has ended.
 
     Raises:
-        MisuseError: it is made inside a transaction.
+        MisuseError: a transaction is open.
     """
 
     def __init__(self, kind: type[S]) -> None:
@@ -95,23 +94,25 @@ class Simulation(ABC, Generic[S]):
     @property
     @abstractmethod
     def result(self) -> DryRun:
-        """What a dry run has found.
+        """The result of a dry run.
 
         Raises:
-            MisuseError: this is none, or its block has not ended.
+            MisuseError: this is no dry run, or its block has not ended.
         """
 
     def run_key_for_budgets(self, key: str) -> str:
-        """The run of its calls to models: they are made and paid for; what the key may take is for what is to come."""
+        """The run that calls to models count for. They are made and paid for, but must not use up the budget of the
+        key.
+        """
         return f"{key[:_MAX_KEY]} ({self._number})"
 
     @property
     def steps(self) -> Sequence[S]:
-        """What was opened, in order."""
+        """The opened steps, in order."""
         return tuple(self._steps)
 
     def on_stage(self, engine: Engine) -> Engine:
-        """The engine, with a journal that nothing survives."""
+        """The engine with the in-memory journal."""
         return replace(
             engine, journal=self.journal, manifests=UncachedManifests(self.journal, engine.manifests)
         )
@@ -119,7 +120,7 @@ class Simulation(ABC, Generic[S]):
     async def open(
         self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
     ) -> S:
-        """Open one step; nobody else can own it."""
+        """Open one step; no other process can own it."""
         opened = await self._kind.open(
             engine, txn=txn, run_key=run_key, independent=independent, patient=patient
         )
@@ -134,20 +135,19 @@ class Simulation(ABC, Generic[S]):
 
 
 class UncachedManifests(Manifests):
-    """Manifests as they are now, without a trace in the journal."""
+    """The current manifests, not written to the journal."""
 
     def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
         require_fits(tool, manifest)
         self._settled[tool.name] = manifest
 
 
-_NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_nobody` is in its way
+_NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_no_service` raises first
 
 
 class OfflineHost:
-    """What a transaction needs of a runtime, for an agent of that name. `replaying`: the runtime that replays, if there
-    is one. What it has looked up of live tools is secret here as well, and it counts the calls to models: those are
-    made and paid for.
+    """The runtime of a replay, for an agent of that name. `replaying`: the real runtime, if there is one. Its known
+    secrets are secret here too, and it counts the calls to models, which are made and paid for.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class OfflineHost:
 
     @property
     def ledger(self) -> Ledger:
-        """That of the runtime that replays, or else of the process's own. Where the environment describes none nothing
-        is budgeted, so nothing need be kept.
+        """The ledger of the real runtime, or of the process's own. Without any nothing is budgeted, so nothing is
+        kept.
         """
         try:
             return (self._replaying or default_runtime()).ledger
@@ -172,8 +172,8 @@ class OfflineHost:
                 raise
             return Ledger(self.settings, self._journal, SystemClock())
 
-    def engine(self, waits: Executor) -> Engine:
-        """The parts, none of which reaches anybody."""
+    def engine(self, executor: Executor) -> Engine:
+        """Parts that reach no service."""
         settings, clock, key = self.settings, SystemClock(), PrivateKey.generate()
         known = None if self._replaying is None else self._replaying.manifests
         return Engine(
@@ -183,21 +183,19 @@ class OfflineHost:
             manifests=UncachedManifests(self._journal, known),
             enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
             service=Service(
-                Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
+                Transport(settings, executor, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
             ),
-            waits=waits,
+            executor=executor,
             clock=clock,
-            ledger=Ledger(settings, self._journal, clock),  # nothing fires, so nothing asks it
+            ledger=Ledger(settings, self._journal, clock),  # nothing fires, so it is never used
         )
 
-    def sync_waits(self) -> SyncExecutor:
-        """Waiting on the calling thread."""
+    def sync_executor(self) -> SyncExecutor:
         return SyncExecutor(_no_service)
 
-    def async_waits(self) -> AsyncExecutor:
-        """Waiting on the running event loop."""
+    def async_executor(self) -> AsyncExecutor:
         return AsyncExecutor(_no_service)
 
 
 def _no_service() -> NoReturn:
-    raise MisuseError("a replay asks nobody anything")
+    raise MisuseError("a replay sends no requests")

@@ -1,9 +1,8 @@
-"""What was recorded of a step: read from a journal, or from the document that `countersign journal export` wrote.
+"""The recording of a step: read from a journal, or from a document that `countersign journal export` wrote.
 
-Rules: a journal is only read; a transaction whose chain of hashes does not hold is refused, for nobody could say what a
-divergence from it means. An export that was edited is refused by its digests, which whoever edits may make anew; one of
-before has none, and is taken with a word about it. What a manifest calls secret is hidden in both; calls are told apart
-by their call keys, which bind it.
+Rules: a journal is only read. A transaction with a broken hash chain is refused, because a divergence from it would
+mean nothing. An export that was edited is refused by its digests, which the editor may recompute; an old export without
+digests is accepted with a warning. Secrets are hidden in both; calls are compared by call key, which binds them.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _WRITE_ONE: Final = "write one with `countersign journal export --format json`"
 
 
 class _Read(BaseModel):
-    """What is read strictly; members that a replay does not need are passed over."""
+    """Read strictly; members that a replay does not need are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
 class RecordedCall(_Read):
-    """One call as it was recorded; `args` and `result` are for people, secrets hidden. `opened` is a hidden result as
-    the journal's key opens it; an export has none.
+    """One recorded call; `args` and `result` are for people, secrets hidden. `opened` is a hidden result, unsealed
+    with the journal's key; an export has none.
     """
 
     lane: Literal["staged", "live", "compensate"]
@@ -47,7 +46,7 @@ class RecordedCall(_Read):
     effect_id: str
     call_key: str
     args: str
-    staged: str | None = None  # as the agent staged it, where an accepted edit changed it
+    staged: str | None = None  # the staged arguments, if an accepted edit changed them
     state: str
     result: str | None
     error: str | None
@@ -60,25 +59,25 @@ class RecordedCall(_Read):
 
     @property
     def known_result(self) -> str | None:
-        """The result, also one that nobody is shown; None where there is none here."""
+        """The result, even a hidden one; None if it is not available."""
         return self.opened if self.result == HIDDEN else self.result
 
 
 class RecordedTransaction(_Read):
-    """One transaction of the record."""
+    """One recorded transaction."""
 
     txn: str
     key: str
     agent: str
     state: str
-    attempt: str | None  # none where its list was never put in force
+    attempt: str | None  # None if its list was never in force
     effects: tuple[RecordedCall, ...]
     digest: str | None = None
-    vouched_for: bool = True  # an export of before has no digest
+    vouched_for: bool = True  # older exports have no digest
 
     @property
     def independent(self) -> bool:
-        """Whether it was one effect of `independent=True`: its name is not the one that its run key gives."""
+        """Whether it was one effect of `independent=True`: its id is not derived from the run key alone."""
         return self.txn != names.txn_id(agent=self.agent, run_key=self.key)
 
 
@@ -88,7 +87,7 @@ class _Export(_Read):
 
 
 class _SignedExport(_Read):
-    """The same, all of it: what its digests cover."""
+    """The complete document, which its digests cover."""
 
     transactions: tuple[dict[str, Any], ...]
 
@@ -102,24 +101,22 @@ class RecordedRun(_Read):
     transactions: tuple[RecordedTransaction, ...]
 
     def calls(self) -> Iterator[RecordedCall]:
-        """Every call, the compensations included."""
+        """Every call, including compensations."""
         for one in self.transactions:
             yield from one.effects
 
     @property
     def vouched_for(self) -> bool:
-        """Whether something shows that it was not edited by hand, as far as that goes."""
+        """Whether digests or chains show that it was not edited."""
         return all(one.vouched_for for one in self.transactions)
 
     @property
     def hides(self) -> bool:
-        """Whether some call of it has secrets."""
+        """Whether one of its calls has secrets."""
         return any(call.opened is not None or f'"{HIDDEN}"' in call.args for call in self.calls())
 
     def lane(self, lane: str) -> list[RecordedCall]:
-        """The calls of one lane, in order; of live ones not those that raised. Independent effects are recorded in no
-        order: each stands alone.
-        """
+        """The calls of one lane, in order, without live calls that raised. Independent effects have no order."""
         return [
             call
             for call in self.calls()
@@ -128,12 +125,12 @@ class RecordedRun(_Read):
 
 
 def from_journal(journal: Journal, name: str, place: JournalLocation) -> RecordedRun:
-    """The step of that run key, or of a transaction's id or its beginning.
+    """The step with that run key, transaction id, or prefix of an id.
 
     Raises:
         MisuseError: the journal has none, or several.
-        JournalSealed: something of it is sealed under a key that is not here.
-        JournalError: what it has was changed behind the SDK.
+        JournalSealed: something is sealed under a key that is not available.
+        JournalError: the record was changed outside the SDK.
     """
     found = _described(journal, name, place)
     chosen = _chosen(found, name)
@@ -141,7 +138,7 @@ def from_journal(journal: Journal, name: str, place: JournalLocation) -> Recorde
 
 
 def from_export(document: Path | Mapping[str, Any], name: str) -> RecordedRun:
-    """The same, from what `countersign journal export --format json` wrote: its path, or the document.
+    """The same from a document of `countersign journal export --format json`: its path, or its value.
 
     Raises:
         MisuseError: it is no such document, or has no such step, or several.
@@ -153,7 +150,7 @@ def from_export(document: Path | Mapping[str, Any], name: str) -> RecordedRun:
 
 
 def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]:
-    told = repr(str(document)) if isinstance(document, Path) else "this document"
+    text = repr(str(document)) if isinstance(document, Path) else "this document"
     try:
         value = load(document.read_bytes(), _EXPORT_LIMITS) if isinstance(document, Path) else document
         read = _Export.model_validate(value, strict=False)
@@ -161,52 +158,53 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
             transaction_digest(one) for one in _SignedExport.model_validate(value, strict=False).transactions
         ]
     except OSError as error:
-        raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
+        raise MisuseError(f"{text} cannot be read: {error.strerror}") from error
     except AdmissionError as error:
-        raise MisuseError(f"{told} is no export of a journal: {error}; {_WRITE_ONE}") from error
+        raise MisuseError(f"{text} is no export of a journal: {error}; {_WRITE_ONE}") from error
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = "/".join(map(str, first["loc"])) or "the whole"
         raise MisuseError(
-            f"{told} is no export of a journal: {where}: {first['msg']}; {_WRITE_ONE}"
+            f"{text} is no export of a journal: {where}: {first['msg']}; {_WRITE_ONE}"
         ) from error
     if read.format != FORMAT:
-        raise MisuseError(f"{told} is of the form {read.format!r}; this SDK reads {FORMAT!r}")
-    return [*_vouched_for(read.transactions, digests, told)]
+        raise MisuseError(f"{text} is of the form {read.format!r}; this SDK reads {FORMAT!r}")
+    return [*_vouched_for(read.transactions, digests, text)]
 
 
 def _vouched_for(
-    found: Sequence[RecordedTransaction], digests: Sequence[str], told: str
+    found: Sequence[RecordedTransaction], digests: Sequence[str], text: str
 ) -> Iterator[RecordedTransaction]:
-    """These transactions, whose digests were computed anew, with whether one stood there.
+    """These transactions, marked by whether their digests match.
 
     Raises:
-        JournalError: one is another, or is gone where others stand.
+        JournalError: a digest differs, or is missing where others exist.
     """
     of_before = all(one.digest is None for one in found)
     for one, digest in zip(found, digests, strict=True):
         if not of_before and one.digest != digest:
-            why = "its digest is gone" if one.digest is None else "its digest is another"
+            why = "its digest is missing" if one.digest is None else "its digest differs"
             raise JournalError(
-                f"transaction {one.txn[:12]} of {told} is not as it was exported: {why}. Nothing is replayed from it; "
+                f"transaction {one.txn[:12]} of {text} is not as it was exported: {why}. Nothing is replayed "
+                "from it; "
                 f"{_WRITE_ONE}"
             )
         yield one.model_copy(update={"vouched_for": not of_before})
 
 
 def _described(journal: Journal, name: str, place: JournalLocation) -> Sequence[RecordedTransaction]:
-    """What the journal holds under that name, once its chains are known to hold."""
+    """What the journal holds under that name, after its chains were verified."""
     findings = verify(place, name).findings
     if findings:
         raise JournalError(
             f"the journal's record of {name!r} is not as the SDK wrote it: {findings[0].what}. Nothing is replayed "
-            "from it; `countersign journal verify` names everything"
+            "from it; `countersign journal verify` lists everything"
         )
     return [_opened(journal, record) for record in journal.transactions.find(name)]
 
 
 def _opened(journal: Journal, record: TransactionRecord) -> RecordedTransaction:
-    """One transaction; the results that nobody is shown are at hand for the step."""
+    """One transaction with its hidden results unsealed for the step."""
     read = RecordedTransaction.model_validate(describe_transaction(journal, record), strict=False)
     if record.staging is None:
         return read

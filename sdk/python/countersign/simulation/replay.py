@@ -1,11 +1,11 @@
-"""`replay(key, fn)`: run a step again beside what was recorded of it, without consequences.
+"""`replay(key, fn)`: run a step again and compare it with its recording, without side effects.
 
-`verify` runs live calls again, and undoes them; `reconstruct` runs nothing of the world at all. In both a staged call
-answers what it answered then, typed as the tool says, and the calls are compared with the recorded ones. Nothing fires
-and nobody is asked: the step runs where there is nobody to ask (offline.py). The record is read and never written.
+`verify` runs live calls again, and undoes them; `reconstruct` runs no tool at all. In both a staged call returns its
+recorded result, typed as the tool declares, and the calls are compared with the recorded ones. Nothing is fired or
+submitted: there is no service (offline.py). The recording is never changed.
 
-What live calls return is compared with what they returned then (divergences.py), and is what a reconstruction answers;
-`live` may say otherwise.
+Results of live calls are compared with the recorded ones (replay_report.py), and a reconstruction returns the recorded
+ones; `live` can replace them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, overload
 
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError
 from countersign.journal import Journal
@@ -48,18 +49,17 @@ from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run_sync
 
 Mode = Literal["verify", "reconstruct"]
 Body = Callable[[Transaction], Any]
 NOT_RECORDED: Final = "not recorded"
-"""The outcome of a placeholder whose call was not recorded, or whose result an export does not tell."""
+"""The outcome of a placeholder whose call was not recorded, or whose result an export hides."""
 _INSTEAD: Final = (
-    "mode 'verify' (`--mode verify`) runs it again; in Python you may say what answers for it: "
+    "mode 'verify' (`--mode verify`) runs it again; in Python you can replace it: "
     "replay(..., live={{{!r}: ...}})"
 )
 _NOT_VOUCHED_FOR: Final = (
-    "the export of {key!r} has no digest, so nothing vouches for it: one that was edited replays as well"
+    "the export of {key!r} has no digest, so it cannot be verified: an edited one replays too"
 )
 
 
@@ -95,17 +95,17 @@ def replay(
     journal: JournalLocation | None = None,
     runtime: Runtime | None = None,
 ) -> ReplayResult | Coroutine[Any, Any, ReplayResult]:
-    """Run `fn(txn)` again beside what was recorded under that run key (or transaction id), and answer a `ReplayResult`;
-    of an async `fn` a coroutine that does.
+    """Run `fn(txn)` again, compare it with the recording under that run key (or transaction id), and return a
+    `ReplayResult`; an async `fn` gives a coroutine.
 
-    The record is that of this agent's journal, of another file (`journal`), or a document that `countersign journal
-    export` wrote (`export`). `live`: in a reconstruction, by tool, what answers in place of the
-    record of a live call.
+    The recording is this agent's journal, another journal (`journal`), or a document that `countersign journal
+    export` wrote (`export`). `live`: in a reconstruction, functions by tool that replace the recorded result of a
+    live call.
 
     Raises:
-        MisuseError: there is no such record, or nothing in it to replay; `fn` is no step.
-        JournalError: the record was changed behind the SDK, or the export was edited.
-        NotRecorded: a reconstruction needs what a live call returned, and the record does not have it.
+        MisuseError: there is no such recording, or nothing in it to replay; `fn` is no step.
+        JournalError: the recording was changed outside the SDK, or the export was edited.
+        NotRecorded: a reconstruction needs the result of a live call that was not recorded.
     """
     require_not_importing()
     require_mode(mode)
@@ -135,15 +135,15 @@ def _recorded(
 
 
 class ReplayStep(SimulatedStep):
-    """A step whose staged calls answer what was recorded."""
+    """A step whose staged calls return recorded results."""
 
-    again: _Replay  # set by the rehearsal that opened it
+    again: _Replay  # set by the simulation that opened it
 
     async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
-        """A replay asks nobody: what runs again is undone, and was asked about when it was recorded."""
+        """A replay evaluates no policy: live calls are undone, and were evaluated when they were recorded."""
 
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
-        """Run it, to be undone; or answer without the world."""
+        """Run it, to be undone; or return the recorded result."""
         return (
             super()._run_live(tool, call)
             if self.again.mode == "verify"
@@ -151,15 +151,15 @@ class ReplayStep(SimulatedStep):
         )
 
     def returned(self) -> Iterator[ReturnedResult]:
-        """What its live calls have returned, in order."""
+        """The results of its live calls, in order."""
         kept = self._list.returned
         return (ReturnedResult(row.call_key, kept.get(row.effect_id)) for row in self.ran)
 
     async def commit(self, engine: Engine, terms: CommitOptions) -> None:
-        """Undo the live work, and tell every placeholder what became of its call then.
+        """Undo the live work, and set every placeholder to its recorded outcome.
 
         Raises:
-            SavepointLost: a block could not be taken back alone; a real run refuses then as well.
+            SavepointLost: a block could not be rolled back alone; a real run refuses then too.
         """
         try:
             self._live.end_block()
@@ -194,7 +194,7 @@ class _ReplaySimulation(Simulation[ReplayStep]):
 
 @dataclass(slots=True)
 class _BodyResult:
-    """What the body did at its end."""
+    """How the body ended."""
 
     value: Any = None
     raised: Exception | None = None
@@ -223,7 +223,7 @@ class _Replay:
     def run(self, fn: Body) -> ReplayResult:
         ran, txn = _BodyResult(), self._transaction()
         with txn, _capture_error(ran):
-            ran.value = run_sync(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
+            ran.value = run_sync(self._alone.sync_executor().call(functools.partial(fn, txn), {}, None))
         return self._result(ran)
 
     async def run_async(self, fn: Body) -> ReplayResult:
@@ -234,7 +234,7 @@ class _Replay:
         return self._result(ran)
 
     def live_answer(self, tool: Tool, call: LiveCall) -> Any:
-        """What a reconstruction answers in place of a live call."""
+        """The result that a reconstruction returns for a live call."""
         stand_in = self._stand_ins.get(tool.name)
         if stand_in is not None:
             return stand_in(**call.args)
@@ -249,8 +249,8 @@ class _Replay:
         if tool.signature.answers_nothing:
             return None
         raise NotRecorded(
-            f"what {tool.name} returned is not in the record: the call is not, or its result was too large, is nothing "
-            f"that JSON holds, is hidden in an export, or an SDK of before kept none; {_INSTEAD.format(tool.name)}"
+            f"what {tool.name} returned is not recorded: the call was not recorded, or its result was too "
+            f"large, is no JSON, is hidden in an export, or was dropped by an older SDK; {_INSTEAD.format(tool.name)}"
         )
 
     def _transaction(self) -> Transaction:
@@ -285,7 +285,7 @@ class _Replay:
             for row in step.ran
         ]
         recorded = self._recorded.lane(STAGED_LANE)
-        if self._recorded.independent:  # they are recorded in no order: take the one they have now
+        if self._recorded.independent:  # they were recorded without an order: use the current one
             order = {one.call_key: position for position, one in enumerate(staged)}
             recorded.sort(key=lambda one: order.get(one.call_key, len(order)))
         yield from compare_calls(STAGED_LANE, recorded, staged)
@@ -299,9 +299,9 @@ class _Replay:
         if ran.raised is not None:
             name, text = type(ran.raised).__name__, f" ({ran.raised})"
             if hides:
-                text = ""  # it may repeat what a call was given
-            told = f"the step raised {name}{text}, and did not when it was recorded"
-            yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)
+                text = ""  # it may quote an argument
+            message = f"the step raised {name}{text}, and did not when it was recorded"
+            yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, message)
 
     def _returned(self) -> Iterator[ReturnedResult]:
         for step in self._rehearsal.steps:
@@ -310,10 +310,10 @@ class _Replay:
 
 @contextmanager
 def _capture_error(ran: _BodyResult) -> Iterator[None]:
-    """What the step raises is something to tell, not to raise: the block is left in order."""
+    """Report an exception of the step as a divergence, so that its block ends normally."""
     try:
         yield
     except NotRecorded:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the step raises is told as a divergence, with its text
+    except Exception as error:  # noqa: BLE001 - any exception of the step is reported as a divergence
         ran.raised = error

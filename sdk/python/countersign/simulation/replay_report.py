@@ -1,15 +1,15 @@
-"""What a replay answers: each recorded call, and how the step differs from what was recorded.
+"""The result of a replay: each recorded call, and how the step differs from the recording.
 
-Calls are compared by their call keys, which bind tool, arguments and repeats, within each lane: a journal does not say
-in which order staged and live calls came after each other. Results of live calls are equal where their canonical bytes
-are, or what the tool's return annotation makes of them; what cannot be compared is reported, never passed over. Unlike
-other errors a divergence quotes arguments; secrets are hidden.
+Calls are compared by call key, which binds tool, arguments and repeats, within each lane: a journal does not record how
+staged and live calls interleaved. Results of live calls are equal if their canonical bytes are, or the values that the
+tool's return annotation makes of them. What cannot be compared is reported. Unlike other errors a divergence quotes
+arguments; secrets are hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
@@ -39,8 +39,8 @@ class ReplayCall:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One difference. `position` counts the calls of the lane from 1; `recorded` and `now` are arguments as text, and
-    results where these differ.
+    """One difference. `position` counts the calls of the lane from 1; `recorded` and `now` are arguments as text, or
+    results.
     """
 
     kind: Kind
@@ -60,8 +60,8 @@ def compare_calls(
     lane: str, recorded: Sequence[RecordedCall], now: Sequence[ReplayCall]
 ) -> Iterator[Divergence]:
     """Every difference between two lists of calls."""
-    keys_then, keys_now = [one.call_key for one in recorded], [one.call_key for one in now]
-    for kind, a, b, c, d in SequenceMatcher(None, keys_then, keys_now, autojunk=False).get_opcodes():
+    old_keys, new_keys = [one.call_key for one in recorded], [one.call_key for one in now]
+    for kind, a, b, c, d in SequenceMatcher(None, old_keys, new_keys, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         paired = min(b - a, d - c)
@@ -73,18 +73,18 @@ def compare_calls(
             yield _extra(lane, position + 1, now[position])
 
 
-def _changed(lane: str, position: int, then: RecordedCall, one: ReplayCall) -> Divergence:
-    shown = _shown(one, then)
-    if then.tool != one.tool:
-        text = f"was {then.tool} {then.recorded_args} and is now {one.tool} {shown}"
+def _changed(lane: str, position: int, old: RecordedCall, one: ReplayCall) -> Divergence:
+    shown = _shown(one, old)
+    if old.tool != one.tool:
+        text = f"was {old.tool} {old.recorded_args} and is now {one.tool} {shown}"
     else:
-        text = f"of {one.tool}: {_differing(then.recorded_args, shown)}"
-    return Divergence("changed", lane, position, one.tool, then.recorded_args, shown, text)
+        text = f"of {one.tool}: {_differing(old.recorded_args, shown)}"
+    return Divergence("changed", lane, position, one.tool, old.recorded_args, shown, text)
 
 
-def _missing(lane: str, position: int, then: RecordedCall) -> Divergence:
-    text = f"is missing: {then.tool} {then.recorded_args} was recorded and is not called now"
-    return Divergence("missing", lane, position, then.tool, then.recorded_args, None, text)
+def _missing(lane: str, position: int, old: RecordedCall) -> Divergence:
+    text = f"is missing: {old.tool} {old.recorded_args} was recorded and is not called now"
+    return Divergence("missing", lane, position, old.tool, old.recorded_args, None, text)
 
 
 def _extra(lane: str, position: int, one: ReplayCall) -> Divergence:
@@ -93,17 +93,17 @@ def _extra(lane: str, position: int, one: ReplayCall) -> Divergence:
     return Divergence("extra", lane, position, one.tool, None, shown, text)
 
 
-def _differing(then: str, now: str) -> str:
-    """Which arguments differ, by name; where all that differs is hidden, that."""
-    before, after = orjson.loads(then), orjson.loads(now)
+def _differing(old: str, now: str) -> str:
+    """The arguments that differ, by name. If the difference is hidden, the text says so."""
+    before, after = orjson.loads(old), orjson.loads(now)
     if not isinstance(before, dict) or not isinstance(after, dict):
-        return f"was called with {then} and is now called with {now}"
-    told = differing_members(before, after)
-    return told or "it differs in an argument that is hidden, or in how often it was meant"
+        return f"was called with {old} and is now called with {now}"
+    message = differing_members(before, after)
+    return message or "it differs in an argument that is hidden, or in how often it was meant"
 
 
 def differing_members(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """Which members of two objects differ, by name, and how; nothing where none does."""
+    """The members that differ between two objects, by name, and how; empty if none does."""
     return ", ".join(
         f"{name} was {_value(before, name)} and is {_value(after, name)}"
         for name in sorted({*before, *after})
@@ -115,9 +115,9 @@ def _value(args: Mapping[str, object], name: str) -> str:
     return orjson.dumps(args[name]).decode() if name in args else _ABSENT
 
 
-def _shown(one: ReplayCall, then: RecordedCall | None) -> str:
-    """The arguments now, hiding what the code calls secret and whatever the record hides of the same call."""
-    hidden = () if then is None else tuple(_hidden(orjson.loads(then.recorded_args), ""))
+def _shown(one: ReplayCall, old: RecordedCall | None) -> str:
+    """The current arguments, without what the code or the recording of the same call hides."""
+    hidden = () if old is None else tuple(_hidden(orjson.loads(old.recorded_args), ""))
     if "" in hidden:
         return orjson.dumps(HIDDEN).decode()
     return orjson.dumps(without_secrets(orjson.loads(one.args), (*one.secrets, *hidden))).decode()
@@ -135,49 +135,50 @@ def _hidden(value: object, at: str) -> Iterator[str]:
 
 
 def require_mode(mode: str) -> None:
-    """Refuse a mode there is none of.
+    """Refuse an unknown mode.
 
     Raises:
-        MisuseError: it is neither of the two.
+        MisuseError: it is neither 'verify' nor 'reconstruct'.
     """
     if mode not in {"verify", "reconstruct"}:
         raise MisuseError(f"there is no mode {mode!r}; write 'verify' or 'reconstruct'")
 
 
 class NotRecorded(MisuseError):
-    """A reconstruction needs an answer that the record does not hold: what a live call returned."""
+    """A reconstruction needs the result of a live call that was not recorded."""
 
     code = "not_recorded"
 
 
 class ReplayDiverged(CountersignError):
-    """A replayed step does not do what was recorded of it."""
+    """A replayed step differs from its recording."""
 
     code = "replay_diverged"
 
     def __init__(self, key: str, divergences: tuple[Divergence, ...]) -> None:
         self.key, self.divergences = key, divergences
-        told = "; ".join(map(str, divergences))
+        message = "; ".join(map(str, divergences))
         super().__init__(
-            f"the replay of {key!r} differs from what was recorded: {told}. Mend the step; if it is meant to differ, "
-            "run it under another key and replay that"
+            f"the replay of {key!r} differs from what was recorded: {message}. Fix the step. If the difference is "
+            "intended, run it under another key and replay that"
         )
 
 
 _NULL: Final = b"null"
-_SHOWN: Final = 200  # characters of one result in a sentence; all of it is beside it
+_OUTCOME_MEMBERS: Final = ("lane", "position", "tool", "effect_id", "args", "outcome")
+_SHOWN: Final = 200  # characters of one result in a sentence; `recorded` and `now` have all of it
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedResult:
-    """One live call of the replay, and its result as canonical bytes; None where JSON does not hold it."""
+    """One live call of the replay with its result as canonical bytes; None if it is no JSON."""
 
     call_key: str
     result: bytes | None = field(repr=False)
 
 
 class LiveResults:
-    """Compares the results of one replay. `hides`: something of it is secret, so no result is told."""
+    """Compares the results of one replay. `hides`: the recording has secrets, so no result is shown."""
 
     def __init__(self, registry: ToolRegistry, *, hides: bool) -> None:
         self._registry = registry
@@ -187,10 +188,10 @@ class LiveResults:
     def differing(
         self, recorded: Sequence[RecordedCall], now: Iterable[ReturnedResult]
     ) -> Iterator[Divergence]:
-        """Every difference; `unchecked` says afterwards what was not compared, and why."""
-        then = {call.call_key: call for call in recorded}
+        """Every difference; afterwards `unchecked` lists what was not compared, and why."""
+        old = {call.call_key: call for call in recorded}
         for position, one in enumerate(now, start=1):
-            if (call := then.get(one.call_key)) is not None:
+            if (call := old.get(one.call_key)) is not None:
                 yield from self._differing(position, call, one.result)
 
     def _differing(self, position: int, call: RecordedCall, now: bytes | None) -> Iterator[Divergence]:
@@ -206,15 +207,15 @@ class LiveResults:
                 f"{call.lane} call {position} of {call.tool}: its result {why}, so it is not compared"
             )
 
-    def _equal(self, name: str, then: bytes, now: bytes | None) -> bool:
-        if then == now:
+    def _equal(self, name: str, old: bytes, now: bytes | None) -> bool:
+        if old == now:
             return True
         tool = self._registry.get(name)
         if tool is None or now is None:
             return False
-        if tool.signature.result.load(then) == load(then):
-            return False  # plain JSON, of which its bytes tell more: 1 is no true
-        return tool.signature.result.loses(tool.signature.result.load(now), then) is None
+        if tool.signature.result.load(old) == load(old):
+            return False  # plain JSON, whose bytes are stricter: 1 is not true
+        return tool.signature.result.loses(tool.signature.result.load(now), old) is None
 
     def _answers_nothing(self, name: str, now: bytes) -> bool:
         tool = self._registry.get(name)
@@ -223,19 +224,19 @@ class LiveResults:
     def _divergence(self, position: int, call: RecordedCall, known: str, now: bytes | None) -> Divergence:
         has = None if now is None else now.decode()
         if self._hides:
-            known, has, told = HIDDEN, HIDDEN, "its result is another, and is hidden"
+            known, has, message = HIDDEN, HIDDEN, "its result is another, and is hidden"
         elif has is None:
-            told = f"its result was {_short(known)} and is nothing that JSON could hold"
+            message = f"its result was {_short(known)} and is no JSON now"
         else:
-            told = _difference_text(known, has)
-        return Divergence("result", call.lane, position, call.tool, known, has, f"of {call.tool}: {told}")
+            message = _difference_text(known, has)
+        return Divergence("result", call.lane, position, call.tool, known, has, f"of {call.tool}: {message}")
 
 
-def _difference_text(then: str, now: str) -> str:
-    before, after = orjson.loads(then), orjson.loads(now)
+def _difference_text(old: str, now: str) -> str:
+    before, after = orjson.loads(old), orjson.loads(now)
     if isinstance(before, dict) and isinstance(after, dict):
         return f"in its result {_short(differing_members(before, after))}"
-    return f"its result was {_short(then)} and is {_short(now)}"
+    return f"its result was {_short(old)} and is {_short(now)}"
 
 
 def _short(text: str) -> str:
@@ -244,8 +245,8 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One recorded call. `result` is typed as its tool says it returns; `recorded` is that as the journal shows it.
-    Where it is hidden there, `result` is what the journal's key opens, and `is_known` says whether it did.
+    """One recorded call. `result` has the tool's return type; `recorded` is the text the journal shows. If that is
+    hidden, `result` is unsealed with the journal's key, and `is_known` is False if that failed.
     """
 
     lane: str
@@ -262,11 +263,11 @@ class ReplayedCall:
 
     @classmethod
     def of(cls, call: RecordedCall, registry: ToolRegistry) -> ReplayedCall:
-        """The call with its result; where the tool is not here any more, as plain JSON."""
+        """The call with its result; as plain JSON if the tool is not registered any more."""
         result, misfit = None, None
-        told = call.known_result
-        if told is not None:
-            result, misfit = _typed(call, told.encode(), registry)
+        message = call.known_result
+        if message is not None:
+            result, misfit = _typed(call, message.encode(), registry)
         return cls(
             call.lane,
             call.seq,
@@ -278,14 +279,14 @@ class ReplayedCall:
             call.result,
             call.error,
             misfit,
-            is_known=told is not None or call.result is None,
+            is_known=message is not None or call.result is None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One replay. `value` is what the step returned; its placeholders hold the recorded results. `unchecked` says what
-    nobody could compare, or vouch for, in sentences.
+    """One replay. `value` is what the step returned; its placeholders hold the recorded results. `unchecked` lists,
+    in sentences, what could not be compared or verified.
     """
 
     key: str
@@ -297,7 +298,7 @@ class ReplayResult:
 
     @property
     def status(self) -> Literal["same", "diverged"]:
-        """Whether the step did what was recorded, as far as that could be compared: see `unchecked`."""
+        """Whether the step did what was recorded, as far as it could be compared: see `unchecked`."""
         return "diverged" if self.divergences else "same"
 
     def raise_on_divergence(self) -> None:
@@ -310,36 +311,17 @@ class ReplayResult:
             raise ReplayDiverged(self.key, self.divergences)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """The result as plain values."""
         return {
             "key": self.key,
             "mode": self.mode,
             "status": self.status,
             "outcomes": [
-                {
-                    "lane": one.lane,
-                    "position": one.position,
-                    "tool": one.tool,
-                    "effect_id": one.effect_id,
-                    "args": one.args,
-                    "outcome": one.outcome,
-                    "result": one.recorded,
-                    "error": one.error,
-                }
+                {name: getattr(one, name) for name in _OUTCOME_MEMBERS}
+                | {"result": one.recorded, "error": one.error}
                 for one in self.outcomes
             ],
-            "divergences": [
-                {
-                    "kind": one.kind,
-                    "lane": one.lane,
-                    "position": one.position,
-                    "tool": one.tool,
-                    "recorded": one.recorded,
-                    "now": one.now,
-                    "text": str(one),
-                }
-                for one in self.divergences
-            ],
+            "divergences": [asdict(one) | {"text": str(one)} for one in self.divergences],
             "unchecked": list(self.unchecked),
         }
 
@@ -353,8 +335,8 @@ class ReplayResult:
             yield f"  {one.lane} {one.position}  {one.tool} {one.args}: {one.outcome}{result}"
         for divergence in self.divergences:
             yield f"  differs: {divergence}"
-        for told in self.unchecked:
-            yield f"  unchecked: {told}"
+        for message in self.unchecked:
+            yield f"  unchecked: {message}"
 
 
 def _typed(call: RecordedCall, raw: bytes, registry: ToolRegistry) -> tuple[Any, Divergence | None]:

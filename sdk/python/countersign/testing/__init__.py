@@ -1,6 +1,6 @@
-"""A service of one's own for tests of an agent's rules: what the pytest plugin's fixtures are made of.
+"""A policy service for tests of an agent's policies, used by the pytest plugin's fixtures.
 
-The SDK never imports the service: it starts the installed one as an operator would, in a process of its own.
+The SDK never imports the service: it starts the installed one as an operator would, in its own process.
 """
 
 from countersign.testing.decisions import Decide

@@ -1,4 +1,4 @@
-"""What the policy would say to a call, without making it."""
+"""The policy's decision on a call, without making it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _UNREVIEWED_DIGEST: Final = "0" * 64
 
 
 class Decide(Protocol):
-    """What the fixture `countersign_decide` is, for tests with types."""
+    """The type of the fixture `countersign_decide`."""
 
     def __call__(self, tool: str, args: Mapping[str, Any], *, unknown: bool = False) -> DecisionView:
-        """The decision about one call; a tool that the bundle does not hold is a mistake unless it says so."""
+        """The decision on one call; a tool that the bundle lacks is an error unless `unknown` is set."""
 
 
 def decide(
     runtime: Runtime, tool: str, args: Mapping[str, Any], *, unknown: bool = False, key: str = "what-if"
 ) -> DecisionView:
-    """The decision of the active bundle about one call of this agent, with its reasons. Nothing is recorded.
+    """The decision of the active bundle on one call of this agent, with its reasons. Nothing is recorded.
 
-    `unknown`: the tool is meant to be one that nobody has reviewed.
+    `unknown`: the tool is deliberately one without a reviewed manifest.
 
     Raises:
-        MisuseError: the bundle holds no such tool, and that was not said: a misspelt name would be found denied.
-        ServiceRefused: the service refused the question itself.
+        MisuseError: the bundle has no such tool, and `unknown` is not set: a misspelt name would appear as a denial.
+        ServiceRefused: the service refused the request.
     """
     client = runtime.client()
     try:
@@ -39,7 +39,7 @@ def decide(
             raise
         if not unknown:
             raise MisuseError(_not_there(runtime, tool)) from None
-        digest = _UNREVIEWED_DIGEST  # the service says itself what becomes of a tool it does not know
+        digest = _UNREVIEWED_DIGEST  # the service decides about a tool it does not know
     effect = SubmittedEffect(tool=tool, tool_digest=digest, args=dict(args))
     return client.evaluate(EvaluationRequest(run_key=key, effects=(effect,))).effects[0].decision
 
@@ -48,4 +48,4 @@ def _not_there(runtime: Runtime, tool: str) -> str:
     names = [one.name for one in runtime.registry]
     close = [] if tool in names else get_close_matches(tool, names)
     meant = f"did you mean {close[0]!r}?" if close else "its reviewed manifest is missing in tools/."
-    return f"the bundle holds no tool {tool!r}; {meant} To see what becomes of an unknown one, write unknown=True"
+    return f"the bundle holds no tool {tool!r}; {meant} To test an unknown tool, write unknown=True"

@@ -1,8 +1,7 @@
-"""Deciding as a person, from inside a test: a real sign-in, and a real vote on exactly what is asked, or a real word on
-what nobody else can tell.
+"""Acts as people in a test: real sign-ins, votes on open reviews, and answers to tasks.
 
-What waits is read where people read it, in the lists of reviews and of tasks, so a compensation waits there like any
-other effect of its transaction.
+Reviews and tasks are read from the lists that people use, so a compensation appears there like any other effect of its
+transaction.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ from countersign.testing.service import TestedService
 
 _FORM_TOKEN: Final = re.compile(r'name="csrf_token" value="([^"]+)"')
 _Page = TypeVar("_Page", ReviewPageView, TaskPage)
-_SAID: Final = 500  # characters of the service's answer in an error
+_SAID: Final = 500  # characters of the service's response in an error
 
 
 class VoteRefused(CountersignError):
-    """The service did not take a person's vote, or their word on a task; its reason is in the text."""
+    """The service refused a person's vote, or their answer to a task; the text contains its reason."""
 
     code = "vote_refused"
 
 
 class Browsers:
-    """The signed-in people of one service, each with a session of their own."""
+    """The signed-in people of one service, each with their own session."""
 
     def __init__(self, service: TestedService) -> None:
         self._service = service
         self._signed_in: dict[str, httpx2.Client] = {}
 
     def of(self, subject: str) -> httpx2.Client:
-        """The browser of this person, who signs in when they are first needed."""
+        """The HTTP client of this person, who signs in on first use."""
         if subject not in self._signed_in:
             self._signed_in[subject] = self._sign_in(subject)
         return self._signed_in[subject]
@@ -76,25 +75,25 @@ class Browsers:
 
 
 class People:
-    """Who decides in one test, about one agent."""
+    """The people of one test, for one agent."""
 
     def __init__(self, service: TestedService, browsers: Browsers, runtime: Runtime) -> None:
         self._service, self._browsers, self._runtime = service, browsers, runtime
 
     def approve(self, asked: Any, *, by: str, reason: str = "approved in a test") -> None:
-        """Approve what waits, as somebody of a group (`by="finance"`, the second one is `"finance-2"`), or as a person
-        of the bundle's development sign-in. `asked` is a `ReviewPending`, a `FireError` (what it took back may wait
-        too), what has either as `.pending`, or the key of the transaction. Of several questions, those are answered
-        that ask this group.
+        """Approve open reviews, as a member of a group (`by="finance"`, the second one is `"finance-2"`), or as a
+        person of the bundle's development sign-in. `asked` is a `ReviewPending`, a `FireError` (its compensations
+        may wait too), an object with either as `.pending`, or the key of the transaction. Of several reviews, those
+        for this group are answered.
 
         Raises:
-            VoteRefused: the service did not take it: who they are, what they may, or that the review is over.
-            MisuseError: nothing waits for this group.
+            VoteRefused: the service refused the vote: wrong person, missing permission, or the review is closed.
+            MisuseError: no review is open for this group.
         """
         self._vote("approve", asked, by, reason)
 
     def deny(self, asked: Any, reason: str, *, by: str) -> None:
-        """Deny what waits; as `approve`."""
+        """Deny open reviews; like `approve`."""
         self._vote("deny", asked, by, reason)
 
     def settle(
@@ -108,13 +107,13 @@ class People:
         reason: str = "settled in a test",
         result: Any = None,
     ) -> None:
-        """Say what became of an effect, where nobody else can tell: `fired`, `not_fired`, or another answer of its
-        task. `asked` and `by` as in `approve`. Where several tasks of the transaction take this answer, `tool` or
-        `effect`, its id, says of which it is. `result`: with `fired`, what the tool answered.
+        """Answer a task: `fired`, `not_fired`, or another answer that it accepts. `asked` and `by` as in `approve`. If
+        several tasks of the transaction accept this answer, `tool` or `effect`, its id, selects one. `result`: with
+        `fired`, what the tool returned.
 
         Raises:
-            VoteRefused: the service did not take it: who they are, or that this task has other answers.
-            MisuseError: nothing is to be settled, or more than one thing, or there is no such answer.
+            VoteRefused: the service refused it: wrong person, or this task has other answers.
+            MisuseError: there is no open task, or more than one, or no such answer.
         """
         if answer not in list(TaskAnswer):
             raise MisuseError(f"{answer!r} is no answer to a task; there are {', '.join(TaskAnswer)}")
@@ -143,7 +142,7 @@ class People:
 
     @contextmanager
     def _speaking_for(self, by: str) -> Iterator[str]:
-        """The subject of whom this names; where nobody of the bundle is called so, a refusal says that as well."""
+        """The subject that `by` names. If the bundle has no such person, a refusal mentions that too."""
         people = self._service.people
         try:
             yield people[by][0] if by in people else by
@@ -179,8 +178,8 @@ class People:
             if not refused.is_not_found or not isinstance(asked, str):
                 raise
             raise MisuseError(
-                f"this agent has staged nothing as one under the key {asked!r}; where each call stands alone "
-                "(independent=True), give the ReviewPending"
+                f"this agent has staged nothing as one transaction under the key {asked!r}; for independent "
+                "calls (independent=True) pass the ReviewPending"
             ) from None
 
     def _txn_of(self, asked: Any) -> str:
@@ -189,7 +188,7 @@ class People:
         pending = getattr(asked, "pending", asked)
         if not isinstance(pending, ReviewPending | FireError):
             raise MisuseError(
-                f"{asked!r} is no question to people; give the ReviewPending, the FireError or the transaction's key"
+                f"{asked!r} is not a review; pass the ReviewPending, the FireError or the transaction's key"
             )
         return pending.txn
 
@@ -222,21 +221,21 @@ def _asked_by(review: ReviewView) -> set[str]:
 def _no_open_review(view: TransactionView, waiting: Sequence[ReviewView], by: str) -> str:
     asked = sorted({group for one in waiting for group in _asked_by(one)})
     if asked:
-        return f"nothing waits for {by!r}; asked are {', '.join(asked)}"
-    return f"nothing waits for people: the transaction is {view.state.value!r}"
+        return f"no review is open for {by!r}; open ones are for {', '.join(asked)}"
+    return f"no review is open: the transaction is {view.state.value!r}"
 
 
 def _matching_task(view: TransactionView, tasks: Sequence[TaskDetail], answer: str) -> TaskDetail:
-    """The task this answer is for; the only one also where it takes others, which the service then says."""
+    """The task this answer is for. A single task is used even if it accepts other answers; the service then refuses."""
     if not tasks:
-        raise MisuseError(f"nothing of that is to be settled: the transaction is {view.state.value!r}")
+        raise MisuseError(f"no such task is open: the transaction is {view.state.value!r}")
     fitting = [one for one in tasks if answer in {choice.answer for choice in one.choices}] or tasks
     if len(fitting) > 1:
         several = ", ".join(
             f"{one.task.kind} of {one.task.tool} (effect {one.task.effect_id})" for one in fitting
         )
         raise MisuseError(
-            f"more than one task is open, say which by tool=... or effect=...; there are {several}"
+            f"more than one task is open, select one by tool=... or effect=...; there are {several}"
         )
     return fitting[0]
 
@@ -248,7 +247,7 @@ def _require_accepted(answer: httpx2.Response, subject: str) -> bytes:
 
 
 def _service_message(answer: httpx2.Response) -> str:
-    """The service's words for it, where it has some (RFC 9457)."""
+    """The service's problem detail, if there is one (RFC 9457)."""
     if answer.headers.get("Content-Type", "").startswith("application/problem+json"):
         return str(answer.json()["detail"])[:_SAID]
     return answer.text[:_SAID]

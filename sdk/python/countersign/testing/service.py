@@ -1,8 +1,7 @@
-"""The installed policy service on loopback, for the time of a test session.
+"""The installed policy service on loopback, for a test session.
 
-It is started by its own command line, in a process and a data folder of its own, and ended in order. Agents are
-enrolled and people sign in through the socket that its operator's verbs use. Refused: an environment without the
-service.
+It is started by its own command line, in its own process and data folder, and stopped in order. Agents are enrolled and
+people sign in through the socket of its operator commands. An environment without the service is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from countersign.http_clients import socket_client
 from countersign.settings import Settings
 
 PEOPLE_IN_A_GROUP: Final = 3
-"""How many can decide for a group in a test: enough for a quorum of three."""
+"""How many people of a group can vote in a test: enough for a quorum of three."""
 
 _ISSUER: Final = "urn:countersign:dev"
 _FILE: Final = "groups.toml"
@@ -41,7 +40,7 @@ _LEFT_OUT: Final = shutil.ignore_patterns(".git", ".countersign", "__pycache__")
 
 
 def copy_for_test(bundle: Path, copy: Path) -> dict[str, tuple[str, ...]]:
-    """Make the copy; gives the subjects of the people who were added, by group.
+    """Copy the bundle with added people; returns the subjects of those people, by group.
 
     Raises:
         MisuseError: there is no such folder, or its groups.toml cannot be read.
@@ -80,28 +79,28 @@ def _table(kind: str, name: str, members: Mapping[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    """A text or a list of texts: JSON's form is TOML's, but for one character."""
+    """A text or a list of texts as TOML: JSON, with one more character escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _LOOPBACK: Final = "127.0.0.1"
-_START_SECONDS: Final = 90.0  # a busy machine takes long for a first start
+_START_SECONDS: Final = 90.0  # a first start on a busy machine takes long
 _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
-_SAID: Final = 2000  # characters of the service's own words in an error
+_SAID: Final = 2000  # characters of the service's output in an error
 _SERVICE: Final = "policy_service"
 
 
 class ServiceFailed(CountersignError):
-    """The service of a test did not start, or did not do what was asked of it; its own words are in the text."""
+    """The service of a test did not start, or failed a command; the text contains its output."""
 
     code = "service_failed"
 
 
 class TestedService:
-    """A running service with a copy of one bundle. `url` is where it is; `people` who may decide, by group."""
+    """A running service with a copy of one bundle. `url` is its address; `people` who may vote, by group."""
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # not a test, in spite of its name
 
     def __init__(self, bundle: Path, environment: Mapping[str, str] | None = None) -> None:
         _require_installed()
@@ -129,10 +128,10 @@ class TestedService:
             raise
 
     def enroll(self, agent: str, roles: Sequence[str]) -> Settings:
-        """The agent of this name with these roles, enrolled when it is first asked for, without an owner.
+        """The agent with this name and these roles, enrolled on first use, without an owner.
 
         Raises:
-            ServiceFailed: the service refuses it.
+            ServiceFailed: the service refused it.
         """
         if agent not in self._agents:
             key = PrivateKey.generate()
@@ -151,15 +150,15 @@ class TestedService:
         return self._agents[agent]
 
     def agent(self, name: str, roles: Sequence[str], journal: Path) -> Settings:
-        """The same with a journal of its own."""
+        """The same with its own journal."""
         return replace(self.enroll(name, roles), journal_path=journal)
 
     def sign_in_link(self, subject: str) -> str:
-        """A link that signs this person in, once."""
+        """A single-use sign-in link for this person."""
         return str(self._operate("sign-in-link", {"sub": subject, "name": subject})["url"])
 
     def close(self) -> None:
-        """End the service in order, and remove what it wrote."""
+        """Stop the service, and remove what it wrote."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -227,7 +226,7 @@ def _require_installed() -> None:
     if find_spec(_SERVICE) is None:
         raise MisuseError(
             "the policy service is not installed in this environment, and the test needs it to decide; install the "
-            "distribution countersign-service beside the SDK"
+            "distribution countersign-service in addition to the SDK"
         )
 
 

@@ -1,1 +1,1 @@
-"""What an agent may ask for: functions by name, and their arguments as bytes (README.md)."""
+"""Tools: functions that agents call by name, with arguments as canonical bytes (README.md)."""

@@ -1,4 +1,4 @@
-"""A tool as a class: `execute` does it, `compensate` takes it back, `probe` tells whether it has happened.
+"""Tools declared as a class: `execute` acts, `compensate` undoes it, `probe` finds out whether it happened.
 
     @tool("charge", resource=("Order", "order_id"))
     class Charge:
@@ -6,10 +6,10 @@
         def compensate(self, order_id: str, result: dict[str, str]) -> None: ...
         def probe(self, order_id: str) -> ProbeAnswer: ...
 
-The compensation is a tool of its own, `charge.compensate`: reviewed, asked for and released as one. It may take the
-forward call's arguments by their names, and what that returned as `result`; where each comes from stands in the
-manifest, for people to read. One that leaves out the argument that names the resource is given it all the same: it is
-in the manifest, and the method is called without it. The probe is `charge.probe` (tool.py).
+The compensation is a tool of its own, `charge.compensate`: reviewed, decided and released like any other. It may take
+the forward call's arguments by name, and the forward result as `result`; the manifest records where each comes from. If
+it leaves out the argument that names the resource, the manifest still lists it and the method is called without it. The
+probe is `charge.probe` (tool.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RESULT: Final = "result"
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """What one instance of the class can do."""
+    """The methods of one instance of the class."""
 
     execute: Callable[..., Any]
     compensate: Callable[..., Any] | None
@@ -42,7 +42,7 @@ class Methods:
 
 
 def methods_of(cls: type, name: str) -> Methods:
-    """The methods of one instance. What its `__init__` raises is its author's own error and reaches them as it is.
+    """The methods of a new instance. An exception of its `__init__` reaches the author unchanged.
 
     Raises:
         RegistrationError: it has no `execute`, or needs arguments to be made.
@@ -61,28 +61,26 @@ def _require_no_arguments(cls: type, name: str) -> None:
         inspect.signature(cls).bind()
     except TypeError as error:
         raise RegistrationError(
-            f"tool {name!r}: {cls.__name__} cannot be made without arguments ({error}); a tool finds what it works "
-            "with by itself, or by the ids it is called with"
+            f"tool {name!r}: {cls.__name__} cannot be created without arguments ({error}); a tool finds what it "
+            "works with by itself, or by the ids it is called with"
         ) from error
     except ValueError:  # a class without a signature Python can read
         return
 
 
 def _compensation_name(name: str) -> str:
-    """What the compensation of a class is called."""
     return f"{name}.{COMPENSATE}"
 
 
 def _probe_name(name: str) -> str:
-    """What the probe of a class is called."""
     return f"{name}.{PROBE}"
 
 
 def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, str]) -> dict[str, str]:
-    """Where each argument of a compensation comes from, as manifests write it: as is said, or by its name.
+    """The source of each compensation argument, in the manifest's notation: as given, or by name.
 
     Raises:
-        RegistrationError: naming one that comes from nowhere, or that there is not.
+        RegistrationError: an argument has no source, or a source names no argument.
     """
     strange = [name for name in given if name not in back.names]
     if strange:
@@ -110,8 +108,8 @@ def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, s
 def _with_forward_argument(
     compensate: Callable[..., Any], execute: Callable[..., Any], argument: str
 ) -> Callable[..., Any]:
-    """The compensation with one more argument, of the forward call: policy and people see what it acts on, and the
-    method does not need it.
+    """Wrap the compensation with one more argument of the forward call, which policy and people see and the method does
+    not need.
     """
     theirs = inspect.signature(execute).parameters[argument]
     more = theirs.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty)
@@ -134,7 +132,7 @@ def _with_forward_argument(
 
 
 def tool_docstring(fn: Callable[..., Any]) -> str:
-    """What a function says of itself, or the class it is a method of. A compensation is not what its class does."""
+    """The docstring of a function, or of the class it is a method of; a compensation does not inherit its class's."""
     text = inspect.getdoc(fn)
     if text is None and inspect.ismethod(fn) and fn.__name__ != COMPENSATE:
         text = inspect.getdoc(type(fn.__self__))
@@ -142,46 +140,53 @@ def tool_docstring(fn: Callable[..., Any]) -> str:
 
 
 def compensation_of(
-    compensate: Callable[..., Any], execute: Callable[..., Any], called: str, said: dict[str, Any], lane: Lane
+    compensate: Callable[..., Any],
+    execute: Callable[..., Any],
+    called: str,
+    options: dict[str, Any],
+    lane: Lane,
 ) -> tuple[Callable[..., Any], str, dict[str, Any]]:
-    """A class's compensation as a function, its name, and what it says of itself. What takes the tool back is added to
-    `said`.
+    """A class's compensation as a function, its name, and its options. Updates the forward tool's `options`.
 
     Raises:
-        RegistrationError: something else takes the tool back already.
+        RegistrationError: the tool is compensated in another way already.
     """
-    if lane == "live" or said.get("compensate") is not None:
+    if lane == "live" or options.get("compensate") is not None:
         other = (
-            "its adapter undoes it" if lane == "live" else f"compensate={said['compensate']!r} takes it back"
+            "its adapter undoes it"
+            if lane == "live"
+            else f"compensate={options['compensate']!r} takes it back"
         )
         raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
     forward = Signature(execute, called)
     back = Signature(compensate, _compensation_name(called))
     given: dict[str, Any] = {}
-    if (resource := said.get("resource")) is not None:
+    if (resource := options.get("resource")) is not None:
         require_resource(called, resource, forward)
-        given["resource"] = resource  # it acts on the same
+        given["resource"] = resource  # it acts on the same resource
         names_it = first_argument(resource[1])
         if names_it not in back.names and not resource[1].startswith("const:"):
             compensate = _with_forward_argument(compensate, execute, names_it)
             back = Signature(compensate, back.tool)
-    mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
+    mapping = _compensation_map(forward, back, options.get("compensation_map") or {})
     if inspect.getdoc(compensate) is None:
-        done = said.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
+        done = options.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
         given["title"] = f"Take back: {done}"
-    said |= {"compensate": back.tool, "compensation_map": mapping}
+    options |= {"compensate": back.tool, "compensation_map": mapping}
     return compensate, back.tool, given
 
 
-def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute: Callable[..., Any]) -> Probe:
-    """The probe of a class; the tool is told of it.
+def probe_of(
+    fn: Callable[..., Any], called: str, options: dict[str, Any], execute: Callable[..., Any]
+) -> Probe:
+    """The probe of a class; the tool's `options` name it.
 
     Raises:
-        RegistrationError: it takes what the tool does not, or another probe is named.
+        RegistrationError: it takes arguments that the tool lacks, or another probe is named.
     """
-    if said.get("probe") is not None:
+    if options.get("probe") is not None:
         raise RegistrationError(
-            f"tool {called!r} has a method `probe`, and says probe={said['probe']!r}; keep one of them"
+            f"tool {called!r} has a method `probe`, and says probe={options['probe']!r}; keep one of them"
         )
     one = Probe.of(fn, _probe_name(called))
     if strange := one.strange(Signature(execute, called)):
@@ -189,5 +194,5 @@ def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute:
             f"{one.name!r} takes {strange[0]!r}, which is no argument of {called!r} that is always there; name it like "
             "one of those"
         )
-    said["probe"] = one.name
+    options["probe"] = one.name
     return one

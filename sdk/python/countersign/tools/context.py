@@ -1,14 +1,14 @@
-"""What is current in this context: the transaction, the effect that is firing and its requests, or an import of tools.
+"""Context variables: the open transaction, the effect that is firing and its requests, the import of tools.
 
-A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task, thread or
-process is the transaction's own question (transactions/intake.py).
+Context variables follow code into tasks and `asyncio.to_thread`. The transaction itself checks whether it knows the
+task, thread or process (transactions/intake.py).
 
-Rules for requests: a request has its place in the order in which the tool first sent each, in whichever try, and with
-it its idempotency key: it keeps both in every later try; an equal one is that one again, so a tool that tries again by
-itself does nothing twice. A later try sends new requests only once it has sent all that earlier ones did: else it may
-repeat one with another body, or under the key of another. Two that differ are never under way at once, for the next try
-might send them in the other order. What was begun and not refused may have been done, and then no later refusal says
-that nothing happened.
+Requests of one effect are numbered in the order in which the tool first sent each, over all tries. The number
+determines the idempotency key, and both stay the same in every later try. An equal request is the same request, so a
+tool that retries by itself does nothing twice. A later try may send new requests only after it has repeated all earlier
+ones; otherwise it could send one with another body, or under the key of another. Two different requests are never in
+flight at once, because the next try might send them in the other order. After a request that may have been carried out,
+a later refusal no longer means that nothing happened.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class RequestOrder:
-    """Where the requests of all tries of a call stand, by their digests. `sent` are those of earlier tries, asked for
-    once there is one; `keep` writes all of them down before a new one is sent.
+    """The request digests of all tries of a call, in order. `sent` loads those of earlier tries, on first use; `keep`
+    stores all of them before a new one is sent.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class RequestOrder:
         self._known: list[str] | None = None
 
     def of(self, request: str, what: str, sent: Collection[str]) -> int:
-        """Its place, counted from 1. `sent` are those of this try.
+        """The number of a request, counted from 1. `sent` are the requests of this try.
 
         Raises:
-            NotDone: it is new, and others of earlier tries have not been sent again.
+            NotDone: it is new, and this try has not repeated all requests of earlier tries.
         """
         with self._lock:
             known = self._known = [*self._sent()] if self._known is None else self._known
@@ -66,7 +66,7 @@ class RequestOrder:
 
 
 class RequestTracker:
-    """Those of one try. Any number of threads of the tool may use it."""
+    """The requests of one try. Thread-safe."""
 
     def __init__(self, places: RequestOrder | None = None) -> None:
         self._lock = threading.Lock()
@@ -77,18 +77,18 @@ class RequestTracker:
 
     @property
     def may_have_acted(self) -> bool:
-        """Whether one of them was not refused, or has no answer yet."""
+        """Whether one of them was not refused, or has no response yet."""
         with self._lock:
             return self._acted or bool(self._under_way)
 
     @contextmanager
     def sending(self, request: str, what: str) -> Iterator[int]:
-        """While it is made, sent and judged: its place. `NotDone` says that it was refused or not sent; whatever else
-        ends it, it may have been done.
+        """Surrounds sending a request and interpreting its response; yields the request's number. `NotDone` means that
+        it was refused or not sent; any other end means that it may have been carried out.
 
         Raises:
-            MisuseError: another one is under way.
-            NotDone: no earlier try sent it, and this one leaves out what they did.
+            MisuseError: another request is in flight.
+            NotDone: no earlier try sent it, and this one has not repeated theirs.
         """
         place = self._begin(request, what)
         acted = True
@@ -104,11 +104,12 @@ class RequestTracker:
 
     def _begin(self, request: str, what: str) -> int:
         with self._lock:
-            for other, told in self._under_way:
+            for other, running in self._under_way:
                 if other != request:
                     raise MisuseError(
-                        f"{what} was not sent: {told} of the same call is under way, and they must come in the same "
-                        "order in every try; send them one after the other, or make each a tool of its own"
+                        f"{what} was not sent: {running} of the same call is in flight, and requests must keep "
+                        "their order in every try; send them one after the other, or make each a tool of its "
+                        "own"
                     )
             place = self._places.of(request, what, self._sent)
             self._sent.add(request)
@@ -116,7 +117,7 @@ class RequestTracker:
             return place
 
 
-_PLACE: Final = 4  # characters at the end of a call key that give way to a request's place
+_PLACE: Final = 4  # characters at the end of a call key that a request's number replaces
 
 
 class OpenTransaction(Protocol):
@@ -126,56 +127,56 @@ class OpenTransaction(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its block was left."""
+        """Whether its block has ended."""
 
     @property
     def ledger(self) -> Ledger:
-        """What counts the calls to models inside."""
+        """Counts the calls to models inside."""
 
     @property
     def run_key_for_budgets(self) -> str:
-        """The run that they belong to."""
+        """The run that these calls are counted for."""
 
     def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Stage a call, or run it live."""
 
     def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
-        """An async tool was called."""
+        """Register the coroutine of an async tool."""
 
 
 current_transaction: ContextVar[OpenTransaction | None] = ContextVar("countersign_transaction", default=None)
 
 
 def open_transaction() -> OpenTransaction | None:
-    """The one that this code is inside of. A task outlives the block that it was begun in, and is inside none then."""
+    """The transaction around this code. A task that outlives the block is inside none."""
     txn = current_transaction.get()
     return None if txn is None or txn.has_ended else txn
 
 
 @dataclass(frozen=True, slots=True)
 class FiringEffect:
-    """What a tool may know about the effect it is being called for."""
+    """The effect that a tool is called for, as the tool may see it."""
 
     effect_id: str
-    call_key: str  # the idempotency key: hand it to the service you call
+    call_key: str  # the idempotency key: pass it to the service you call
     txn: str
     tool: str
     attempt_id: str
     run_key: str
-    ledger: Ledger = field(compare=False, repr=False)  # counts what the tool asks of models
-    is_probe: bool = False  # nothing fires: somebody asks whether it has happened
-    in_doubt: bool = False  # an earlier call for it may have acted, whatever this one says
+    ledger: Ledger = field(compare=False, repr=False)  # counts the tool's calls to models
+    is_probe: bool = False  # a probe runs: nothing fires
+    in_doubt: bool = False  # an earlier call for it may have acted, regardless of this one's result
     requests: RequestTracker = field(default_factory=RequestTracker, compare=False, repr=False)
-    """With which the tool changes something by `RestApi`, in this call for it."""
+    """The state-changing requests of this call, made with `RestApi`."""
     over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
-    """Set once nobody waits for the tool any more: what it still does, it does not do for this effect."""
+    """Set when the caller no longer waits for the tool: what it still does no longer counts for this effect."""
 
     def request_key(self, place: int) -> str:
-        """The idempotency key of a request with which the tool changes something, by its place among them: the call key
-        of the first, and its first 60 characters with `-002` of the second. Some services take no longer ones.
+        """The idempotency key of the request with this number: the call key for the first; for the second its first 60
+        characters and `-002`. Some services accept no longer keys.
 
         Raises:
-            MisuseError: there is no such place.
+            MisuseError: there is no such number.
         """
         if place < 1:
             raise MisuseError(f"there is no request {place} of a call: they are counted from 1")
@@ -187,8 +188,8 @@ firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_
 
 @contextmanager
 def bind_effect(effect: FiringEffect) -> Iterator[None]:
-    """What runs inside acts for this effect. A tool or a probe that calls another gated tool would fire it unasked: it
-    is inside no transaction.
+    """Run the block for this effect, outside any transaction, so that a tool or probe that calls another gated tool is
+    refused.
     """
     token, outer = firing_effect.set(effect), current_transaction.get()
     current_transaction.set(None)
@@ -201,19 +202,19 @@ def bind_effect(effect: FiringEffect) -> Iterator[None]:
 
 
 importing: ContextVar[str | None] = ContextVar("countersign_importing", default=None)
-"""The script or module that is being imported for its tools, as its user named it."""
+"""The script or module that is being imported for its tools, as the user named it."""
 
 
 def require_no_probe(what: str) -> None:
-    """Refuse what a probe must not do: it asks, and changes nothing.
+    """Refuse an action in a probe, which may only read.
 
     Raises:
-        MisuseError: a probe does it.
+        MisuseError: a probe is running.
     """
     asked = firing_effect.get()
     if asked is not None and asked.is_probe:
         raise MisuseError(
-            f"the probe of {asked.tool} {what}; a probe asks whether a call has happened, and acts not"
+            f"the probe of {asked.tool} {what}; a probe only finds out whether a call has happened"
         )
 
 
@@ -242,7 +243,7 @@ def _caller_location() -> str:
 
 
 class ExecutionContext(NamedTuple):
-    """A process, a thread of it, and a task if there is one; a forked child is another process."""
+    """A process, a thread of it, and a task if there is one. A forked child is another process."""
 
     pid: int
     thread: int
@@ -250,7 +251,7 @@ class ExecutionContext(NamedTuple):
 
 
 def execution_context() -> ExecutionContext:
-    """Where this code runs."""
+    """The current process, thread and task."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -271,7 +272,7 @@ def current_effect() -> FiringEffect:
         )
     if effect.over.is_set():
         raise OutsideTransaction(
-            f"{effect.tool} goes on after nobody waits for it any more (its timeout, or an interrupt); its outcome "
-            "is noted as unknown, and it must not act for that effect now"
+            f"{effect.tool} still runs after its caller stopped waiting (its timeout, or an interrupt); its "
+            "outcome is recorded as unknown, and it must not act for that effect now"
         )
     return effect

@@ -1,4 +1,4 @@
-"""What a decorator may say of a tool, checked where the tool is declared."""
+"""Validates the options of tool decorators and turns them into a draft manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LANES: Final = get_args(Lane)
 _MEANINGS: Final = get_args(FailureMeans)
 _CALL_OPTIONS: Final = {"repeat": False, "failure_means": "unknown", "own_thread": True, "tries": None}
 OPTIONS: Final = ("lane", "adapter", *_CALL_OPTIONS, "manifest", "registry")
-"""What `@tool` takes beside the members of a draft."""
+"""The options of `@tool` besides the members of a draft."""
 
 _STAGED_ONLY: Final = (
     *_CALL_OPTIONS,
@@ -56,11 +56,11 @@ class Draft:
     timeout_seconds: int = 60
 
 
-def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: Mapping[str, Any]) -> None:
-    """Lane, adapter and what is said of the lane fit each other (W14): nothing is said that has no effect there.
+def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, options: Mapping[str, Any]) -> None:
+    """Check that lane, adapter and options are consistent: an option without effect in its lane is refused (W14).
 
     Raises:
-        RegistrationError: they do not.
+        RegistrationError: they are not.
     """
     _require_one_of(name, "lane", lane, _LANES)
     try:
@@ -70,8 +70,8 @@ def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: 
     undoes = all(callable(getattr(adapter, one, None)) for one in _ADAPTER_VERBS)
     if adapter is not None and (not undoes or isinstance(adapter, type)):
         raise RegistrationError(
-            f"tool {name!r} says adapter={adapter!r}, which cannot undo: it is no LiveAdapter (`begin`, `landed`, "
-            "`recover`); stage the tool, or give it one made of countersign.adapters"
+            f"tool {name!r} has adapter={adapter!r}, which cannot undo: it is not a LiveAdapter (`begin`, "
+            "`landed`, `recover`); stage the tool, or use an adapter of countersign.adapters"
         )
     if lane == "live" and adapter is None:
         raise RegistrationError(
@@ -83,18 +83,18 @@ def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: 
             f"tool {name!r} is staged and has an adapter, which only a live tool needs: write lane='live', or leave "
             "the adapter out"
         )
-    if lane == "live" and said.get("probe") is not None:
+    if lane == "live" and options.get("probe") is not None:
         raise RegistrationError(
-            f"tool {name!r} is live and says probe={said['probe']!r}; its adapter knows what landed, leave it out"
+            f"tool {name!r} is live and says probe={options['probe']!r}; its adapter knows what landed, leave it out"
         )
     usual = {**_CALL_OPTIONS, **{one.name: one.default for one in fields(Draft)}, "compensation_map": {}}
-    idle = [one for one in _STAGED_ONLY if one in said and said[one] != usual[one]]
+    idle = [one for one in _STAGED_ONLY if one in options and options[one] != usual[one]]
     if lane == "live" and idle:
         raise RegistrationError(
-            f"tool {name!r} is live and says {idle[0]}={said[idle[0]]!r}, which is for staged tools: a live one runs "
-            "once, where it is called, and its adapter undoes it; leave it out"
+            f"tool {name!r} is live and says {idle[0]}={options[idle[0]]!r}, which is for staged tools: a live one "
+            "runs once, where it is called, and its adapter undoes it; leave it out"
         )
-    ask = said.get("ask")
+    ask = options.get("ask")
     if ask is not None and lane != "live":
         raise RegistrationError(
             f"tool {name!r} says ask={ask!r} and is staged: the policy is asked about it at the commit anyway; leave "
@@ -103,10 +103,10 @@ def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: 
 
 
 def require_valid_calls(name: str, calling: Mapping[str, Any]) -> None:
-    """How often a tool is called at most, and what its failure means.
+    """Check how often a tool may be called and what its failure means.
 
     Raises:
-        RegistrationError: it is nothing of the kind.
+        RegistrationError: a value is invalid.
     """
     _require_one_of(name, "failure_means", calling["failure_means"], _MEANINGS)
     tries = calling["tries"]
@@ -114,16 +114,16 @@ def require_valid_calls(name: str, calling: Mapping[str, Any]) -> None:
         raise RegistrationError(f"tool {name!r} says tries={tries!r}; write a number from 1 to {MAX_TRIES}")
 
 
-def _require_one_of(name: str, what: str, said: object, known: tuple[str, ...]) -> None:
-    if said not in known:
-        raise RegistrationError(f"tool {name!r} says {what}={said!r}; write {' or '.join(map(repr, known))}")
+def _require_one_of(name: str, what: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise RegistrationError(f"tool {name!r} says {what}={value!r}; write {' or '.join(map(repr, known))}")
 
 
 def build_draft(name: str, given: dict[str, Any], signature: Signature) -> Draft:
-    """What was said, as a draft of the manifest.
+    """The options as a draft of the manifest.
 
     Raises:
-        RegistrationError: something is not known, or cannot be.
+        RegistrationError: an option is unknown or invalid.
     """
     unknown = sorted(set(given) - set(Draft.__dataclass_fields__))
     if unknown:
@@ -150,34 +150,34 @@ def build_draft(name: str, given: dict[str, Any], signature: Signature) -> Draft
     if given.get("resource") is not None:
         require_resource(name, given["resource"], signature)
     _require_arguments(name, given, signature)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
-    return Draft(**said)
+    return Draft(**options)
 
 
 def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
-    """Each member is what the manifest will hold: lists hold what they name, a map maps texts to texts."""
+    """Check that each member has the type the manifest requires."""
     for key, (shape, holds) in _SHAPES.items():
         value = given.get(key)
-        alone = key in _LIST_MEMBERS and isinstance(value, str)  # which has words of its own
+        alone = key in _LIST_MEMBERS and isinstance(value, str)  # which has an error text of its own
         if key in given and not alone and not shape(value):
             raise RegistrationError(f"tool {name!r} says {key}={value!r}; write {holds}")
 
 
 def _require_arguments(name: str, given: Mapping[str, Any], signature: Signature) -> None:
-    """What is named is there: a secret that is misspelt would stand in the journal in clear."""
-    for key, said, names_it in _named_in(given):
+    """Check that every named argument exists: a misspelt secret would be stored in clear."""
+    for key, value, names_it in _named_in(given):
         if first_argument(names_it) not in signature.names:
             takes = ", ".join(signature.parameters) or "no arguments"
             raise RegistrationError(
-                f"tool {name!r} says {key}={said!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
+                f"tool {name!r} says {key}={value!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
                 f"{name} takes {takes}"
             )
 
 
 def _named_in(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Each argument that a member names: the member, what it says, the name or pointer."""
+    """Each argument that a member names: the member, its value, the name or pointer."""
     for key in ("secret", "recipients"):
         yield from ((key, given[key], one) for one in given.get(key, ()))
     for one in given.get("money", ()):
@@ -228,10 +228,10 @@ _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def require_resource(name: str, given: Any, signature: Signature) -> None:
-    """A type and where its id is found: an argument, a pointer into one, or a constant.
+    """Check a resource: a type and the source of its id, which is an argument, a pointer into one, or a constant.
 
     Raises:
-        RegistrationError: it is no such pair, no argument is called so, or no bundle takes a type of that name.
+        RegistrationError: it is not such a pair, names no argument, or has a type that no bundle accepts.
     """
     is_pair = (
         isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(one, str) for one in given)
@@ -250,7 +250,7 @@ def require_resource(name: str, given: Any, signature: Signature) -> None:
 
 
 def first_argument(names_it: str) -> str:
-    """The argument that a name, or a pointer into the arguments (RFC 6901), begins at; `""` where it is neither."""
+    """The argument that a name, or a pointer into the arguments (RFC 6901), refers to; `""` if it is neither."""
     if not names_it.startswith("/"):
         return names_it
     try:

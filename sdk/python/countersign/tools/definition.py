@@ -1,4 +1,4 @@
-"""Tools and probes as values: what a decorator makes of a function, and what a probe answers."""
+"""Values for registered tools and probes, and the answers of probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from countersign.tools.declaration import Draft, FailureMeans, Lane
 from countersign.tools.signature import Signature
 
 GIVEN_MANIFEST: Final = "__countersign_manifest__"
-"""Where the function of an MCP server's tool holds the draft that was made of the listing."""
+"""The attribute with the draft manifest of an MCP server's tool."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +29,16 @@ class Tool:
     signature: Signature
     lane: Lane
     adapter: LiveAdapter | None
-    repeat: bool  # every call is intended, equal ones too
+    repeat: bool  # equal calls are separate calls
     failure_means: FailureMeans
     manifest_path: Path | None
     draft: Draft
-    own_thread: bool = True  # a plain function runs in a thread of its own, so that its timeout ends the wait
-    tries: int | None = None  # at most, where its manifest says idempotent; None: as the settings say
+    own_thread: bool = (
+        True  # a plain function runs in a thread of its own, so that its timeout can end the wait
+    )
+    tries: int | None = (
+        None  # maximum number of calls if its manifest says idempotent; None: the setting applies
+    )
 
     @property
     def is_async(self) -> bool:
@@ -43,20 +47,20 @@ class Tool:
 
     @property
     def given_manifest(self) -> ToolManifest | None:
-        """The draft of an MCP server's tool, which is there only while a program is connected to the server."""
+        """The draft of an MCP server's tool, which exists only while a program is connected to the server."""
         given: ToolManifest | None = getattr(self.fn, GIVEN_MANIFEST, None)
         return given
 
     @property
     def secret(self) -> tuple[str, ...]:
-        """Pointers to the arguments that the code calls secret."""
+        """Pointers to the arguments that the code declares secret."""
         return tuple(one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
 
     def draft_manifest(self) -> ToolManifest:
         """The manifest as the code suggests it, for people to review.
 
         Raises:
-            RegistrationError: the declaration lacks something, or contradicts itself.
+            RegistrationError: the declaration is incomplete or contradictory.
         """
         from countersign.manifests.drafts import draft_manifest
 
@@ -65,15 +69,16 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """It has happened. `result` is what the tool would have returned; None where that is not known."""
+    """It has happened. `result` is what the tool would have returned, or None if that is not known."""
 
     result: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class DidNotHappen:
-    """It has not happened until now. `final`: nor will it, whatever is still on its way; say so only where the service
-    itself does (it refused the call, or takes this key no more). Otherwise it counts once nothing can be on its way.
+    """It has not happened so far. `final`: it never will, even if a request is still in flight; use it only if the
+    service itself guarantees that (it refused the call, or no longer accepts this key). Otherwise the answer counts
+    once nothing can be in flight.
     """
 
     final: bool = False
@@ -81,13 +86,13 @@ class DidNotHappen:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """Nobody can tell now."""
+    """It cannot be determined now."""
 
     why: str = ""
 
 
 ProbeAnswer = Happened | DidNotHappen | Unsure
-"""What a probe answers; anything else counts as unsure."""
+"""What a probe returns; anything else counts as unsure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +117,6 @@ class Probe:
         return cls(name, fn, Signature(fn, name))
 
     def strange(self, tool: Signature) -> list[str]:
-        """What it takes and the tool does not, or may leave out: nobody could hand that over."""
+        """The arguments the probe takes and the tool lacks or may leave out."""
         must = self.signature.names - self.signature.optional
         return sorted((self.signature.names - tool.names) | (must & tool.optional))

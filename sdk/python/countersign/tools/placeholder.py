@@ -1,10 +1,9 @@
-"""What a staged call returns: the name of a call that has not happened yet, never a pretend result.
+"""The return value of a staged call: a reference to a call that has not happened yet, never a fake result.
 
-A placeholder refuses to be used as a value. Truth, text, comparison, arithmetic and iteration raise
-`PlaceholderUsed`, because every one of them would let a program go on as if the effect had happened; there are no
-attributes of a result either (`AttributeError`, so that `hasattr` tells the truth).
-`repr` is the one exception, for debuggers and logs. After the commit `.result` is what the tool returned and
-`.outcome` what became of the effect; the placeholder itself never turns into the result.
+A placeholder cannot be used as a value. Truth, text, comparison, arithmetic and iteration raise `PlaceholderUsed`,
+because each would let a program continue as if the effect had happened. A result's attributes do not exist either
+(`AttributeError`, so that `hasattr` is correct). Only `repr` works, for debuggers and logs. After the commit `.result`
+is what the tool returned and `.outcome` the outcome of the effect; the placeholder itself never becomes the result.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 _WHY_NONE: Final = {
     "staged": "it was never submitted",
-    "review": "people are asked about it, and it has not fired",
+    "review": "its review is open, and it has not fired",
     "released": "it was released, and has not fired",
     "denied": "it was denied",
-    "expired": "nobody answered in time",
+    "expired": "there was no vote in time",
     "withdrawn": "it was withdrawn",
     "revoked": "its release was revoked",
     "redeemed": "it was redeemed, and has not fired",
@@ -28,12 +27,12 @@ _WHY_NONE: Final = {
     "unknown": "it is not known whether it happened",
     "failed": "it did not happen",
     "unused": "it was not called",
-    "compensating": "it happened and is to be taken back",
-    "compensated": "it happened and was taken back",
-    "compensation_failed": "it happened, and could not be taken back",
-    "relisted": "another list took its place",
+    "compensating": "it happened, and its compensation is pending",
+    "compensated": "it happened and was compensated",
+    "compensation_failed": "it happened, and could not be compensated",
+    "relisted": "it was superseded by another list",
 }
-"""By outcome, why there is no result. What else an outcome may be is told as it is."""
+"""By outcome, why there is no result. Any other outcome is shown as it is."""
 
 
 class Placeholder(Generic[R_co]):
@@ -56,7 +55,7 @@ class Placeholder(Generic[R_co]):
 
     @property
     def error(self) -> str | None:
-        """Why it did not fire, as its tool said; None where it did, and before the commit."""
+        """Why it did not fire, as its tool reported; None if it fired, and before the commit."""
         return self._error
 
     @property
@@ -86,12 +85,12 @@ class Placeholder(Generic[R_co]):
                 f"{self.tool} has fired, and this is still its placeholder; write .result to get what it returned"
             )
         raise PlaceholderUsed(
-            f"{self.tool} is only staged: it has no result to look at before the transaction commits, and this "
-            "placeholder stands for none. Use .result after the block; put calls that depend on it in a "
-            "later transaction."
+            f"{self.tool} is only staged: it has no result before the transaction commits, and this placeholder "
+            "is not a value. Use .result after the block; put calls that depend on it in a later transaction."
         )
 
-    if not TYPE_CHECKING:  # who has it passes for everything that is told by its methods, a coroutine too
+    # hidden from type checkers: a class with __getattr__ would match every protocol, even a coroutine
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(
@@ -114,7 +113,7 @@ class Placeholder(Generic[R_co]):
     def __hash__(self) -> int:  # noqa: PLE0309 - it never returns
         self._refuse()
 
-    # The rest of the ways to look at a value. Copying and pickling are refused too: a copy would never be settled.
+    # All other ways to use a value. Copying and pickling are refused too: a copy would never be settled.
     __iter__ = __len__ = __contains__ = __getitem__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __int__ = __float__ = __index__ = __bytes__ = __complex__ = _refuse
@@ -127,7 +126,7 @@ class Placeholder(Generic[R_co]):
 def settle(
     placeholder: Placeholder[Any], outcome: str, result: object = None, error: str | None = None
 ) -> None:
-    """Tell a placeholder what became of its effect. Only the transaction does this."""
+    """Set the outcome of a placeholder. Only the transaction does this."""
     placeholder._outcome = outcome
     placeholder._result = result
     placeholder._error = error

@@ -1,8 +1,8 @@
 """Tools and probes by name, and importing the module that defines them without running its agent.
 
-A name means one function: another one would be asked for under the first one's rules, and a probe must not be the tool.
-A file is imported like any module, what it prints goes to stderr, and a step that it would begin is refused: it belongs
-below `if __name__ == "__main__":`, or every `countersign resume` would begin it anew.
+A name refers to one function. Otherwise one function would be decided under the rules of another, and a probe must not
+be the tool. A file is imported like any module; what it prints goes to stderr. A step that it would begin is refused:
+it belongs below `if __name__ == "__main__":`, or every `countersign resume` would start it again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from countersign.tools.definition import Probe, Tool
 
 
 class ToolRegistry:
-    """Tools by name. A name is given once; a second tool of that name is refused."""
+    """Tools by name. A name is used once; a second tool with the same name is refused."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, Tool | Probe] = {}  # and probes: a name is one function
+        self._tools: dict[str, Tool | Probe] = {}  # and probes, which share the namespace
         self._lock = threading.Lock()
 
     def add(self, *new: Tool | Probe) -> None:
         """Register tools and probes that belong together: all of them, or none.
 
         Raises:
-            RegistrationError: a name is taken by another function.
+            RegistrationError: a name is used by another function.
         """
         with self._lock:
             for one in new:
@@ -63,7 +63,7 @@ class ToolRegistry:
         """The tool of that name.
 
         Raises:
-            RegistrationError: there is none; `why` says who asked for it.
+            RegistrationError: there is none; `why` says what needs it.
         """
         found = self.get(name)
         if found is None:
@@ -75,11 +75,10 @@ class ToolRegistry:
         return found
 
     def require_staged(self, name: str, why: str) -> Tool:
-        """The staged tool of that name: one that is live now has a function that only its adapter can take back, and is
-        called by nobody else.
+        """The staged tool of that name. A live tool's function can only be undone by its adapter, so it is refused.
 
         Raises:
-            RegistrationError: there is none, or it is live; `why` says who asked for it.
+            RegistrationError: there is none, or it is live; `why` says what needs it.
         """
         found = self.require(name, why)
         if found.lane != "staged":
@@ -90,9 +89,7 @@ class ToolRegistry:
         return found
 
     def unmet(self, one: Tool) -> tuple[str, ...]:
-        """What the tool's code counts on and does not say, or names and no code here defines: without it nothing takes
-        the effect back, or tells whether it happened.
-        """
+        """What the tool's code relies on and does not define: without it the effect cannot be compensated or probed."""
         back, probe = one.draft.compensate, one.draft.probe
         lacking = []
         if back is not None and self.get(back) is None:
@@ -112,7 +109,7 @@ class ToolRegistry:
         return tuple(lacking)
 
     def _free_objects(self, one: Tool) -> Iterator[str]:
-        """The arguments of its compensation that repeat something of its result, with whatever keys that has."""
+        """Arguments of its compensation that come from parts of the result with free keys."""
         back = None if one.draft.compensate is None else self.get(one.draft.compensate)
         if back is None:
             return
@@ -130,7 +127,7 @@ class ToolRegistry:
 
 
 default_registry: Final = ToolRegistry()
-"""Where `@tool` registers unless told otherwise."""
+"""Where `@tool` registers by default."""
 
 
 def _kind(one: Tool | Probe) -> str:
@@ -138,7 +135,7 @@ def _kind(one: Tool | Probe) -> str:
 
 
 def _is_same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """The same function imported twice (as __main__ and by name, or reloaded) is no second tool."""
+    """Whether both are the same function, imported twice (as __main__ and by name, or reloaded)."""
     mine, theirs = getattr(one, "__code__", None), getattr(other, "__code__", None)
     if mine is None or theirs is None:
         return one is other
@@ -157,11 +154,11 @@ _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "plats
 
 def load_tools(*names: str, connected: bool = False) -> ToolRegistry:
     """Import the modules or files that define the tools, each as `python NAME` would find it. `connected`: a program
-    that imports `gate_mcp` may have none yet, for those of an MCP server come with its session.
+    that imports `gate_mcp` may define no tools yet, because those of an MCP server come with its session.
 
     Raises:
-        MisuseError: there is no such module, it begins a step, ends or raises meanwhile (with the line of it), or none
-            of them registers a tool.
+        MisuseError: there is no such module; it begins a step, exits or raises during the import (with the line); or
+            none of them registers a tool.
     """
     for name in names:
         _load(name)
@@ -184,12 +181,12 @@ def _load(name: str) -> None:
 
 
 def modules_in_folder(folder: Path) -> list[Path]:
-    """The imported modules' files that lie in a folder or below it, and are not installed there."""
+    """The files of imported modules in a folder or below it, except installed packages."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return sorted({path for file in files if file and _is_beside(path := Path(file).resolve(), folder)})
+    return sorted({path for file in files if file and _is_in_folder(path := Path(file).resolve(), folder)})
 
 
-def _is_beside(path: Path, folder: Path) -> bool:
+def _is_in_folder(path: Path, folder: Path) -> bool:
     if not path.is_relative_to(folder) or path.is_relative_to(_SDK_FOLDER):
         return False
     inside = path.relative_to(folder).parts
@@ -215,12 +212,12 @@ def _importing(name: str) -> Iterator[None]:
 
 
 def _error_location(error: Exception) -> str:
-    """An import's error in one line, with the line of the program it came from, as its author would look for it."""
-    said = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
+    """An import's error in one line, with the line of the author's program that led to it."""
+    message = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {said}: {(error.text or '').strip()}"
+        return f"{error.filename}:{error.lineno}: {message}: {(error.text or '').strip()}"
     last = _last_frame(error.__traceback__)
-    return f"{last[0]}:{last[1]}: {said}" if last is not None else said
+    return f"{last[0]}:{last[1]}: {message}" if last is not None else message
 
 
 def _last_frame(trace: TracebackType | None) -> tuple[str, int] | None:
@@ -229,7 +226,7 @@ def _last_frame(trace: TracebackType | None) -> tuple[str, int] | None:
 
 
 def _is_machinery(filename: str) -> bool:
-    """Whether a file is Python's, a library's or ours: the author looks for the line of their own that led there."""
+    """Whether a file belongs to Python, a library or the SDK; the author needs the last line of their own code."""
     return filename.startswith(("<", _SDK_FOLDER, *_INSTALLED))
 
 
@@ -238,7 +235,7 @@ def _import_module(name: str) -> None:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise  # the module is there, something it imports is not
+            raise  # the module exists, something it imports does not
         raise MisuseError(f"no module {name!r} here; name a module or a file ending in .py") from error
 
 

@@ -1,4 +1,4 @@
-"""Calls of other people's HTTP services from staged tools, with what each answer says about the world.
+"""HTTP calls from staged tools, with each response interpreted as done, not done or unknown.
 
     bank = RestApi("https://bank.example/v1", headers=lambda: {"Authorization": f"Bearer {token()}"})
 
@@ -7,13 +7,13 @@
         made: dict[str, str] = bank.post("/orders/{id}/charges", {"id": order_id}, json={"cents": amount_cents}).json
         return made["charge_id"]
 
-Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key, and what
-else the same call changes under a key of its own (current.py); an answer that says that nothing happened is `NotDone`,
-but only while nothing else of the call may have been done; one that does not say is `RestUnknown`, and a guess is never
-made; the status alone says it, so a body that is too large, too slow or broken off takes nothing back; no redirect is
-followed; headers (credentials) are asked for at each request and stand in no journal and in no error, also where an
-answer repeats them (rest_security.py). In a probe nothing but reading is allowed, and a refusal to read says nothing
-about what has happened.
+State-changing requests are sent only while an effect fires, with its call key as the idempotency key; further requests
+of the same call get a key of their own (context.py). A response that says that nothing happened is `NotDone`, but only
+if no other request of the call may have been carried out. A response that does not say is `RestUnknown`; nothing is
+guessed. The status alone decides, so a body that is too large, too slow or truncated changes nothing. Redirects are not
+followed. Headers (credentials) are requested for each call and appear in no journal and no error, not even where a
+response echoes them (rest_security.py). In a probe only reads are allowed, and a refused read says nothing about what
+has happened.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
 from countersign.tools.context import current_effect, firing_effect, require_no_probe
 from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
-from countersign.tools.rest_security import fill_path, find_invalid_header, require_base_url, told
+from countersign.tools.rest_security import fill_path, find_invalid_header, redacted_excerpt, require_base_url
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
-_PLAIN: Final = {"Accept-Encoding": "identity"}  # compression is an answer of any size in a few bytes
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110 section 9.2.1: they ask for no change
+_PLAIN: Final = {"Accept-Encoding": "identity"}  # a compressed response of any size fits in a few bytes
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110 section 9.2.1: safe methods
 
 _UNDECIDED: Final = frozenset({408, 409})
-"""Of the 4xx: the server gave up waiting for the rest of a request, or (as providers answer to an idempotency key)
-another request under the same key is under way. Every other one was refused, RFC 9110 section 15.5.
+"""Undecided 4xx: the server gave up waiting for the rest of a request, or (as providers use 409 for idempotency keys)
+another request under the same key is in flight. Every other 4xx is a refusal, RFC 9110 section 15.5.
 """
 
 _NOT_COMPLETE: Final = frozenset({202, 207})
-"""Of the 2xx: accepted, and perhaps never done (RFC 9110 section 15.3.3); several answers, some of which may be no."""
+"""Incomplete 2xx: accepted, and perhaps never done (RFC 9110 section 15.3.3); several results, some of which may be
+failures.
+"""
 
 _NOT_THERE: Final = 404
-"""Of an object, or of the route to it: frameworks and gateways say so as JSON of what they do not know."""
+"""The object or the route is missing: frameworks and gateways return JSON for unknown routes too."""
 
 _NOT_SENT: Final = (
     httpx2.ConnectError,
@@ -61,12 +63,12 @@ _NOT_SENT: Final = (
     httpx2.PoolTimeout,
     httpx2.UnsupportedProtocol,
 )
-"""What fails before the first byte of a request has left."""
+"""Errors raised before the first byte of a request is sent."""
 
 
 class RestUnknown(CountersignError):
-    """The service was asked and it is not known what it did: no answer, or one that does not say. Where it refused this
-    request and another one of the same call may have been done, that refusal (`NotDone`) is the cause.
+    """The result of a request is not known: no response, or one that does not say. If this request was refused but
+    another one of the same call may have been carried out, the refusal (`NotDone`) is the cause.
     """
 
     code = "rest_unknown"
@@ -74,8 +76,8 @@ class RestUnknown(CountersignError):
 
 @dataclass(frozen=True, slots=True)
 class RestResponse:
-    """An answer below 300 (but 202 and 207): it has been done. `json` is what the service wrote, of whatever type, and
-    None where the body is none, or not `whole`: larger or slower than we read, or broken off; then `text` is its
+    """A response below 300 (except 202 and 207): the request was carried out. `json` is the parsed body of any type. It
+    is None if there is no body, or if the body is not `whole`: too large, too slow or truncated. Then `text` is its
     beginning.
     """
 
@@ -86,41 +88,43 @@ class RestResponse:
 
 
 class _Request(NamedTuple):
-    """What is asked. Two of one call that are equal are one."""
+    """A request; equal ones of one call are the same request."""
 
-    what: str  # as people read it: without values
+    what: str  # for people, without values
     method: str
     url: httpx2.URL
     content: bytes | None
 
     @property
     def digest(self) -> str:
-        """By which it is known again, in another process too."""
+        """Identifies the request, also in another process."""
         head = canonicalize([self.method, str(self.url)])
         return hashlib.sha256(head + b"\n" + (self.content or b"")).hexdigest()
 
 
 class _Received(NamedTuple):
-    """The status of an answer, as much of its text as we keep, whether that is all, and what may be told of it."""
+    """The status of a response, the part of its text that is kept, whether that is all, and the excerpt that errors may
+    quote.
+    """
 
     status: int
     text: str
     whole: bool
-    told: str
+    excerpt: str
 
 
 class RestApi:
-    """One service. Connections are kept; any number of threads may use it.
+    """An HTTP service. Connections are kept; thread-safe.
 
-    `headers` are added to every request; a function is asked each time, so that a token may be renewed (but not by a
-    `RestApi` that changes something). `idempotency_header` is the name under which the call key is sent, or
-    `current_effect().request_key(2)` with the second change of one call, and so on. `accepted_is_done`: of this
-    service, 202 and 207 mean that it has happened; without it they are unknown. `timeout_seconds` is how long it may be
-    silent, and how long all of its body may take; whoever lets a status drip is bounded by the timeout of the tool's
-    manifest.
+    `headers` are added to every request. A function is called for each request, so that a token can be renewed (but not
+    by a `RestApi` that changes something). `idempotency_header` is the header for the call key, or
+    `current_effect().request_key(2)` for the second change of one call, and so on. `accepted_is_done`: this service's
+    202 and 207 mean that the request was carried out; by default they are unknown. `timeout_seconds` limits each wait
+    for data, and the time to read the whole body. A status that arrives byte by byte is limited by the timeout of the
+    tool's manifest.
 
     Raises:
-        SettingsError: the address is none, or plain http to another machine.
+        SettingsError: the address is invalid, or plain http to another machine.
     """
 
     def __init__(
@@ -146,7 +150,7 @@ class RestApi:
     def get(
         self, path: str, values: Mapping[str, str | int] = {}, *, query: Mapping[str, str] = {}
     ) -> RestResponse:
-        """Read. It may stand outside an effect."""
+        """Read. Allowed outside an effect too."""
         return self.request("GET", path, values, query=query)
 
     def find(
@@ -158,12 +162,12 @@ class RestApi:
         found: Callable[[Any], object] = lambda json: json,
         missing: Callable[[Any], bool] = lambda json: False,
     ) -> ProbeAnswer:
-        """What a probe answers by reading: `Happened` with what `found` makes of the answer's JSON, `DidNotHappen`
-        where that is None, or where `missing` says of the JSON of a 404 that it is this service's own "there is no such
-        object". Any other 404 may be of a route that has moved, so it is unsure, as is whatever else.
+        """Answer a probe by reading. `Happened` with what `found` makes of the JSON; `DidNotHappen` if that is None, or
+        if `missing` recognises the JSON of a 404 as this service's own "no such object". Any other 404 may come from
+        a route that has moved, so it is `Unsure`, like any other response.
 
         Raises:
-            NotDone, RestUnknown: it was not asked, or did not answer: a probe that raises is unsure as well.
+            NotDone, RestUnknown: no request or no response; a probe that raises counts as unsure.
         """
         request = self._request("GET", path, values, query, None)
         what = request.what
@@ -173,20 +177,20 @@ class RestApi:
             return Unsure(f"{what} was answered {status}")
         says = _json(text) if whole else None
         if says is None or status in _NOT_COMPLETE:
-            return Unsure(f"{what} was answered {status} without JSON that says it all")
+            return Unsure(f"{what} was answered {status} without complete JSON")
         if status == _NOT_THERE and not missing(says):
             return Unsure(
-                f"{what} was answered {status}, and `missing=` does not know it as a word about the object"
+                f"{what} was answered {status}, and `missing=` does not recognise it as an answer about the object"
             )
         result = None if status == _NOT_THERE else found(says)
         return DidNotHappen() if result is None else Happened(result)
 
     def post(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
-        """Have something made or done."""
+        """Create something, or start an action."""
         return self.request("POST", path, values, json=json)
 
     def put(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
-        """Put something in place."""
+        """Create or replace something."""
         return self.request("PUT", path, values, json=json)
 
     def patch(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestResponse:
@@ -206,13 +210,15 @@ class RestApi:
         query: Mapping[str, str] = {},
         json: JSON = None,
     ) -> RestResponse:
-        """Send one request. `{name}` in the path is replaced by that value, quoted: it never becomes another path.
+        """Send one request. `{name}` in the path is replaced by that value, quoted, so that a value cannot change the
+        path.
 
         Raises:
-            NotDone: nothing was sent, or the service refused; and nothing else of this call may have been done.
-            RestUnknown: anything else but success.
+            NotDone: nothing was sent, or the service refused; and no other request of this call may have been carried
+                out.
+            RestUnknown: any other failure.
             OutsideTransaction: it would change something, and no effect is firing.
-            MisuseError: path and values do not fit, or another change of the same call is under way.
+            MisuseError: path and values do not match, or another change of the same call is in flight.
         """
         request = self._request(method, path, values, query, json)
         with _require_sole_request():
@@ -236,7 +242,7 @@ class RestApi:
         what = request.what
         given = dict(self._headers() if callable(self._headers) else self._headers)
         if name := find_invalid_header(given):
-            raise NotDone(f"{what} was not sent: the header {name!r} has a value that no request can carry")
+            raise NotDone(f"{what} was not sent: the header {name!r} has a value that is invalid in HTTP")
         json = {} if request.content is None else {"Content-Type": "application/json"}
         until = time.monotonic() + self._timeout
         try:
@@ -244,11 +250,11 @@ class RestApi:
                 request.method, request.url, headers={**given, **ours, **json}, content=request.content
             ) as response:
                 text, whole = self._read(response, until)
-                return _Received(response.status_code, text, whole, told(text, given))
+                return _Received(response.status_code, text, whole, redacted_excerpt(text, given))
         except _NOT_SENT as error:
             raise NotDone(f"{what} was not sent: {type(error).__name__}") from None
         except httpx2.HTTPError as error:
-            raise RestUnknown(f"{what} was sent and not answered: {type(error).__name__}") from None
+            raise RestUnknown(f"{what} was sent and got no response: {type(error).__name__}") from None
 
     def close(self) -> None:
         """Close its connections."""
@@ -273,30 +279,32 @@ class RestApi:
             return client
 
     def _read(self, response: httpx2.Response, until: float) -> tuple[str, bool]:
-        """As much of the body as we keep, and whether that is all of it."""
+        """The part of the body that is kept, and whether that is all."""
         read, whole = bytearray(), True
         try:
-            # What a server compressed unasked comes in pieces of 1 MiB at most.
+            # A body that was compressed in spite of the header arrives in pieces of at most 1 MiB.
             for chunk in response.iter_bytes():
                 read += chunk
                 if len(read) > self._max_bytes or time.monotonic() > until:
                     whole = False
                     break
         except httpx2.HTTPError:
-            whole = False  # the service had said by its status what it did (RFC 9110 section 15)
+            whole = False  # the status has already determined the result (RFC 9110 section 15)
         return read[: self._max_bytes].decode("utf-8", "replace"), whole
 
 
 @contextmanager
 def _require_sole_request() -> Iterator[None]:
-    """A refusal says of its own request that nothing happened; of the call only while no other one may have acted."""
+    """A refusal proves that nothing happened only while no other request of the call may have been carried out."""
     try:
         yield
     except NotDone as refused:
         effect = firing_effect.get()
         if effect is None or not (effect.in_doubt or effect.requests.may_have_acted):
             raise
-        raise RestUnknown(f"{refused}; and something else of this call may have been done") from refused
+        raise RestUnknown(
+            f"{refused}; and another request of this call may have been carried out"
+        ) from refused
 
 
 def _interpret(what: str, heard: _Received, *, accepted_is_done: bool) -> RestResponse:
@@ -310,7 +318,9 @@ def _interpret(what: str, heard: _Received, *, accepted_is_done: bool) -> RestRe
 
 
 def _json(text: str) -> Any:
-    """What the body says, where it says it as JSON that can be kept; foreign documents hold what ours may not."""
+    """The body as JSON, or None if it is not JSON that can be kept: foreign documents may contain what admission
+    refuses.
+    """
     try:
         return load(text.encode())
     except ContractError:

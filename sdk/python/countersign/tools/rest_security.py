@@ -1,10 +1,10 @@
-"""What `RestApi` lets through: paths that no value can change, and errors that repeat no credential.
+"""Security of `RestApi`: values cannot change a path, and errors never repeat a credential.
 
-Rules: no refusal quotes an address, which may hold a password or the token of a hook. What a header gave is hidden
-where an answer repeats it, whole or in part: no eight characters in a row of it are shown, however the answer quotes,
-cuts or masks them, in whichever case, in base64, or escaped (once or twice) as in addresses, HTML and JSON; the user
-and the password of basic authentication are hidden as well. Up to seven characters may be left of what an answer cuts
-into pieces, and a value of three is no credential.
+Errors quote no address, which may contain a password or the token of a webhook. Header values that a response echoes
+are hidden, whole or in part: no eight consecutive characters of them are shown, however the response quotes, truncates
+or masks them, in any case, in base64, or escaped (once or twice) as in URLs, HTML and JSON. The user and password of
+basic authentication are hidden as well. Up to seven characters may remain if a response splits the value. A value of up
+to three characters does not count as a credential.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def fill_path(path: str, values: Mapping[str, str | int]) -> str:
     """The path with each `{name}` replaced by its value, quoted.
 
     Raises:
-        MisuseError: path and values do not fit, or a value would make it another path.
+        MisuseError: path and values do not match, or a value would change the path.
     """
     named = _NAME.findall(path)
     if not path.startswith("/") or path.startswith("//") or set(named) != set(values):
@@ -41,15 +41,15 @@ def fill_path(path: str, values: Mapping[str, str | int]) -> str:
 def _segment(name: str, value: str | int) -> str:
     written = str(value)
     if written in {"", ".", ".."}:
-        raise MisuseError(f"{name}={written!r} cannot be a part of a path: it would be another path")
+        raise MisuseError(f"{name}={written!r} cannot be a path segment: it would change the path")
     return quote(written, safe="")
 
 
 def require_base_url(url: str) -> str:
-    """The address of a service, as it was given, but for a slash at its end.
+    """The base address of a service, without a trailing slash.
 
     Raises:
-        SettingsError: it is none, or plain http to another machine.
+        SettingsError: it is invalid, or plain http to another machine.
     """
     parts = _parts(url)
     host = "" if parts is None else parts.hostname or ""
@@ -68,54 +68,56 @@ def require_base_url(url: str) -> str:
         )
     if parts.scheme == "http" and not is_loopback(host):
         raise SettingsError(
-            f"http://{host} is plain http to another machine, where anybody on the way could read and change what is "
-            "sent"
+            f"http://{host} is plain http to another machine: anyone on the network could read and change what "
+            "is sent"
         )
     return url.rstrip("/")
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None of what cannot be read: the reason would quote it."""
+    """The parsed address, or None if it is invalid; the parser's message is dropped, because it would quote the
+    address.
+    """
     try:
         return urlsplit(url)
     except ValueError:
         return None
 
 
-_MAX_EXCERPT: Final = 300  # characters of an answer that people and agents get to read
-_SHORTEST: Final = 4  # characters of a value that can be a credential; "1" is a version
-_RUN: Final = 8  # characters in a row that say too much: of a token, not of "Bearer"
+_MAX_EXCERPT: Final = 300  # characters of a response that people and agents may read
+_SHORTEST: Final = 4  # the shortest value that counts as a credential; "1" is a version
+_RUN: Final = 8  # consecutive characters that reveal too much
 _HIDDEN: Final = "[hidden]"
 _SENDABLE: Final = re.compile(r"(?:[!-~]+(?:[ \t]+[!-~]+)*)?")
-"""The values that a request can carry, RFC 9110 section 5.5. What sends it refuses others too, and quotes them."""
+"""Valid header values, RFC 9110 section 5.5. The HTTP client refuses others too, but quotes them."""
 
 _ESCAPES: Final[Mapping[str, Callable[[str], str]]] = {
-    r"%([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # addresses and forms
+    r"%([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # URLs and forms
     r"\\u([0-9A-Fa-f]{4})": lambda digits: chr(int(digits, 16)),  # JSON
-    r"\\x([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # programs
+    r"\\x([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # programming languages
     r"\\([^ux])": lambda character: character,
     r"&#[xX]([0-9A-Fa-f]{1,5});": lambda digits: chr(int(digits, 16)),  # HTML
     r"&#([0-9]{1,6});": lambda digits: chr(int(digits)),
     r"&([A-Za-z]{2,31};)": lambda name: html5.get(name, f"&{name}"),
 }
-"""How an answer may write a character, and which one it means."""
+"""How a response may escape a character, and how to decode it."""
 _ESCAPED: Final = re.compile("|".join([*_ESCAPES, "(.)"]), re.DOTALL)
 _MEANINGS: Final[tuple[Callable[[str], str], ...]] = (*_ESCAPES.values(), lambda character: character)
 _LONGEST_ESCAPE: Final = 8  # characters of `&equals;`
 _DEEPEST: Final = 2  # escapes within escapes: a JSON text in a JSON text
-_ENCODINGS: Final = ("utf-8", "latin-1")  # of a user and a password, RFC 7617 section 2.1
+_ENCODINGS: Final = ("utf-8", "latin-1")  # of user and password, RFC 7617 section 2.1
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 _BASE64_OFFSETS: Final = {0: 0, 1: 2, 2: 3}
-"""By how many bytes come before a value: how many characters of base64 say something of them too."""
+"""By number of bytes before a value: how many base64 characters depend on those bytes too."""
 
 
 def find_invalid_header(headers: Mapping[str, str]) -> str | None:
-    """The name of a header whose value no request can carry, as one with the line break of the file it came from."""
+    """The name of a header with an invalid value, such as the trailing line break of a file."""
     return next((name for name, value in headers.items() if not _SENDABLE.fullmatch(value)), None)
 
 
-def told(text: str, headers: Mapping[str, str]) -> str:
-    """The beginning of an answer's text, as it may stand in errors, journals and reports."""
+def redacted_excerpt(text: str, headers: Mapping[str, str]) -> str:
+    """The beginning of a response's text, safe for errors, journals and reports."""
     given = [value for header in headers.values() for value in (header, *_read_out(header))]
     forms = {
         _folded(form) for value in given if len(value) >= _SHORTEST for form in (value, *_in_base64(value))
@@ -123,7 +125,7 @@ def told(text: str, headers: Mapping[str, str]) -> str:
     runs = {
         word[at : at + _RUN] for form in forms for word in form.split() for at in range(len(word) - _RUN + 1)
     }
-    # A value that begins before the cut is seen whole.
+    # A value that begins before the cut is matched completely.
     seen = text[: _MAX_EXCERPT + _LONGEST_ESCAPE * max(map(len, forms), default=0)]
     hides = bytearray(len(seen))
     for read in _readings(seen):
@@ -135,7 +137,7 @@ def told(text: str, headers: Mapping[str, str]) -> str:
 
 
 def _found(text: str, wholes: set[str], runs: set[str]) -> Iterator[tuple[int, int]]:
-    """Where a text holds one of these."""
+    """Positions of these strings in a text."""
     for whole in wholes:
         if len(whole) >= _SHORTEST:
             yield from (
@@ -146,7 +148,7 @@ def _found(text: str, wholes: set[str], runs: set[str]) -> Iterator[tuple[int, i
 
 
 class _Reading(NamedTuple):
-    """A text, and where in the answer each of its characters begins and ends."""
+    """A decoded text, and where in the response each of its characters begins and ends."""
 
     text: str
     begins: list[int]
@@ -154,7 +156,7 @@ class _Reading(NamedTuple):
 
 
 def _readings(seen: str) -> Iterator[_Reading]:
-    """An answer as it stands, and with its escapes read."""
+    """A response as it is, and with its escapes decoded."""
     places = range(len(seen))
     reading = _Reading(seen, [*places], [at + 1 for at in places])
     yield reading
@@ -175,12 +177,12 @@ def _unescaped(reading: _Reading) -> _Reading:
 
 
 def _folded(text: str) -> str:
-    """In small letters, each in its place."""
+    """Lower case, preserving positions."""
     return "".join(small if len(small := one.lower()) == 1 else one for one in text)
 
 
 def _in_base64(value: str) -> Iterator[str]:
-    """Each word of it as it stands in base64 wherever it begins there, without what a neighbour has a part in."""
+    """The base64 forms of a value at each byte offset, without characters that depend on neighbouring bytes."""
     for word in value.split():
         for before, lead in _BASE64_OFFSETS.items():
             packed = b"\0" * before + word.encode()
@@ -189,7 +191,7 @@ def _in_base64(value: str) -> Iterator[str]:
 
 
 def _read_out(value: str) -> Iterator[str]:
-    """The user and the password that basic authentication (RFC 7617) packs, padded or not."""
+    """The user and the password of a basic authentication value (RFC 7617), padded or not."""
     scheme, _, packed = value.partition(" ")
     if scheme.lower() != "basic":
         return

@@ -1,13 +1,13 @@
-"""What a tool takes and returns: arguments that cannot be staged, results as the journal keeps them, unfinished work.
+"""Return types and results of tools, refused argument values, and results that are unfinished work.
 
-Rules: a result is kept as canonical JSON, and its type is what the return annotation says of that. A union in which
-text stands beside what JSON writes as text (a time, a UUID, a `Decimal`) is refused where the tool is declared. What
-else does not come back equal has fired all the same; that is reported by its kinds, never by its values. A refusal of
-an argument says where it is wrong and why, without any value of the caller's.
+A result is kept as canonical JSON, typed by the return annotation. A union of text and a type that JSON writes as text
+(a time, a UUID, a `Decimal`) is refused at the declaration. Other results that do not compare equal after a round trip
+have fired all the same; they are reported by their types, never by their values. The refusal of an argument states its
+location and reason, without any of the caller's values.
 
-A generator function does nothing until somebody iterates over its result, so it is refused where it is declared. Where
-a call returns such an object all the same (from a wrapper), its outcome is unknown. A value may hold itself, or share
-its parts so that it is endless as JSON: the walk calls nothing of it and ends at the limits of admission.
+A generator function does nothing until its result is iterated, so it is refused at the declaration. If a call returns
+such an object all the same (from a wrapper), its outcome is unknown. A value may contain itself, or share parts so that
+its JSON would be endless: the walk calls none of its methods and stops at the limits of admission.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from countersign.contract.errors import AdmissionError
 from countersign.errors import RegistrationError
 from countersign.texts import storable, text_of
 
-# A field, a type of a union (`list[any]`) or a key like one. No number and no `repr`: pydantic names other keys so.
+# A field, a type of a union (`list[any]`) or a key that looks like one; other keys may be values of the caller.
 _NAME: Final = re.compile(r"[^\W\d][\w\[\],.| -]{0,63}\Z")
 
 
 def walk_values(value: object) -> Iterator[tuple[str, object]]:
-    """The value and all that is inside it, keys too, each with a pointer for people (`""` is the value itself).
+    """The value and everything inside it, keys too, each with a readable pointer (`""` is the value itself).
 
     Raises:
         AdmissionError: `too_deep`, `too_many_nodes`.
@@ -67,8 +67,8 @@ def walk_values(value: object) -> Iterator[tuple[str, object]]:
 
 
 def pointer_step(step: object) -> str:
-    """An index, a field or a key as a pointer for people has it; `*` for a key that is no plain name, for a key is a
-    value of the caller's.
+    """An index, a field or a key in a readable pointer; `*` for a key that is not a plain name, since a key is a value
+    of the caller.
     """
     if type(step) is int and 0 <= step < ARGS_LIMITS.max_nodes:
         return str(step)
@@ -76,7 +76,7 @@ def pointer_step(step: object) -> str:
 
 
 def children_of(value: object) -> Iterable[tuple[object, object]] | None:
-    """Of a container each step into it, with what is there; None of anything else."""
+    """The steps into a container and their values; None if it is not a container."""
     if isinstance(value, Mapping):
         return ((key if isinstance(key, str) else None, value[key]) for key in value)
     if isinstance(value, list | tuple | set | frozenset | deque):
@@ -88,7 +88,7 @@ def children_of(value: object) -> Iterable[tuple[object, object]] | None:
     return None
 
 
-# What `@contextmanager` makes is a `ContextDecorator`. `Future`: a pool works on it still.
+# What `@contextmanager` makes is a `ContextDecorator`. A `Future` is still being worked on by a pool.
 _KINDS: Final = (
     *(GeneratorType, AsyncGeneratorType, ContextDecorator, AsyncContextDecorator, Future),
     *(map, filter, zip, enumerate),
@@ -97,17 +97,17 @@ _LAZY_MODULE: Final = "itertools"
 
 
 class UnfinishedError(Exception):
-    """A tool returned work instead of doing it: not the tool's word, so whatever it declares, this is unknown."""
+    """A tool returned work instead of doing it. This is unknown regardless of what the tool declares."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(
-            f"it returned a {kind}, which has not run to its end; have the tool do its work before it returns (an "
-            "async tool is an `async def`)"
+            f"it returned a {kind}, which has not run to its end; have the tool do its work before it returns "
+            "(an async tool is an `async def`)"
         )
 
 
 def require_runs_when_called(fn: object, tool: str) -> None:
-    """Refuse a generator function, plain or async, also as the method of an object or inside a `partial`.
+    """Refuse a generator function, plain or async, also as a method of an object or inside a `partial`.
 
     Raises:
         RegistrationError: it is one.
@@ -119,17 +119,17 @@ def require_runs_when_called(fn: object, tool: str) -> None:
         inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - the function, to be looked at
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise RegistrationError(
-            f"{tool!r} is a generator function (it says `yield`), and a call of that runs nothing; return what it "
-            "yields as a list"
+            f"{tool!r} is a generator function (it contains `yield`), and calling it runs nothing; return what "
+            "it yields as a list"
         )
 
 
 def unfinished_error(value: object) -> UnfinishedError | None:
-    """The error of a result that is such work, or holds it. A coroutine in it that was never begun is closed, so that
-    Python warns of none; nothing of it is run.
+    """The error for a result that is or contains unfinished work; None otherwise. Coroutines that were never started
+    are closed, so that Python does not warn about them; nothing of them is run.
     """
     kind = None
-    with suppress(Exception):  # looking runs code of the value
+    with suppress(Exception):  # inspecting runs code of the value
         for _, one in walk_values(value):
             if not _is_unfinished(type(one)):
                 continue
@@ -140,7 +140,7 @@ def unfinished_error(value: object) -> UnfinishedError | None:
 
 
 def is_awaitable(value: object) -> bool:
-    """Whether it waits for somebody to await it."""
+    """Whether the value must be awaited."""
     return hasattr(type(value), "__await__")
 
 
@@ -154,17 +154,17 @@ def _is_unfinished(kind: type) -> bool:
 
 
 class Result:
-    """What one tool says that it returns."""
+    """The declared return type of a tool."""
 
     def __init__(self, hint: Any, tool: str) -> None:
         self._hint = hint
         self._tool = tool
 
     def require_unambiguous(self) -> None:
-        """Refuse a type that would come back as another one.
+        """Refuse a type whose values would be read back as another type.
 
         Raises:
-            RegistrationError: in a union with text, it would come back as text.
+            RegistrationError: in a union with text, it would be read back as text.
         """
         kind = self.text_like_types
         if kind is not None:
@@ -176,12 +176,12 @@ class Result:
 
     @property
     def text_like_types(self) -> str | None:
-        """The first type it names that would come back as text, for it stands beside text; None where there is none."""
+        """The first type of a union with text that would be read back as text; None if there is none."""
         return next(_text_like_types(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
-        """It as canonical bytes, or None where it has no JSON form: neither has what raises when it is looked at, nor
-        what writing would read to its end (an iterator, a cursor, a file), for its caller goes on to read that.
+        """The result as canonical bytes, or None if it has no JSON form: it raises when inspected, or serialising would
+        consume it (an iterator, a cursor, a file) before the caller can read it.
         """
         try:
             if _is_spent_by_reading(value):
@@ -191,7 +191,7 @@ class Result:
             return None
 
     def load(self, raw: bytes) -> object:
-        """One from the journal, typed as far as that is possible."""
+        """A result from the journal, typed as far as possible."""
         value = load(raw)
         try:
             return self._adapter.validate_python(value)
@@ -199,7 +199,7 @@ class Result:
             return value
 
     def fits(self, raw: bytes) -> bool:
-        """Whether one from the journal still is what the tool says."""
+        """Whether a result from the journal still matches the declared type."""
         try:
             self._adapter.validate_python(load(raw))
         except Exception:  # noqa: BLE001 - as above
@@ -207,7 +207,7 @@ class Result:
         return True
 
     def loses(self, value: object, raw: bytes | None) -> str | None:
-        """What another run would get in its place, by its kind; None where it gets one that is equal."""
+        """The type that another run would get instead of this value; None if it would get an equal one."""
         again = None if raw is None else self.load(raw)
         try:
             is_equal = bool(again == value)
@@ -230,7 +230,7 @@ def _is_spent_by_reading(value: object) -> bool:
 
 
 def _text_like_types(hint: Any) -> Iterator[str]:
-    """The names of types that stand beside text in a union, and are text in JSON."""
+    """The names of types that form a union with text and are text in JSON."""
     members = list(_members(hint))
     if len(members) > 1 and any(member is str for member in members):
         yield from (
@@ -242,7 +242,7 @@ def _text_like_types(hint: Any) -> Iterator[str]:
 
 
 def _members(hint: Any) -> Iterator[Any]:
-    """Of a union each, of anything else itself, without the names that were given to them."""
+    """The members of a union, or the type itself, with type aliases resolved."""
     while (named := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
         hint = named
     if typing.get_origin(hint) is Annotated:
@@ -255,7 +255,7 @@ def _members(hint: Any) -> Iterator[Any]:
 
 
 def _is_text(member: Any) -> bool:
-    """Text itself, or what is equal to the text it is written as."""
+    """Whether it is text, or a type whose JSON text equals the value."""
     return typing.get_origin(member) is typing.Literal or (
         isinstance(member, type) and issubclass(member, str)
     )
@@ -273,11 +273,13 @@ def _name(member: Any) -> str:
     return str(getattr(member, "__name__", member))
 
 
-_UNKNOWN_TYPE: Final = "Unable to serialize unknown type"  # how pydantic begins where it names a type alone
+_UNKNOWN_TYPE: Final = (
+    "Unable to serialize unknown type"  # how a pydantic message begins that names only a type
+)
 
 
 def validation_text(item: Mapping[str, Any]) -> str:
-    """One error of pydantic: the place and its message."""
+    """One pydantic error: its location and message."""
     steps, what = item["loc"], ""
     if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
         steps, what = steps[:-2], "a key: "
@@ -285,13 +287,15 @@ def validation_text(item: Mapping[str, Any]) -> str:
     instead = (
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
-    # whoever reads it gave an argument, no input
-    told = storable(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {what}{told}{instead}"
+    # for the reader it is an argument, not input
+    message = storable(item["msg"]).replace("Input should be", "it should be")
+    return f"{where}: {what}{message}{instead}"
 
 
 def serialization_error_text(error: Exception) -> str:
-    """Why a value cannot be written. What code of its own raised may quote it."""
+    """Why a value cannot be serialised. The text of an exception from the value's own code is dropped: it may quote the
+    value.
+    """
     text = text_of(error)
     if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
         return text
@@ -299,21 +303,21 @@ def serialization_error_text(error: Exception) -> str:
 
 
 def is_utf8_text(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
+    """Whether it can be encoded as UTF-8."""
     try:
-        str.encode(text)  # a subclass may have an `encode` of its own
+        str.encode(text)  # a subclass may override `encode`
     except UnicodeEncodeError:
         return False
     return True
 
 
 def bracketed(place: str) -> str:
-    """The place in brackets, where there is one."""
+    """The location in brackets, if there is one."""
     return f" (at {place})" if place else ""
 
 
 def refused_pointer(value: object) -> str:
-    """A pointer to the innermost value that admission refuses by itself; `""` where that is the whole."""
+    """A pointer to the innermost value that admission refuses by itself; `""` if only the whole is refused."""
     for step, child in children_of(value) or ():
         try:
             admit(child)

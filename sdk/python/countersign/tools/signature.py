@@ -1,14 +1,12 @@
-"""From a function's signature to canonical bytes and back; what it returns is `results.py`.
+"""Converts a call to canonical bytes by the function's signature, and back; results are in `results.py`.
 
-Binding makes keyword and positional forms the same args. Freezing validates each argument by its annotation
-(pydantic), writes it as canonical JSON and reads it back; what does not come back as it went in is refused,
-with a sentence that names the argument. Firing re-types from those bytes, so the caller's own objects are
-never looked at again.
+Binding makes keyword and positional forms the same args. Freezing validates each argument by its annotation (pydantic),
+writes canonical JSON and reads it back. What does not survive the round trip is refused, naming the argument. Firing
+parses those bytes again, so the caller's own objects are never used later.
 
-Rules: an argument that is None where None is the default is left out (policy cannot weigh null); every other
-default is written out, so that what people approve is complete. Bytes, sets, Decimals and times with a named
-zone are refused: their JSON is not one text, or loses what they are. Error texts never quote a value, for it
-may be a secret.
+An argument that is None where None is the default is left out, because policy cannot evaluate null. Every other default
+is written out, so that what people approve is complete. Bytes, sets, Decimals and times with a named zone are refused:
+their JSON is ambiguous or lossy. Error texts never quote a value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ from countersign.tools.results import (
 
 T = TypeVar("T")
 
-_typed_dict: Final[Any] = TypedDict  # the functional form with fields that only the signature knows
+_typed_dict: Final[Any] = TypedDict  # the functional form, with fields from the signature
 _UNFAITHFUL: Final = (bytes, bytearray, memoryview, set, frozenset, Decimal, complex)
 _INSTEAD: Final = "use text, a list, or whole minor units instead"
 
 
 class Signature:
-    """The arguments of one tool, as types."""
+    """The typed arguments of one tool."""
 
     def __init__(self, fn: Callable[..., object], tool: str) -> None:
         self.tool = tool
@@ -69,12 +67,12 @@ class Signature:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The same, in the order of the signature."""
+        """The argument names in the order of the signature."""
         return tuple(self._signature.parameters)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """Arguments without an annotation, or with one that says nothing."""
+        """Arguments without an annotation, or with `Any`."""
         return tuple(name for name in self.parameters if self._hints.get(name, Any) in (Any, object))
 
     @property
@@ -83,7 +81,7 @@ class Signature:
         return frozenset(n for n, p in self._signature.parameters.items() if p.default is None)
 
     def freeze(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-        """Turn one call into canonical bytes that re-type to the same arguments.
+        """Turn one call into canonical bytes that parse to the same arguments.
 
         Raises:
             NotStageable: naming the argument and what to write instead.
@@ -99,11 +97,11 @@ class Signature:
         return raw
 
     def require_call(self, given: Mapping[str, object], later: Iterable[str] = ()) -> None:
-        """Refuse a call by name with everything that is wrong with it: what it leaves out, what it names that is not
-        there, and what it gives that does not fit. `later`: arguments that are not known yet.
+        """Refuse a call by name, listing everything wrong: missing, unknown and ill-typed arguments. `later`: arguments
+        that are not known yet.
 
         Raises:
-            NotStageable: saying which.
+            NotStageable: listing the problems.
         """
         parameters = self._signature.parameters
         names = {*given, *later}
@@ -122,7 +120,7 @@ class Signature:
             raise NotStageable(f"{self.tool!r} cannot be called like this: {'; '.join(wrong)}")
 
     def retype(self, raw: bytes) -> dict[str, Any]:
-        """The arguments that canonical bytes stand for, made afresh.
+        """Parse canonical bytes into new argument values.
 
         Raises:
             NotStageable: the bytes do not fit the signature (an edit, or another version of the tool).
@@ -133,7 +131,7 @@ class Signature:
         return self._validate(value)
 
     def typed(self, values: Mapping[str, JSON]) -> dict[str, Any]:
-        """Values of approved bytes as these arguments.
+        """Approved values, typed as these arguments.
 
         Raises:
             NotStageable: they do not fit.
@@ -141,11 +139,11 @@ class Signature:
         return self._validate(values)
 
     def require_args_fit(self, raw: bytes) -> None:
-        """Refuse bytes that somebody else wrote and that the arguments they stand for would not be written as: a text
-        that passes for a number would reach the tool as a number, and people signed the text.
+        """Refuse bytes written elsewhere unless they round-trip exactly. A text that pydantic would parse as a number
+        would reach the tool as a number, although people approved a text.
 
         Raises:
-            NotStageable: they do not fit the signature, or not exactly.
+            NotStageable: they do not fit the signature, or do not round-trip.
         """
         if self._canonical(self.retype(raw)) != raw:
             raise NotStageable(
@@ -154,17 +152,17 @@ class Signature:
 
     @cached_property
     def schema(self) -> dict[str, JSON]:
-        """JSON Schema of the args: one closed object, references written out.
+        """JSON Schema of the args: one closed object, references expanded.
 
         Raises:
-            RegistrationError: an argument is of a kind that has none.
+            RegistrationError: an argument has a type without a schema.
         """
         with self._described():
             return self._adapter.json_schema(mode="validation")
 
     @property
     def answers_nothing(self) -> bool:
-        """Whether it says that it returns None."""
+        """Whether it is annotated to return None."""
         return self._hints.get("return", Any) is type(None)
 
     @cached_property
@@ -198,7 +196,7 @@ class Signature:
         return {n: v for n, v in bound.arguments.items() if not (v is None and n in self.optional)}
 
     def _missing(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-        """All that a call leaves out, where that is what is wrong with it: Python names the first alone."""
+        """All missing arguments, if that is the problem: Python names only the first."""
         try:
             given = self._signature.bind_partial(*args, **kwargs).arguments
         except TypeError:
@@ -240,7 +238,8 @@ class Signature:
                 )
         except Exception as error:  # noqa: BLE001 - a validator or a value may raise anything
             problems = serialization_error_text(error)
-        # Out here: the error itself holds every value given, secrets too, and would be the context of this one.
+        # Raised outside `except`: pydantic's error contains every value given, secrets too, and would become the
+        # context of this one.
         raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}")
 
     def _canonical(self, typed: dict[str, Any]) -> bytes:
@@ -249,18 +248,18 @@ class Signature:
         }
         try:
             return canonicalize(admit(written))
-        except AdmissionError as error:  # each fits, and all of them do not
+        except AdmissionError as error:  # each argument is within the limits, but not all of them together
             raise NotStageable(f"the args of {self.tool!r} cannot be written as JSON: {error}") from None
 
     def _written(self, name: str, act: Callable[[], T]) -> T:
-        """What comes of writing an argument, which may run any code of its value."""
+        """Run a step of serialising an argument, which may run any code of its value."""
         try:
             return act()
         except CountersignError:
             raise
         except Exception as error:  # noqa: BLE001 - as it says
             why = serialization_error_text(error)
-        # out here, as above
+        # outside `except`, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
     def _dumped(self, name: str, value: object) -> JSON:
@@ -269,7 +268,7 @@ class Signature:
             return admit(dumped)
         except AdmissionError as error:
             why = f"{error}{bracketed(refused_pointer(dumped))}"
-        # out here, as above
+        # outside `except`, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
     def _require_round_trip(self, name: str, value: object, again: Mapping[str, object]) -> None:
@@ -281,7 +280,7 @@ class Signature:
 
 
 def resource_for(signature: Signature) -> str:
-    """A resource as a tool of this signature might declare it: of its first argument, or the one thing there is."""
+    """A suggested resource for a tool of this signature: its first argument, or a constant."""
     if not signature.parameters:
         return '("System", "const:main")'
     first = signature.parameters[0]
@@ -296,7 +295,7 @@ def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
         raise RegistrationError(
             f"the annotations of tool {tool!r} cannot be read ({error}); define the types it names at module level"
         ) from error
-    except TypeError as error:  # a `partial`, an object with `__call__`
+    except TypeError as error:  # a `partial`, or an object with `__call__`
         raise RegistrationError(
             f"tool {tool!r} is a {type(fn).__name__}, whose annotations cannot be read; write a function or a class"
         ) from error
@@ -326,7 +325,7 @@ def _children(value: object) -> list[object]:
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal in value and in kind; 1.0 and 1 are the same number (RFC 8785), True and 1 are not."""
+    """Equal in value and in type; 1.0 and 1 are the same number (RFC 8785), True and 1 are not."""
     if isinstance(one, float) and type(other) is int:
         return one == other
     if type(one) is not type(other):
@@ -343,5 +342,5 @@ def _same(one: object, other: object) -> bool:
 
 
 def _fixed_offset(moment: dt.datetime | dt.time) -> bool:
-    """A zone that has a name means other instants after a change of its rules; JSON keeps only the offset."""
+    """Whether the zone is a fixed offset. A named zone's rules may change, and JSON keeps only the offset."""
     return moment.tzinfo is None or moment.tzinfo.utcoffset(None) is not None

@@ -1,14 +1,15 @@
-"""`@tool`: what an agent may ask for, by name. Calling a tool stages it; only a commit calls the function.
+"""`@tool`: registers a function that agents may call by name. Calling a tool stages it; only a commit runs the
+function.
 
 A tool is *staged* by default: its call becomes canonical bytes and returns a placeholder. A *live* tool has an adapter
-that can undo it and runs at once. Either refuses to run outside a transaction. The decorated object keeps the
-function's name, signature and kind (plain or async), so that agent frameworks can read it.
+that can undo it and runs at once. Both refuse to run outside a transaction. The decorated object keeps the function's
+name, signature and kind (plain or async), so that agent frameworks can read it.
 
-What policy and people see of a tool is its reviewed manifest, never this declaration: what the decorator says about
-resource, risk, money and the like goes into the draft (`countersign tools export`) for people to review.
+Policy and people see the tool's reviewed manifest, never this declaration. What the decorator says about resource,
+risk, money and so on goes into the draft (`countersign tools export`) for review.
 
-Within one transaction equal calls are one, unless repeating is meant. The call key counts intended repeats with `n`, so
-the second of two equal refunds is another call in every rerun, and the first is the same one.
+Within one transaction equal calls are the same call, unless `repeat` is set. The call key counts intended repeats with
+`n`, so the second of two equal refunds is a separate call in every rerun.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _ATTRIBUTE: Final = "__countersign_tool__"
 
 
 class _Class(Protocol[P, R_co]):
-    """A tool that is a class."""
+    """A tool declared as a class."""
 
     def execute(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class ToolDecorator(Protocol):
-    """What `tool(...)` returns for a staged tool. Type checkers that take no decorator's word for what a class becomes
-    (mypy) read `book_seat = tool("book_seat")(BookSeat)`.
+    """The decorator that `tool(...)` returns for a staged tool. Type checkers that ignore what a decorator makes of a
+    class (mypy) understand `book_seat = tool("book_seat")(BookSeat)`.
     """
 
     @overload
@@ -74,7 +75,7 @@ class ToolDecorator(Protocol):
 
 
 class LiveToolDecorator(Protocol):
-    """What `tool(..., lane="live")` returns: the function's type does not change."""
+    """The decorator that `tool(..., lane="live")` returns; the function's type does not change."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
 
@@ -124,24 +125,23 @@ def tool(
     registry: ToolRegistry | None = None,
     **draft: Any,
 ) -> Any:
-    """Register a function as a tool and gate it; or a class with `execute` and perhaps
-    `compensate` and `probe` (classes.py).
+    """Register a function as a tool and gate it; or a class with `execute` and optionally `compensate` and `probe`
+    (class_tools.py).
 
-    Of staged tools: `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the
-    tool says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a
-    plain function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is
-    bound to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call
-    key, if its reviewed manifest says idempotent; 20 at most. Of a class it counts `execute`.
+    Staged tools. `repeat`: equal calls in one transaction are separate calls. `failure_means`: what an exception of the
+    tool implies; use "not_done" only for a tool that never raises after it may have acted. `own_thread`: a plain
+    function runs in a thread of its own, so that its manifest's timeout can end the wait; False for one that is bound
+    to the caller's thread and has a timeout itself. `tries`: the maximum number of calls with the same call key, if its
+    reviewed manifest says idempotent; at most 20. Of a class it counts `execute`.
 
-    A live tool needs the `adapter` that undoes it; one of the group `read` needs none, where its reviewed manifest says
-    that it is.
+    A live tool needs the `adapter` that undoes it; a tool of the group `read` needs none, if its reviewed manifest has
+    that group.
 
-    `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of
+    `manifest`: the reviewed manifest, if it is not `tools/<name>.json` next to the module. `draft`: the fields of
     `Draft`, for the exported manifest.
 
     Raises:
-        RegistrationError: the name is taken or malformed, a live tool lacks its adapter, an argument has no
-        name.
+        RegistrationError: the name is in use or malformed, a live tool lacks its adapter, an argument has no name.
     """
     if callable(name):
         return tool()(cast("Callable[..., Any]", name))
@@ -151,11 +151,11 @@ def tool(
     if lane == "live" and adapter is None and READ_GROUP in (draft.get("groups") or ()):
         adapter = READS
 
-    def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
-        require_valid_lane(called, lane, adapter, said | calling)
+    def made(fn: Callable[..., Any], called: str, options: dict[str, Any]) -> Tool:
+        require_valid_lane(called, lane, adapter, options | calling)
         require_valid_calls(called, calling)
         signature = Signature(fn, called)
-        # a live one answers its own run, and a replay says where its type is not in the record
+        # a live tool's result is used by its own run, and a replay reports a type that the record lacks
         if lane == "staged":
             signature.result.require_unambiguous()
         return Tool(
@@ -165,7 +165,7 @@ def tool(
             lane=lane,
             adapter=adapter,
             manifest_path=manifest,
-            draft=build_draft(called, said, signature),
+            draft=build_draft(called, options, signature),
             repeat=repeat,
             failure_means=failure_means,
             own_thread=own_thread,
@@ -174,19 +174,19 @@ def tool(
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         called = name or fn.__name__
-        beside: list[Tool | Probe] = []
-        said = dict(draft)
+        companions: list[Tool | Probe] = []
+        options = dict(draft)
         if inspect.isclass(fn):
             methods = methods_of(fn, called)
             fn = methods.execute
             if methods.probe is not None:
-                beside.append(probe_of(methods.probe, called, said, fn))
+                companions.append(probe_of(methods.probe, called, options, fn))
             if methods.compensate is not None:
-                undo, back, given = compensation_of(methods.compensate, fn, called, said, lane)
-                # `tries` counts calls of `execute`: that one may be repeated says nothing of what takes it back
-                beside.append(replace(made(undo, back, given), tries=None))
-        one = made(fn, called, said)
-        (registry or default_registry).add(one, *beside)
+                undo, back, given = compensation_of(methods.compensate, fn, called, options, lane)
+                # `tries` counts calls of `execute`: that `execute` may be repeated says nothing about `compensate`
+                companions.append(replace(made(undo, back, given), tries=None))
+        one = made(fn, called, options)
+        (registry or default_registry).add(one, *companions)
         return _gate(one)
 
     return decorate
@@ -197,12 +197,12 @@ def probe(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the probe of that name, or of its own; the function stays as it is.
 
-    It is called with the arguments of the call in doubt that it names, typed as the probe says, and
-    `current_effect().call_key` is that call's. It answers `Happened(result)`, `DidNotHappen()` or `Unsure(why)`, within
-    the tool's timeout; a plain function in a thread of its own. What it raises means unsure, `NotDone` too.
+    It is called with those arguments of the unknown call that it names, typed as the probe declares, and
+    `current_effect().call_key` is that call's. It returns `Happened(result)`, `DidNotHappen()` or `Unsure(why)` within
+    the tool's timeout; a plain function runs in a thread of its own. Any exception means unsure, even `NotDone`.
 
     Raises:
-        RegistrationError: the name is taken or malformed, or an argument has no name.
+        RegistrationError: the name is in use or malformed, or an argument has no name.
     """
     if name is not None and not isinstance(name, str):
         raise RegistrationError(
@@ -233,7 +233,7 @@ def tool_of(fn: Callable[..., Any]) -> Tool:
 
 
 def _gate(one: Tool) -> Callable[..., Any]:
-    """The function callers get: it stages (or runs live) in the transaction that is watching, or refuses."""
+    """The function callers get: it stages the call or runs it live in the open transaction, or refuses."""
     gated: Callable[..., Any]
     if one.is_async:
         gated = _GatedAsync(one)
@@ -249,9 +249,9 @@ def _gate(one: Tool) -> Callable[..., Any]:
 
 
 class _GatedAsync:
-    """The same of an async tool. Nothing of a call happens before it is awaited, so the transaction is told that it was
-    made: a plain function that returns a coroutine could do that, but would be taken for a plain tool (Python 3.11 goes
-    by `__code__` alone).
+    """The same for an async tool. Nothing of a call happens before it is awaited, so its coroutine is registered with
+    the transaction. A plain function that returns a coroutine could do that, but Python 3.11 would take it for a plain
+    tool, going by `__code__` alone.
     """
 
     def __init__(self, one: Tool) -> None:
@@ -262,7 +262,8 @@ class _GatedAsync:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))
-        call.__name__ = call.__qualname__ = self._tool.name  # as Python names it where nobody awaits it
+        # the name in Python's warning if it is never awaited
+        call.__name__ = call.__qualname__ = self._tool.name
         txn = open_transaction()
         if txn is not None:
             txn.made(self._tool, call)
@@ -277,7 +278,7 @@ def _watching(one: Tool) -> OpenTransaction:
     txn = current_transaction.get()
     if txn is None:
         raise OutsideTransaction(
-            f"{one.name} was called outside a transaction, where nobody would be asked and nothing recorded; call it "
+            f"{one.name} was called outside a transaction, so it would be neither decided nor recorded; call it "
             "inside `with transaction(...)` (a new thread starts outside, one of a pool too: inside `with "
             "txn.parallel():` hand it `contextvars.copy_context().run`)"
         )
@@ -295,7 +296,7 @@ class CallNames:
         self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
 
     def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
-        """The placeholder of an equal call, where this one is not meant as a repeat."""
+        """The placeholder of an equal call, unless this one is a repeat."""
         return None if tool.repeat or repeating else self._first.get((tool.name, raw))
 
     def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
@@ -306,16 +307,16 @@ class CallNames:
         return n, key
 
     def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
-        """Remember a call that was staged."""
+        """Register a staged call."""
         self._first.setdefault((tool.name, raw), placeholder)
         self.ran(tool, raw)
 
     def refused(self, tool: Tool, raw: bytes, n: int) -> None:
-        """A live call did not run, so its name is free for the next that does."""
+        """A live call did not run, so the next one reuses its `n`."""
         self._free.setdefault((tool.name, raw), set()).add(n)
 
     def copy(self) -> CallNames:
-        """The calls so far, to go back to when what follows is taken back."""
+        """A copy to restore when what follows is rolled back."""
         other = CallNames(self._agent, self._run_key)
         other._first, other._times = dict(self._first), self._times.copy()
         other._free = {call: set(free) for call, free in self._free.items()}

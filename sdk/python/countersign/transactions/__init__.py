@@ -1,1 +1,1 @@
-"""One step of an agent: what it asks for, in order, until it commits or rolls back (README.md)."""
+"""One step of an agent: the calls it makes, in order, until it commits or rolls back (README.md)."""

@@ -1,18 +1,19 @@
-"""The calls of one run, in the journal and in order: what a block has asked for so far.
+"""The calls of one run, in the journal and in order, and what an earlier run under the same key left.
 
-A list in the journal only grows. Where a nested transaction is rolled back, or calls of several tasks are put in order,
-the run begins another list with the calls that stay. A live call that raised goes with it, as undone, and is not kept.
-A step that staged nothing is neither reviewed nor redeemed; one that did no live work either spends no key.
+A list in the journal only grows. If a nested transaction is rolled back, or calls of several tasks are sorted, the run
+begins another list with the remaining calls. A live call that raised is included as undone. A step without staged calls
+is neither reviewed nor redeemed; without live work either, it does not use up its key.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from countersign.commit.plan import Plan, StagedCall
+from countersign.commit.plan import Plan, StagedCall, plan_from_journal
+from countersign.commit.reconciliation import adopt_redemption, fetch_transaction
 from countersign.contract import names
 from countersign.errors import (
     AlreadyRedeemed,
@@ -25,19 +26,23 @@ from countersign.errors import (
 )
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow, TransactionRecord
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.journal.states import OPEN_TXN
 from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine
+from countersign.texts import add_note
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder, settle
 
 log: Final = logging.getLogger("countersign")
 
-_MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table is not to fill the journal
+_MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table must not fill the journal
 
 
 class LiveKeys(NamedTuple):
-    """The call keys of the live effects of one run: of those that stand so far, and of those that raised."""
+    """The call keys of the live effects of one run: those in effect so far, and those that raised."""
 
     stand: tuple[str, ...]
     raised: tuple[str, ...]
@@ -52,13 +57,13 @@ class CallList:
         self._calls: list[StagedCall] = []
         self._ran: list[StagedRow] = []
         self._raised: list[tuple[StagedRow, str]] = []  # and why
-        self._dropped_secrets = False  # of calls that were taken back
+        self._dropped_secrets = False  # of calls that were rolled back
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
         self._returned_bytes = 0
-        self._placeholders: dict[str, Placeholder[Any]] = {}
+        self.placeholders: dict[str, Placeholder[Any]] = {}
         self.staging = journal.transactions.begin_staging(lease)
-        self.is_first = self.staging == 1  # nobody has run this key before
+        self.is_first = self.staging == 1  # no earlier run of this key
 
     @property
     def calls(self) -> tuple[StagedCall, ...]:
@@ -67,37 +72,37 @@ class CallList:
 
     @property
     def live(self) -> int:
-        """How many live effects there are; those that raised are none."""
+        """The number of live effects, without those that raised."""
         return len(self._ran)
 
     @property
     def ran(self) -> tuple[StagedRow, ...]:
-        """They themselves, in order."""
+        """The live effects, in order, without those that raised."""
         return tuple(self._ran)
 
     @property
     def live_call_keys(self) -> LiveKeys:
-        """Their call keys, and those of what raised."""
+        """The call keys of live effects, and of those that raised."""
         return LiveKeys(
             tuple(one.call_key for one in self._ran), tuple(one.call_key for one, _ in self._raised)
         )
 
     @property
     def returned(self) -> Mapping[str, bytes]:
-        """What they returned, by effect, as far as it was kept."""
+        """The kept results of live effects, by effect id."""
         ids = (row.effect_id for row in self._ran)
         return {one: self._returned[one] for one in ids if one in self._returned}
 
     def stage(self, call: StagedCall) -> Placeholder[Any]:
-        """Write one call down and answer its placeholder."""
+        """Journal one call and return its placeholder."""
         self._journal.transactions.stage(self._lease, self.staging, _staged_row(call, len(self._calls) + 1))
         self._calls.append(call)
         placeholder: Placeholder[Any] = Placeholder(call.tool.name, call.effect_id, call.call_key)
-        self._placeholders[call.effect_id] = placeholder
+        self.placeholders[call.effect_id] = placeholder
         return placeholder
 
     def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> StagedRow:
-        """Write one live effect down, before it runs."""
+        """Journal one live effect before it runs."""
         effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
         row = StagedRow(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
         self._journal.transactions.stage(self._lease, self.staging, row)
@@ -106,8 +111,8 @@ class CallList:
         return row
 
     def keep(self, row: StagedRow, tool: Tool, answer: object) -> None:
-        """Hear what a live effect has returned. It is written down as it is now, and with the list: not where JSON does
-        not hold it, or too much was returned before.
+        """Keep the result of a live effect as it is now. It is journaled with the list, unless it is no JSON or the
+        results are too large.
         """
         raw = tool.signature.result.dump(answer)
         if raw is not None and self._returned_bytes + len(raw) <= _MAX_RETURNED:
@@ -116,17 +121,17 @@ class CallList:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether what its block raises may repeat a secret argument, as far as anybody knows."""
+        """Whether an error of the block may quote a secret argument, as far as known."""
         return self.live_has_secrets or self._dropped_secrets or _may_hold_secrets(self._calls)
 
     @property
     def live_has_secrets(self) -> bool:
-        """The same of its live effects, of which it is always known."""
+        """Whether one of the live effects has secrets. This is always known."""
         return any(row.secret for row in (*self._ran, *(row for row, _ in self._raised)))
 
     async def learn_secrets(self, engine: Engine) -> None:
-        """Find out what is secret of the staged calls, so that they can be kept although they are not submitted. Where
-        no manifest can be had, a call keeps its name alone.
+        """Read the manifests of staged calls, so that the journal can keep calls that are not submitted. A call
+        without a manifest keeps its name only.
         """
         for position, call in enumerate(self._calls):
             try:
@@ -143,17 +148,17 @@ class CallList:
         """The staged calls as the journal holds them."""
         return tuple(_staged_row(call, seq) for seq, call in enumerate(self._calls, start=1))
 
-    def leave_out(self, rows: Sequence[StagedRow], why: str) -> None:
-        """Go on without these live effects: one raised, and its savepoint has taken all of them back."""
-        standing = [row for row in rows if row in self._ran]
-        ids = [row.effect_id for row in standing]
-        self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
-        for row in standing:  # one by one: another thread may write its own down meanwhile
+    def drop_undone(self, rows: Sequence[StagedRow], why: str) -> None:
+        """Continue without these live effects: one raised, and its savepoint rolled all of them back."""
+        kept = [row for row in rows if row in self._ran]
+        ids = [row.effect_id for row in kept]
+        self._journal.transactions.mark_undone(self._lease, self.staging, ids, why)
+        for row in kept:  # one by one: another thread may add its own meanwhile
             self._ran.remove(row)
             self._raised.append((row, why))
 
-    def take_back(self, staged: int, live: int, why: str) -> None:
-        """Go on without what came after so many staged calls and so many live effects; `why` is kept with each."""
+    def roll_back(self, staged: int, live: int, why: str) -> None:
+        """Continue with this many staged calls and live effects; `why` is kept with each of the others."""
         kept, dropped = self._calls[:staged], self._calls[staged:]
         if not dropped and len(self._ran) == live:
             return
@@ -162,22 +167,16 @@ class CallList:
         self._dropped_secrets = self._dropped_secrets or _may_hold_secrets(rows)
         self._begin_again(kept, rows, why)
         for call in dropped:
-            settle(self._placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
+            settle(self.placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
 
     def order(self, start: int, calls: Sequence[StagedCall]) -> None:
-        """Let the calls from `start` on stand in this order: the same ones as before."""
+        """Put the calls from `start` on into this order."""
         if self._calls[start:] != list(calls):
             self._begin_again([*self._calls[:start], *calls])
 
-    @property
-    def placeholders(self) -> Mapping[str, Placeholder[Any]]:
-        """What was handed out for each staged call, by effect."""
-        return MappingProxyType(self._placeholders)
-
     def settle(self, results: Mapping[str, object], *, submitted: bool) -> None:
-        """Tell every placeholder what the journal says of its effect; nothing more is claimed. `results`: what this run
-        was answered, by effect. Where the journal cannot be read, what is among them has fired, and of the rest nobody
-        knows once the list was `submitted`.
+        """Set every placeholder to the journal's state of its effect. If the journal cannot be read, effects in
+        `results` have fired, and the others are unknown once the list was `submitted`.
         """
         try:
             record = self._journal.transactions.require(self._lease.txn)
@@ -193,12 +192,12 @@ class CallList:
         for row in rows:
             result = results.get(row.effect_id)
             if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
-                # it stands, whatever the block ends with
+                # the effect fired, even if the block raises
                 result = signatures[row.effect_id].result.load(row.result)
             self._settle(row.effect_id, row.state.value, result, row.error)
 
     def _settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
-        placeholder = self._placeholders.get(effect_id)
+        placeholder = self.placeholders.get(effect_id)
         if placeholder is not None:
             settle(placeholder, outcome, result, error)
 
@@ -207,16 +206,15 @@ class CallList:
     ) -> None:
         rows = [_staged_row(call, seq) for seq, call in enumerate(calls, start=1)]
         transactions = self._journal.transactions
-        # one that raised and was done again is told by its later row
+        # an effect that raised and was repeated has its later row
         stand = {row.effect_id for row in self._ran}
+        rows += self._ran
         with self._journal.database.unit(durable=False):
-            staging = transactions.relist(
-                self._lease, self.staging, [*rows, *self._ran], dropped=dropped, why=why
-            )
+            staging = transactions.relist(self._lease, self.staging, rows, dropped=dropped, why=why)
             for row, why in self._raised:
                 if row.effect_id not in stand:
                     transactions.stage(self._lease, staging, row)
-                    transactions.undone_alone(self._lease, staging, [row.effect_id], why)
+                    transactions.mark_undone(self._lease, staging, [row.effect_id], why)
         self.staging, self._calls = staging, calls
 
 
@@ -232,17 +230,17 @@ def _staged_row(call: StagedCall, seq: int) -> StagedRow:
 
 
 _NOTHING: Final = "its block asked for nothing"
-# on its way, and nobody heard of it again
+# maybe submitted, without a recorded response
 _MAYBE_ASKED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.STOPPED})
 _ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY}) | _MAYBE_ASKED
 
 
 def require_same_live_calls(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
-    """Live work alone was committed under this key, so this step has been done, as with a redemption. What raises now
-    may have been done then: a row that is there already is not put in twice.
+    """The key was used by live work alone, so this step has been done, like after a redemption. Calls that raise now
+    may have succeeded then: a row that exists is not inserted twice.
 
     Raises:
-        AlreadyRedeemed: what was committed is other work than this run's, or nobody knows what stands of it.
+        AlreadyRedeemed: other live work was committed, or its outcome is unknown.
     """
     done = {row.call_key for row in journal.transactions.live(earlier)}
     same = not plan.calls and {*ran.stand} <= done <= {*ran.stand, *ran.raised}
@@ -252,11 +250,11 @@ def require_same_live_calls(journal: Journal, earlier: TransactionRecord, plan: 
 
 
 def require_live_work_kept(journal: Journal, plan: Plan, ran: LiveKeys) -> None:
-    """This key was redeemed and has come to a good end: the live work of this run is among what was kept, or has been
-    undone. Less than that may be asked for: what is there already need not be put there again.
+    """The key was redeemed and succeeded: this run's live work must be part of what was kept. It may be less:
+    existing work need not be done again.
 
     Raises:
-        AlreadyRedeemed: other live work was kept, and this run's was not.
+        AlreadyRedeemed: this run did other live work, which was not kept.
     """
     record = journal.transactions.require(plan.txn)
     kept = {row.call_key for row in journal.transactions.live(record) if row.state is LocalState.KEPT}
@@ -266,10 +264,10 @@ def require_live_work_kept(journal: Journal, plan: Plan, ran: LiveKeys) -> None:
 
 
 async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
-    """Nobody needs to answer what an earlier run asked, nor may fire what people agreed to.
+    """Withdraw the submission of an earlier run, so that it is neither reviewed nor fired.
 
     Raises:
-        ServiceRefused, ServiceUnavailable: the service does not take it back.
+        ServiceRefused, ServiceUnavailable: the service did not withdraw it.
     """
     if earlier.state not in _ASKED:
         return
@@ -282,20 +280,20 @@ async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
 
 
 def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan, attempt_id: str) -> None:
-    """Commit the live adapters, and note that their work stands, if there is any.
+    """Commit the live adapters and record that their work is kept, if there is any.
 
     Raises:
-        Moved: what they saw was changed by somebody else.
-        LeaseLost: another process has taken it over, and may have undone it.
-        LiveCommitFailed: one of them could not, with those that had.
-        OutcomeUnknown: one of them does not know whether it could.
+        IsolationConflict: another writer changed what they read.
+        LeaseLost: another process has taken over and may have undone it.
+        LiveCommitFailed: an adapter could not commit; names those that had.
+        OutcomeUnknown: an adapter does not know whether it committed.
     """
     if not plan.live:
         journal.transactions.end(lease, LocalTxn.ENDED, _NOTHING)
         return
     live.verify_isolation()
     live.prepare(attempt_id)
-    journal.leases.renew(lease)  # until it was prepared, recovery could not see that it was to be committed
+    journal.leases.renew(lease)  # before it was prepared, recovery could not know that it was to be committed
 
     def kept() -> None:
         journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
@@ -312,3 +310,90 @@ def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan,
         raise LiveCommitFailed(
             plan.run_key, plan.txn, failed.adapter, str(failed), {}, committed=failed.committed
         ) from failed.__cause__
+
+
+_HOW_ON: Final = {
+    LocalTxn.STOPPED: "nothing more of it is begun until the same block runs again under this key; "
+    "`countersign resume --tools MODULE` takes back what fired",
+    LocalTxn.UNSETTLED: "`countersign resume --tools MODULE`, or the same block under this key, looks again",
+}
+_GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under this key, goes on with it"
+
+
+def add_state_notes(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
+    """Add a note with the transaction's state to the exception that interrupted a commit. Without a readable journal
+    no note is added.
+    """
+    for txn in txns:
+        try:
+            record = journal.transactions.require(txn)
+            add_note(interrupt, f"transaction {key!r}: {_state_note(journal, record)}")
+        except JournalError:
+            continue
+
+
+def _state_note(journal: Journal, record: TransactionRecord) -> str:
+    rows = journal.transactions.effects(record)
+    calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
+    state = record.display_state
+    text = f"{state}{f' ({calls})' if calls else ''}"
+    return f"{text}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else text
+
+
+@contextmanager
+def log_cleanup_errors(txn: str) -> Iterator[None]:
+    """Log a journal error during cleanup: it must not hide the transaction's own result."""
+    try:
+        yield
+    except JournalError as error:
+        log.warning("transaction %s could not be cleaned up in the journal: %s", txn[:12], error)
+
+
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
+
+
+async def load_prior_record(engine: Engine, lease: Lease) -> TransactionRecord:
+    """The record of earlier runs. A redemption whose answer was lost is detected now, before its list is replaced."""
+    record = engine.journal.transactions.require(lease.txn)
+    if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
+        return record
+    view = await fetch_transaction(engine, lease.txn)
+    before = plan_from_journal(record, engine.journal, engine.registry)
+    if view is not None:
+        await adopt_redemption(engine, lease, before, view)
+    elif before.live and not before.calls:
+        settle_live_only(engine, lease, before)
+    return engine.journal.transactions.require(lease.txn)
+
+
+async def finish_prior_run(
+    engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
+) -> Plan:
+    """The key was redeemed before: finish that transaction and return its list. A changed manifest does not make it
+    another step of the same calls; unfinished effects use the manifest people agreed to, and the service evaluates
+    the current one whenever it extends the fire window. `live` is this run's.
+
+    Raises:
+        AlreadyRedeemed: other calls were committed.
+        CountersignError: it did not succeed, as `RollForward` reports.
+    """
+    before = plan_from_journal(earlier, engine.journal, engine.registry)
+    unfinished = earlier.state in OPEN_TXN
+    if before.call_keys != plan.call_keys:
+        why = "another list of calls was committed"
+        if plan.live:
+            why += "; live tools ran again on that run's results, so their answers are current"
+        raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
+    if not unfinished:
+        live.undo()
+        return before
+    for name in before.tools_changed_in(plan):
+        log.warning(
+            "the manifest of %s has changed since transaction %r was committed; it continues with the former one",
+            *(name, plan.run_key),
+        )
+    live.rerun = plan.staging
+    engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
+    engine.journal.transactions.continue_stopped(lease)  # running it again under its key continues it
+    await RollForward(engine, lease, before, live).run()
+    return before

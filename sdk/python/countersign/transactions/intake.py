@@ -1,13 +1,11 @@
-"""What tools are let into a transaction, from where, and in which order.
+"""Accepts tool calls into a transaction: from which code, and in which order.
 
-A transaction watches the process, the thread and the task that entered it and no other: a tool called from elsewhere
-refuses, for the list of calls is what people approve, and an order that changes with every run could never be
-approved. Inside `parallel()` calls may come from other threads and tasks as well, that were begun inside it: one that
-outlives its block is refused in every later one. Such calls have no order among them, so the list gets one that does
-not depend on time.
+A transaction accepts calls from the process, thread and task that entered it. A call from elsewhere is refused, because
+people approve the list of calls, and a list whose order changes with every run could never be approved. Inside
+`parallel()`, threads and tasks that were started inside it may call too; one that outlives its block is refused
+afterwards. Such calls have no order among them, so they are sorted by call key, the same in every run.
 
-What is said by a block, `repeat()` too, is said to the code inside it and to what that begins, and to no other task or
-thread.
+`repeat()` and `parallel()` apply to the code inside the block and to the tasks and threads it starts, to no others.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from countersign.commit.attempt import describe_block_error
 from countersign.commit.plan import require_own_enforcement_point
+from countersign.concurrency import AsyncExecutor, run_sync
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
@@ -31,12 +30,11 @@ from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.runtime import Engine
 
-MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
+MAX_EFFECTS: Final = 100  # of one transaction, as the API allows: a person can still review them
 
 
 OpenStep: TypeAlias = Callable[..., Coroutine[Any, Any, Step]]
@@ -60,7 +58,7 @@ T = TypeVar("T")
 
 @contextmanager
 def _set_in_context(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """It is so in this context, and in those that are copied from it meanwhile; both may outlive the block."""
+    """Set a context variable for the block, and for contexts copied meanwhile. Both may outlive the block."""
     before = variable.get()
     variable.set(value)
     try:
@@ -70,7 +68,7 @@ def _set_in_context(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 class Intake:
-    """The calls of one transaction, from where it is known."""
+    """The calls of one transaction."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class Intake:
         self._open_step = open_step
         self._key = key
         self._engine = engine
-        self._blocking = blocking or engine  # what a plain live tool asks with, wherever it is called
+        self._blocking = blocking or engine  # the engine for plain live tools, on any thread
         self._claimed = claimed
         self._independent = independent
         self._lock = threading.RLock()
@@ -100,8 +98,8 @@ class Intake:
         self._dropped_secrets = False  # of an inner block of independent effects
 
     def end(self) -> tuple[str, ...]:
-        """Let nothing in any more. Answers the tools that were called and never awaited; a call that was closed, or
-        cancelled before it began, was given up on purpose.
+        """Close the intake. Returns the async tools that were called and never awaited. A call that was closed, or
+        cancelled before it began, was abandoned on purpose.
         """
         self.is_open = False
         made, self.made = self.made, []
@@ -111,12 +109,12 @@ class Intake:
     # --------------------------------------------------------------------------------------- what tools call
 
     def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Stage a call, or run it live; an async live tool answers an awaitable.
+        """Stage a call, or run it live. An async live tool returns an awaitable.
 
         Raises:
-            OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
-            NotStageable: the call cannot be described as bytes.
-            Stopped, WorldError: the policy is asked about this live tool, and did not let it run (live/calls.py).
+            OutsideTransaction: called from an unknown process, thread or task, or after the block.
+            NotStageable: the call cannot be written as bytes.
+            Stopped, WorldError: the policy was evaluated for this live tool and did not release it (live/calls.py).
         """
         self._require_known(tool)
         self._require_kind(tool)
@@ -125,7 +123,7 @@ class Intake:
             return self._run_live(tool, raw)
         self.require_stageable(tool)
         with self._lock:
-            self._require_known(tool)  # once more: a parallel block may have ended meanwhile
+            self._require_known(tool)  # again: a parallel block may have ended meanwhile
             return self._stage(tool, raw)
 
     def _stage(self, tool: Tool, raw: bytes) -> Placeholder[Any]:
@@ -149,7 +147,7 @@ class Intake:
         return placeholder
 
     def _run_live(self, tool: Tool, raw: bytes) -> Any:
-        """A live effect runs each time it is called: it is not an intent to be kept, but work being done."""
+        """A live effect runs at every call: equal live calls are not merged."""
         if self._independent:
             raise NotStageable(
                 f"{tool.name} is live, and effects of transaction(independent=True) each stand alone; use a plain one"
@@ -160,19 +158,19 @@ class Intake:
             self.calls.ran(tool, raw)
         call = LiveCallRequest(tool, raw, n, call_key)
         if tool.is_async:
-            return self._run_asked(call)
+            return self._run_after_check(call)
         with self._named(call):
             run_sync(self.steps[0].require_released(self._blocking, call, self._claimed))
         return self._begin_live(call)()
 
-    async def _run_asked(self, call: LiveCallRequest) -> Any:
+    async def _run_after_check(self, call: LiveCallRequest) -> Any:
         with self._named(call):
             await self.steps[0].require_released(self._engine, call, self._claimed)
         answer = self._begin_live(call)()
-        return await answer if inspect.isawaitable(answer) else answer  # a replay answers without the world
+        return await answer if inspect.isawaitable(answer) else answer  # a replay returns a recorded result
 
     def _begin_live(self, call: LiveCallRequest) -> Callable[[], Any]:
-        """Asking took its time: the block may have ended meanwhile."""
+        """The policy check took time, so the block may have ended meanwhile."""
         with self._lock:
             self._require_known(call.tool)
             secret = self._engine.manifests.live_secret_pointers(call.tool)
@@ -180,7 +178,7 @@ class Intake:
 
     @contextmanager
     def _named(self, call: LiveCallRequest) -> Iterator[None]:
-        """A call that was refused before it ran leaves its name to the next."""
+        """Give the call's number back if the call was refused before it ran."""
         calls = self.calls
         try:
             yield
@@ -198,7 +196,7 @@ class Intake:
             return self.steps[0]
         agent = self._engine.settings.agent
         txn = names.independent_txn_id(agent=agent, run_key=self._key, call_key=call_key)
-        # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
+        # Staging may run on an event loop, so it does not wait: a busy effect is refused at once.
         step = run_sync(
             self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False)
         )
@@ -209,13 +207,13 @@ class Intake:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A block that leaves nothing of itself if it raises; what the transaction did before stands.
+        """A block that is rolled back if it raises; earlier work of the transaction stays.
 
         Raises:
             OutsideTransaction: not where the transaction was opened.
             MisuseError: it is inside `txn.parallel()`.
             NotStageable: a live adapter has no savepoints, or a live effect is running.
-            SavepointLost, SessionLost: a live effect could not be taken back alone.
+            SavepointLost, SessionLost: a live effect could not be rolled back alone.
         """
         self._require_own_block("a nested transaction")
         staged, steps, calls = len(self.placeholders), len(self.steps), self.calls.copy()
@@ -237,13 +235,13 @@ class Intake:
             raise
 
     async def fail(self, error: BaseException) -> None:
-        """The body raised: nothing of it stands, and the journal keeps what it had asked for."""
+        """The body raised: roll everything back. The journal keeps the calls it made."""
         await self._fail(self.steps, (), self._engine, error, "the body")
 
     async def _fail(
         self, steps: Sequence[Step], others: Sequence[Step], engine: Engine, error: BaseException, where: str
     ) -> None:
-        """End these steps; the error may repeat secrets of the `others` as well."""
+        """End these steps. The error may also quote secrets of the `others`."""
         try:
             for step in steps:
                 step.undo_live()
@@ -257,16 +255,16 @@ class Intake:
                 step.abort(note)
 
     def repeat(self) -> AbstractContextManager[None]:
-        """A block in which an equal call is meant once more."""
+        """A block in which an equal call counts as another call."""
         return _set_in_context(_repeating_here, self)
 
     @contextmanager
     def parallel(self) -> Iterator[None]:
-        """A block whose staged calls may come from any thread or task, and fire at the same time.
+        """A block whose staged calls may come from any thread or task, and fire concurrently.
 
         Raises:
             OutsideTransaction: not where the transaction was opened.
-            MisuseError: it is inside another one, or each effect stands alone anyway.
+            MisuseError: it is inside another one, or the transaction is independent.
         """
         self._require_own_block("a parallel block")
         if self._independent:
@@ -285,7 +283,7 @@ class Intake:
                     self._end_of(group)
 
     def _end_of(self, group: _Group) -> None:
-        """Calls of several threads come in any order: theirs is that of their names, the same in every run."""
+        """Sort calls of several threads by call key, which is the same in every run."""
         calls = self.steps[0].calls[group.start :]
         if group.from_elsewhere:
             calls = tuple(sorted(calls, key=lambda call: call.call_key))
@@ -327,17 +325,17 @@ class Intake:
             )
 
     def _require_kind(self, tool: Tool) -> None:
-        if tool.is_async and not isinstance(self._engine.waits, AsyncExecutor):
+        if tool.is_async and not isinstance(self._engine.executor, AsyncExecutor):
             raise NotStageable(
                 f"{tool.name} is async; open the transaction with `async with transaction(...)`"
             )
 
     def require_stageable(self, tool: Tool) -> None:
-        """Early refusals, with what is at hand; the rest is checked when the list is frozen.
+        """Refuse early, with the information at hand; the rest is checked when the list is frozen.
 
         Raises:
-            RegistrationError: a compensation is not registered, or the manifest is none.
-            NotStageable: it fires elsewhere.
+            RegistrationError: a compensation is not registered, or the manifest is invalid.
+            NotStageable: it has another enforcement point.
         """
         registry = self._engine.registry
         if tool.draft.compensate is not None:

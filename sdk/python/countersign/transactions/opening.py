@@ -1,4 +1,4 @@
-"""`transaction(...)`: checks what a program says of a step (key, wait, claims) and opens it."""
+"""`transaction(...)`: validates the options of a step (key, wait, claims) and opens it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MAX_KEY: Final = 200  # characters
 
 
 def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY, why: str = "") -> str:
-    """The key of a run, which finds it again.
+    """Validate the key of a run, by which it is found again.
 
     Raises:
-        MisuseError: it is no text, or of no length that can be kept; `why` says what else it has to hold.
+        MisuseError: it is no text or too long; `why` names a further limit.
     """
     if key is None:
         raise MisuseError(
@@ -41,15 +41,14 @@ def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY,
         raise MisuseError(f"the key of a {of} has 1 to {longest} characters, this has {len(key)}{why}")
     if key.startswith(UNNAMED):
         raise MisuseError(
-            f"a key that begins with {UNNAMED!r} is one that nobody gave, and no other run may find it: write another "
-            f"than {key!r}"
+            f"keys that begin with {UNNAMED!r} are reserved for steps without a key: use another key than {key!r}"
         )
     require_utf8(f"the key of a {of}", key)
     return key
 
 
 def require_wait(wait: object) -> None:
-    """Seconds, as many as one likes.
+    """Validate a number of seconds.
 
     Raises:
         MisuseError: it is no such number.
@@ -59,10 +58,10 @@ def require_wait(wait: object) -> None:
 
 
 def build_claimed(purpose: object, reasoning: object, on_behalf_of: object) -> Claimed | None:
-    """The agent's own words, which people read as such; None where it says nothing.
+    """The agent's own words, shown to people as such. None if there are none.
 
     Raises:
-        MisuseError: one of them is no text, or longer than people are shown.
+        MisuseError: one of them is no text, or too long.
     """
     said = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     said = {name: value for name, value in said.items() if value not in (None, "")}
@@ -93,28 +92,29 @@ def transaction(
     isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
 ) -> Transaction:
-    """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one,
-    `with transaction():` is a savepoint of it: left by an exception, nothing of the block stands, the outer goes on.
+    """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one, `with
+    transaction():` is a savepoint: if it raises, its block is rolled back and the outer one continues.
 
-    `key` names the step; the same key is the same step, from any process. Without one it is random and cannot
-    be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
-    staged effect stands alone. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's
-    own words. `on_question(question)` answers what they ask meanwhile, with text, or None to leave it open.
+    `key` names the step; the same key is the same step, from any process. Without a key it is random and cannot be
+    found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every staged effect
+    commits on its own. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's own words.
+    `on_question(question)` answers reviewers' questions meanwhile, with text, or None to leave the question open.
 
-    A reviewer may propose other arguments instead of denying a call. `accept_edits=True` takes every such change and
-    fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
-    staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
+    A reviewer may propose other arguments instead of denying a call. `accept_edits=True` accepts every such change
+    and fires with it; a function receives each `Proposal` and accepts it by returning True. Otherwise only the
+    staged arguments are ever fired: if this agent's owner has accepted a change, leaving the block raises `Edited`.
 
-    With `dry_run` nothing is fired, kept or journaled but calls to models, which are made and counted: live work is
-    undone when the block ends, and `.result` tells what the policy would say to each staged call, and what the live
-    ones would change.
+    With `dry_run` nothing is fired, kept or journaled, except calls to models, which are made and counted. Live work
+    is undone when the block ends. `.result` holds the policy's decision for each staged call and the changes of live
+    calls.
 
-    `isolation` says what is done about others who work on the same resources (live/isolation.py): `Abort()` stops with
-    `Moved` if they changed what live effects saw; `Serialize(timeout_seconds=30)` first waits for other such blocks.
+    `isolation` controls concurrent work on the same resources (live/isolation.py). `Abort()` raises
+    `IsolationConflict` if others changed what live effects read; `Serialize(timeout_seconds=30)` first waits for
+    other such blocks.
 
     Raises:
         MisuseError: the key or a claim is no text or too long, `wait` is no number of seconds, `on_question` is no
-            function, or `isolation` is none of a block.
+            function, or `isolation` is not one for a block.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
@@ -131,10 +131,10 @@ def transaction(
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != ABORT)
     rehearsal: Simulation[Any] | None = None
     if dry_run:
-        from countersign.simulation.dry_run import DryRunSimulation  # only those who rehearse load it
+        from countersign.simulation.dry_run import DryRunSimulation  # imported only when used
 
         rehearsal = DryRunSimulation(named)
-    outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
+    outer = open_transaction()  # an inner block shares its runtime, also in a replay
     return Transaction(
         runtime or (outer._runtime if isinstance(outer, Transaction) else default_runtime()),
         named,

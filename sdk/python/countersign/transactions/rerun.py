@@ -1,9 +1,8 @@
 """`run_transaction(fn, key=...)`: run a step, wait for people, and run it again until it is done.
 
-Without live effects waiting is enough: the same list fires when it is approved. With live effects the body
-must run again, for its live work was undone while people decided. A body that stages another list at every
-rerun would ask people for ever, so the second rerun that differs ends with `RerunDiffers`, before anybody is
-asked again.
+Without live effects waiting is enough: the same list fires when it is approved. With live effects the body must run
+again, because its live work was undone while people decided. A body that stages another list at every rerun would ask
+people forever, so the second list that differs raises `RerunDiffers`, before another review is requested.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
@@ -25,6 +24,7 @@ from countersign.commit.review import (
     review_pending_error,
     wait_for_review,
 )
+from countersign.concurrency import AsyncExecutor, Executor, run_sync
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
@@ -46,12 +46,29 @@ from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.tools.context import require_not_importing
 from countersign.transactions.opening import build_claimed, require_key, require_wait
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import AsyncExecutor, Executor, run_sync
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun
 
 R = TypeVar("R")
+
+
+class ClaimOptions(TypedDict, total=False):
+    """Options of every run."""
+
+    purpose: str | None
+    reasoning: str | None
+    on_behalf_of: str | None
+    runtime: Runtime | None
+
+
+class RunOptions(ClaimOptions, total=False):
+    """Options of a run that commits."""
+
+    wait: float
+    accept_edits: bool | Callable[[Proposal], bool]
+    on_question: OnQuestion | None
+    isolation: Isolation
 
 
 @overload
@@ -60,50 +77,18 @@ def run_transaction(
     *,
     key: str,
     dry_run: Literal[True],
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    runtime: Runtime | None = None,
+    **options: Unpack[ClaimOptions],
 ) -> Coroutine[Any, Any, DryRun]: ...
 @overload
 def run_transaction(
-    fn: Callable[[Transaction], Any],
-    *,
-    key: str,
-    dry_run: Literal[True],
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    runtime: Runtime | None = None,
+    fn: Callable[[Transaction], Any], *, key: str, dry_run: Literal[True], **options: Unpack[ClaimOptions]
 ) -> DryRun: ...
 @overload
 def run_transaction(
-    fn: Callable[[Transaction], Coroutine[Any, Any, R]],
-    *,
-    key: str,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    fn: Callable[[Transaction], Coroutine[Any, Any, R]], *, key: str, **options: Unpack[RunOptions]
 ) -> Coroutine[Any, Any, R]: ...
 @overload
-def run_transaction(
-    fn: Callable[[Transaction], R],
-    *,
-    key: str,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
-) -> R: ...
+def run_transaction(fn: Callable[[Transaction], R], *, key: str, **options: Unpack[RunOptions]) -> R: ...
 def run_transaction(
     fn: Callable[[Transaction], Any],
     *,
@@ -118,24 +103,22 @@ def run_transaction(
     isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> Any:
-    """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
+    """Run `fn(txn)` as one step and return its result; an async `fn` gives a coroutine to await.
 
-    `wait` is how many seconds people and probes may take in all, to answer and to settle what is not known. `fn` may
-    run several times, so it must do nothing of its own to the world: everything that matters goes through tools.
-    `purpose`, `reasoning`, `on_behalf_of` and `accept_edits` are as for `transaction`; effects that stand alone
-    (`independent=True`) are that one's only, for each would have to be run again alone.
-    `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
-    `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again when somebody else changed what its
-    live effects saw.
-    With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled
-    but calls to models, which are made and counted.
+    `wait` is how many seconds people and probes may take in all, to answer and to settle unknown outcomes. `fn` may
+    run several times, so it must have no side effects of its own: everything that matters goes through tools.
+    `purpose`, `reasoning`, `on_behalf_of` and `accept_edits` are as for `transaction`. `independent=True` exists for
+    `transaction` only. `on_question(question)` answers reviewers' questions meanwhile, with text, or None to leave
+    the question open. `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again after an
+    `IsolationConflict`. With `dry_run` the result is a `DryRun`: nothing was fired, kept or journaled, except calls
+    to models, which are made and counted.
 
     Raises:
         ReviewPending: people have not answered in time.
-        OutcomeUnknown: nor settled in time what nobody else can tell.
+        OutcomeUnknown: an unknown outcome was not settled in time.
         RerunDiffers: `fn` stages another list every time.
-        Moved: somebody else changed what live effects saw, in each run that `isolation` allows.
-        MisuseError: `key`, `wait`, a claim, `isolation` or `fn` is none; nothing has run.
+        IsolationConflict: others changed what live effects read, in each run that `isolation` allows.
+        MisuseError: `key`, `wait`, a claim, `isolation` or `fn` is invalid; nothing has run.
         CountersignError: as leaving a transaction does.
     """
     require_not_importing()
@@ -146,21 +129,21 @@ def run_transaction(
     chosen = runtime or default_runtime()
     claimed = build_claimed(purpose, reasoning, on_behalf_of)
     if dry_run:
-        from countersign.simulation.dry_run import run_dry  # only those who rehearse load it
+        from countersign.simulation.dry_run import run_dry  # imported only when used
 
         return run_dry(fn, key=key, runtime=chosen, claimed=claimed)
     terms = CommitOptions(wait, claimed, accept_edits, QuestionResponder(on_question))
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, terms, isolation)
     try:
-        return run_sync(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+        return run_sync(_Rerun(chosen, chosen.sync_executor(), fn, key, terms, isolation).run())
     except CountersignError as answer:
         raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
 
 
 def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction], Any]:
-    """Refuse what cannot be called with the transaction, before anything of it runs: the one rule of all that take a
-    step. `instead`: what to write where it is a result, or anything else but a function.
+    """Refuse what cannot be called with the transaction, before it runs. `instead`: what to write if it is a result
+    or anything else than a function.
 
     Raises:
         MisuseError: it is no function, or takes other arguments.
@@ -174,7 +157,7 @@ def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction
     except TypeError:
         name = getattr(fn, "__name__", "step")
         raise MisuseError(
-            f"{caller} calls {name} with the transaction; write `def {name}(txn):`, and bind whatever else it needs "
+            f"{caller} calls {name} with the transaction; write `def {name}(txn):`, and bind other arguments "
             "with functools.partial"
         ) from None
     except ValueError:  # a callable without a signature Python can read
@@ -185,19 +168,19 @@ def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction
 async def _rerun_async(
     runtime: Runtime, fn: Callable[[Transaction], Any], key: str, terms: CommitOptions, isolation: Isolation
 ) -> Any:
-    waits = runtime.async_waits()
-    async with waits.opened():
+    executor = runtime.async_executor()
+    async with executor.opened():
         try:
-            return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
+            return await _Rerun(runtime, executor, fn, key, terms, isolation).run()
         except CountersignError as answer:
             raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
-_DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
+_DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may have an outside cause; the second is a pattern
 
 
 class ListGuard:
-    """Remembers the last list and counts how often it changed."""
+    """Compares the list of each run with the one before."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -205,14 +188,14 @@ class ListGuard:
         self._changes = 0
 
     def forget(self) -> None:
-        """What the last run staged was spoilt by somebody else: the next one reads another world."""
+        """The last run met an isolation conflict, so the next one may stage another list."""
         self._last = None
 
     def require_same(self, calls: Sequence[StagedCall]) -> None:
         """Compare with the run before.
 
         Raises:
-            RerunDiffers: the list changed for the second time, naming the first call that differs.
+            RerunDiffers: the list changed for the second time; names the first call that differs.
         """
         now = [(call.tool.name, call.call_key) for call in calls]
         before, self._last = self._last, now
@@ -230,7 +213,7 @@ def _first_difference(before: Sequence[tuple[str, str]], now: Sequence[tuple[str
 
 
 def _name_at(calls: Sequence[tuple[str, str]], position: int) -> str | None:
-    """A call as people recognise it: the tool, and enough of the call key to tell equal tools apart."""
+    """A call as people recognise it: the tool and the beginning of the call key."""
     if position >= len(calls):
         return None
     name, call_key = calls[position]
@@ -243,14 +226,14 @@ class _Rerun:
     def __init__(
         self,
         runtime: Runtime,
-        waits: Executor,
+        executor: Executor,
         fn: Callable[[Transaction], Any],
         key: str,
         terms: CommitOptions,
         isolation: Isolation,
     ) -> None:
         self._runtime = runtime
-        self._waits = waits
+        self._executor = executor
         self._fn = fn
         self._key = key
         self._terms = terms
@@ -258,8 +241,8 @@ class _Rerun:
         self._attempts = ConflictRetries.of(isolation)
         self._guard = ListGuard(key)
         self._until = runtime.clock.monotonic() + terms.wait
-        self._ran = False  # once; who is in our way then is a worker that looks, and soon gone
-        # After a doubt that was over before we asked: that happens once, not again and again.
+        self._ran = False  # ran once: a busy transaction is then held by a worker, for a short time
+        # Continued once after an unknown outcome that was settled before the first poll.
         self._went_on = False
 
     async def run(self) -> Any:
@@ -278,7 +261,7 @@ class _Rerun:
             except IsolationConflict as moved:
                 pause = self._attempts.pause_after(moved)
                 self._guard.forget()
-                await self._waits.sleep(pause)
+                await self._executor.sleep(pause)
             except OutcomeUnknown as unknown:
                 self._ran = True
                 if not await self._settled(unknown):
@@ -289,7 +272,7 @@ class _Rerun:
         return max(0.0, self._until - self._runtime.clock.monotonic())
 
     async def _wait_out(self, in_the_way: TransactionBusy | OverQuota) -> None:
-        """Wait until a worker may have looked, or for as long as the service says that a quota lasts.
+        """Wait until a worker may have finished, or until the quota is available again.
 
         Raises:
             TransactionBusy, OverQuota: the time is up.
@@ -297,7 +280,7 @@ class _Rerun:
         if not self._left():
             raise in_the_way
         lasts = (in_the_way.retry_after or 0) if isinstance(in_the_way, OverQuota) else 0
-        await self._waits.sleep(min(max(self._runtime.settings.retry_base_seconds, lasts), self._left()))
+        await self._executor.sleep(min(max(self._runtime.settings.retry_base_seconds, lasts), self._left()))
 
     async def _once(self) -> Any:
         txn = Transaction(
@@ -308,22 +291,22 @@ class _Rerun:
             isolation=self._isolation,
         )
         body = functools.partial(self._fn, txn)
-        if isinstance(self._waits, AsyncExecutor):
+        if isinstance(self._executor, AsyncExecutor):
             async with txn:
-                return await self._waits.call(body, {}, None)
+                return await self._executor.call(body, {}, None)
         with txn:
-            return await self._waits.call(body, {}, None)
+            return await self._executor.call(body, {}, None)
 
     async def _answered(self, pending: ReviewPending) -> bool:
-        """Wait with nothing held open until people have answered, or the time is up.
+        """Wait, with nothing held open, until people have answered or the time is up.
 
         Raises:
-            ReviewPending: the time is up; what people propose and ask as of the last look, or why there was none.
+            ReviewPending: the time is up; with proposals and questions of the last poll, or why it failed.
         """
-        engine = self._runtime.engine(self._waits)
+        engine = self._runtime.engine(self._executor)
         edits = ProposalResponder(engine, self._terms.accept_edits)
         try:
-            while (seen := await self._look(engine, pending, edits)) is not None and edits.concerns(seen):
+            while (seen := await self._poll(engine, pending, edits)) is not None and edits.concerns(seen):
                 try:
                     await edits.answer(seen)
                 except OverQuota as over:
@@ -342,10 +325,10 @@ class _Rerun:
         if seen is not None and seen.state is TxnState.REVIEW:
             raise review_pending_error(
                 seen, pending.key, parked=False, waited=True
-            ) from None  # the same, as of now
+            ) from None  # with the current state
         return seen is not None
 
-    async def _look(
+    async def _poll(
         self, engine: Engine, pending: ReviewPending, edits: ProposalResponder
     ) -> TransactionView | None:
         return await wait_for_review(
@@ -353,11 +336,11 @@ class _Rerun:
         )
 
     async def _settled(self, unknown: OutcomeUnknown) -> bool:
-        """Wait until a person has settled what nobody here can tell, or until what the probe says counts, or the time
-        is up; then the list goes on from there. Nothing is called again that may have happened. Where the service has
-        no doubt once more, nobody will settle it.
+        """Wait until a person settles an unknown outcome, until the probe's answer counts, or until the time is up;
+        then the list continues. Nothing that may have happened is called again. If the service has no unknown
+        outcome twice in a row, it will not be settled.
         """
-        service = self._runtime.engine(self._waits).service
+        service = self._runtime.engine(self._executor).service
         settings, asked, missed = self._runtime.settings, False, 0
         away: ServiceUnavailable | OverQuota | None = None
         while (left := self._left()) > 0:
@@ -368,22 +351,21 @@ class _Rerun:
             try:
                 view = await service.view(unknown.txn, wait=max(1, min(int(left), settings.poll_seconds)))
             except (ServiceUnavailable, OverQuota) as error:
-                # Which settles nothing: who waits for people waits for it too.
+                # Settles nothing; waiting for people includes waiting for the service.
                 away, missed = error, missed + 1
             except ServiceRefused as refused:
-                raise unknown from refused  # nothing of what it refuses is known any better
+                raise unknown from refused  # a refusal settles nothing
             else:
                 if not _has_unknown_outcome(view):
                     going_on, self._went_on = asked or not self._went_on, True
                     return going_on
                 asked, missed, away = True, 0, None
-            await self._waits.sleep(min(poll_pause(settings, missed, away), left, self._left()))
+            await self._executor.sleep(min(poll_pause(settings, missed, away), left, self._left()))
         return False
 
 
 def _has_unknown_outcome(view: TransactionView) -> bool:
-    """Whether it is still not known of some effect, or of its compensation, if it happened; what was redeemed and is
-    not told yet is no better known."""
+    """Whether the outcome of an effect or compensation is still unknown, or redeemed and not reported yet."""
     states = [one.state for one in view.effects]
     states += [one.compensation.state for one in view.effects if one.compensation is not None]
     return bool({EffectState.UNKNOWN, EffectState.REDEEMED}.intersection(states))

@@ -1,119 +1,67 @@
-"""Steps given as data run as one transaction: people are asked about all of them at once, and they go through whole or
-not at all.
+"""Run steps given as data as one transaction: people approve all of them at once, and they commit as one or not at all.
 
-    run_steps([{"tool": "charge", "args": {...}}, [{"tool": "mail", ...}, {"tool": "sms", ...}]], key="order-4")
+run_steps([{"tool": "charge", "args": {...}}, [{"tool": "mail", ...}, {"tool": "sms", ...}]], key="order-4")
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Unpack
 
-from countersign.commit.review import OnQuestion
-from countersign.errors.reasons import Proposal
-from countersign.live.isolation import ABORT, Isolation
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import default_runtime
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.transactions.rerun import run_transaction
+from countersign.transactions.rerun import RunOptions, run_transaction
 from countersign.transactions.schedule import Schedule, Steps
 from countersign.transactions.transaction import Transaction
 
 
 def run_steps(
-    steps: Steps,
-    *,
-    key: str,
-    only: Collection[str] | None = None,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    steps: Steps, *, key: str, only: Collection[str] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, Any]:
-    """Run steps (lists and mappings, or JSON text) as one transaction, and answer the results by the ids of the steps
-    (their places, from "1", where they have none).
+    """Run steps (lists and mappings, or JSON text) as one transaction and return the results by step id, or by position
+    from "1" for steps without an id.
 
-    `only` names the tools they may use, which matters where a model wrote them: live ones run before a policy is asked.
-    The rest is as for `run_transaction`: with `isolation=Retry(attempts=3)` all of them run again when somebody else
-    changed what live ones saw. To try steps first without doing them, give `step_of(steps)` to
+    `only` names the tools they may use. Set it for steps written by a model: live ones run before a policy is
+    evaluated. The other options are those of `run_transaction`: with `isolation=Retry(attempts=3)` all of them run
+    again after an `IsolationConflict`. To try steps without doing them, pass `step_of(steps)` to
     `run_transaction(..., dry_run=True)`.
 
     Raises:
-        StepsRefused: an unknown tool, arguments that do not fit, a circle, an async tool: everything that is wrong,
-            before step 1.
+        StepsRefused: an unknown tool, arguments that do not fit, a cycle, an async tool: lists all problems, before
+            step 1.
         CountersignError: as `run_transaction` does.
     """
-    chosen = runtime or default_runtime()
+    chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
     schedule.require_plain()
-    return _results(
-        run_transaction(
-            schedule.run,
-            key=key,
-            wait=wait,
-            purpose=purpose,
-            reasoning=reasoning,
-            on_behalf_of=on_behalf_of,
-            accept_edits=accept_edits,
-            on_question=on_question,
-            isolation=isolation,
-            runtime=chosen,
-        )
-    )
+    return _results(run_transaction(schedule.run, key=key, **options | {"runtime": chosen}))
 
 
 async def run_steps_async(
-    steps: Steps,
-    *,
-    key: str,
-    only: Collection[str] | None = None,
-    wait: float = 0.0,
-    purpose: str | None = None,
-    reasoning: str | None = None,
-    on_behalf_of: str | None = None,
-    accept_edits: bool | Callable[[Proposal], bool] = False,
-    on_question: OnQuestion | None = None,
-    isolation: Isolation = ABORT,
-    runtime: Runtime | None = None,
+    steps: Steps, *, key: str, only: Collection[str] | None = None, **options: Unpack[RunOptions]
 ) -> dict[str, Any]:
-    """The same in an event loop; some of the tools, or all, may be async."""
-    chosen = runtime or default_runtime()
+    """`run_steps` in an event loop; the tools may be async."""
+    chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
-    return _results(
-        await run_transaction(
-            schedule.run_async,
-            key=key,
-            wait=wait,
-            purpose=purpose,
-            reasoning=reasoning,
-            on_behalf_of=on_behalf_of,
-            accept_edits=accept_edits,
-            on_question=on_question,
-            isolation=isolation,
-            runtime=chosen,
-        )
-    )
+    return _results(await run_transaction(schedule.run_async, key=key, **options | {"runtime": chosen}))
 
 
 def step_of(
     steps: Steps, *, only: Collection[str] | None = None, registry: ToolRegistry | None = None
 ) -> Callable[[Transaction], Any]:
-    """The function of a transaction that steps stand for, async where one of their tools is: to try them first
-    (`run_transaction(..., dry_run=True)`, `countersign plan`) or to replay what they did.
+    """The steps as a function of a transaction, async if one of their tools is. Pass it to `run_transaction(...,
+    dry_run=True)`, `countersign plan` or `replay`.
 
     Raises:
-        StepsRefused: with everything that is wrong with them.
+        StepsRefused: with every problem found.
     """
     schedule = Schedule(steps, default_registry if registry is None else registry, only)
     return schedule.run_async if schedule.is_async else schedule.run
 
 
 def _results(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """What may fail and did has no result: its placeholder answers, with its `.error`."""
+    """A call that may fail and did has no result: its placeholder is returned, with its `.error`."""
     return {
         name: one.result if isinstance(one, Placeholder) and one.outcome != "failed" else one
         for name, one in answers.items()

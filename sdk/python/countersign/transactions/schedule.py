@@ -1,10 +1,10 @@
-"""Steps as data: a list, or a graph, that is checked whole before its first step.
+"""Steps as data: a list or a graph, validated completely before its first step.
 
-A step names a tool and its arguments. Steps run in order, those of an inner list at the same time. Where a step says
-`after`, the order is the graph's instead, in levels: a step is of the level after the last of those it names, the steps
-of a level go at the same time, and the next level begins once all of it has ended. A step may `take` arguments from
-what a *live* step before it answered; a staged one has no result before people have approved the whole, so a plan that
-needs one is two transactions. Equal staged steps would be one call, so the later one says `repeat` or is refused.
+A step names a tool and its arguments. Steps run in order, those of an inner list concurrently. If a step has `after`,
+the graph gives the order, in levels: a step belongs to the level after the last step it names, steps of a level run
+concurrently, and the next level begins when all of them have ended. A step may `take` arguments from the result of an
+earlier *live* step. A staged step has no result before the whole plan is approved, so a plan that needs one is two
+transactions. Equal staged steps would be one call, so the later one sets `repeat` or is refused.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 
 _MAX_STEPS: Final = 1000
-_MAX_PROBLEMS: Final = 20  # of what is wrong with them
+_MAX_PROBLEMS: Final = 20  # problems that an error lists
 
 
 class StepsRefused(MisuseError):
-    """A plan that cannot run as it is written; none of its steps has. `problems` says each of them."""
+    """Invalid steps; none of them has run. `problems` lists every problem."""
 
     code = "steps_refused"
 
@@ -44,8 +44,8 @@ class StepsRefused(MisuseError):
 
 
 class StepSpec(BaseModel):
-    """One step. `take` fills arguments from results: `{"amount_cents": "look:/total"}` is what step `look` answered, at
-    that JSON pointer (RFC 6901).
+    """One step. `take` fills arguments from results: `{"amount_cents": "look:/total"}` is the result of step `look`
+    at that JSON pointer (RFC 6901).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +55,7 @@ class StepSpec(BaseModel):
     args: dict[str, Any] = Field(default_factory=dict)
     take: dict[str, str] = Field(default_factory=dict)
     after: tuple[str, ...] = ()
-    repeat: bool = Field(default=False, strict=True)  # an equal step before it is another one
+    repeat: bool = Field(default=False, strict=True)  # an equal earlier step is a separate call
 
 
 _EXAMPLE: Final = '[{"tool": "refund", "args": {"order_id": "o-4"}}]'
@@ -63,10 +63,10 @@ Steps = Sequence[Any] | str | bytes
 
 
 class Schedule:
-    """Steps that were checked: what runs, in which order.
+    """Validated steps in the order in which they run.
 
     Raises:
-        StepsRefused: with everything that is wrong with them.
+        StepsRefused: with every problem found.
     """
 
     def __init__(self, steps: Steps, registry: ToolRegistry, only: Collection[str] | None = None) -> None:
@@ -87,14 +87,14 @@ class Schedule:
 
     @property
     def is_async(self) -> bool:
-        """Whether one of its tools must be awaited."""
+        """Whether one of the tools is async."""
         return any(tool.is_async for tool in self._tools.values())
 
     def require_plain(self) -> None:
-        """Refuse steps that only an event loop can run.
+        """Refuse async tools.
 
         Raises:
-            StepsRefused: naming each step whose tool must be awaited.
+            StepsRefused: naming each step with an async tool.
         """
         awaited = [
             f"step {name!r}: {tool.name!r} is async; write await run_steps_async(...)"
@@ -105,7 +105,7 @@ class Schedule:
             raise StepsRefused(awaited[:_MAX_PROBLEMS])
 
     def run(self, txn: Transaction) -> dict[str, Any]:
-        """Call everything, in order; the answers by the ids of the steps."""
+        """Call everything in order; returns the answers by step id."""
         answers: dict[str, Any] = {}
         self._require_stageable(txn)
         for group in self.groups:
@@ -115,7 +115,7 @@ class Schedule:
         return answers
 
     async def run_async(self, txn: Transaction) -> dict[str, Any]:
-        """The same in an event loop."""
+        """`run` in an event loop."""
         answers: dict[str, Any] = {}
         self._require_stageable(txn)
         for group in self.groups:
@@ -126,7 +126,7 @@ class Schedule:
         return answers
 
     def _require_stageable(self, txn: Transaction) -> None:
-        """What manifests and their compensations lack is found before a live step has run."""
+        """Find problems of manifests and compensations before a live step runs."""
         for tool in self._tools.values():
             if tool.lane == "staged":
                 txn.require_stageable(tool)
@@ -135,7 +135,7 @@ class Schedule:
         return txn.parallel() if len(group) > 1 else nullcontext()
 
     def _call(self, txn: Transaction, name: str, answers: Mapping[str, Any]) -> Any:
-        """What a step takes is known only now, so now it may turn out to be equal to another."""
+        """A taken argument is known only now, so the call may turn out to equal another one."""
         with txn.repeat() if self._steps[name].repeat else nullcontext():
             answer = txn.accept(self._tools[name], (), self._args(name, answers))
         for other, known in answers.items():
@@ -151,7 +151,7 @@ class Schedule:
         giver, _, pointer = source.partition(":")
         raw = self._tools[giver].signature.result.dump(answers[giver])
         if raw is None:
-            raise NotStageable(f"what {giver!r} answered cannot be written as JSON, so nothing takes it")
+            raise NotStageable(f"what {giver!r} answered cannot be written as JSON, so no step can take it")
         try:
             return resolve_pointer(load(raw), pointer)
         except ContractError as error:
@@ -160,7 +160,7 @@ class Schedule:
     # ------------------------------------------------------------------------------------------------ checks
 
     def _named(self, entry: list[tuple[int, StepSpec]]) -> list[str]:
-        """The names of an entry; a step without an id is called after its place."""
+        """The names of an entry; a step without an id is named by its position."""
         names = []
         for place, step in entry:
             name = step.id or str(place)
@@ -231,13 +231,13 @@ class Schedule:
                     f"step {name!r}: {tool.name!r} is live and runs each time; leave `repeat` out"
                 )
             elif tool is not None and tool.lane == "staged" and not (tool.repeat or step.take):
-                with suppress(NotStageable):  # which was told above
+                with suppress(NotStageable):  # reported above
                     other = first.setdefault((tool.name, tool.signature.freeze((), step.args)), name)
                     if other != name and not step.repeat:
                         self._problems.append(_equal(name, other))
 
     def _check_together(self) -> None:
-        """What a transaction refuses of them is refused before the first: their number, and who fires beside whom."""
+        """Check the number of staged calls and who may fire concurrently, before the first step."""
         staged = sum(tool.lane == "staged" for tool in self._tools.values())
         if staged > MAX_EFFECTS:
             self._problems.append(
@@ -246,7 +246,8 @@ class Schedule:
         for name in itertools.chain.from_iterable(group for group in self.groups if len(group) > 1):
             if self._fires_alone(name):
                 self._problems.append(
-                    f"step {name!r}: {self._tools[name].name!r} is bound to one thread (own_thread=False), so nothing "
+                    f"step {name!r}: {self._tools[name].name!r} is bound to one thread (own_thread=False), so "
+                    "nothing "
                     "fires at the same time; take it out of the inner list"
                 )
 
@@ -272,7 +273,8 @@ class Schedule:
             self._problems.append(f"step {name!r} takes from {giver!r}, which does not run before it")
         elif giver in self._tools and self._tools[giver].lane != "live":
             self._problems.append(
-                f"step {name!r} takes from {giver!r}, which is staged and has no result before the whole is approved; "
+                f"step {name!r} takes from {giver!r}, which is staged and has no result before the whole is "
+                "approved; "
                 "make two transactions of it"
             )
 
@@ -285,9 +287,7 @@ def _equal(name: str, other: str) -> str:
 
 
 def _read(steps: Steps) -> tuple[list[list[tuple[int, StepSpec]]], list[str]]:
-    """The shape alone: entries of steps with their places, counted through from 1, and what is wrong with the others;
-    whoever wrote them may be a model.
-    """
+    """Parse the steps: entries with positions counted from 1, and the problems found. A model may have written them."""
     try:
         raw = steps.encode() if isinstance(steps, str) else steps
         value: JSON = load(raw) if isinstance(raw, bytes) else admit([*raw])
@@ -311,8 +311,8 @@ def _parse_step(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
     try:
         return StepSpec.model_validate(said)
     except ValidationError as error:
-        told = "; ".join(_describe_error(one) for one in error.errors(include_input=False, include_url=False))
-        problems.append(f"step '{place}' is none: {told}; write {_EXAMPLE}")
+        text = "; ".join(_describe_error(one) for one in error.errors(include_input=False, include_url=False))
+        problems.append(f"step '{place}' is invalid: {text}; write {_EXAMPLE}")
         return None
 
 
@@ -331,5 +331,5 @@ def _describe_error(found: ErrorDetails) -> str:
     if not found["loc"]:
         return f"it is no object with members of {_MEMBERS}"
     where = ".".join(map(str, found["loc"]))
-    told = {"missing": f"it has no {where!r}", "extra_forbidden": f"it knows no {where!r}, only {_MEMBERS}"}
-    return told.get(found["type"]) or f"{where}: write {_WRITE[str(found['loc'][0])]}"
+    text = {"missing": f"it has no {where!r}", "extra_forbidden": f"it knows no {where!r}, only {_MEMBERS}"}
+    return text.get(found["type"]) or f"{where}: write {_WRITE[str(found['loc'][0])]}"

@@ -1,9 +1,8 @@
-"""One journaled transaction being staged and committed: the lease, the list, the placeholders, the live lane.
+"""One journaled transaction being staged and committed: lease, list, placeholders and live sessions.
 
-`transaction()` has one of these; with independent=True one for every staged effect. Rules: a call is in the
-journal before its placeholder is handed out; a transaction that was redeemed before is never submitted again,
-its results come from the journal; whatever raises before the redemption leaves the live lane undone and the
-lease free.
+`transaction()` has one of these; with independent=True, one for every staged effect. Rules: a call is journaled before
+its placeholder is returned; a redeemed transaction is never submitted again, its results come from the journal; an
+error before the redemption leaves live effects undone and the lease free.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_resumable
 from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import run_sync
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
@@ -39,12 +39,13 @@ from countersign.tools.placeholder import Placeholder
 from countersign.transactions.call_list import (
     CallList,
     commit_live_only,
+    finish_prior_run,
+    load_prior_record,
+    log_cleanup_errors,
     require_live_work_kept,
     require_same_live_calls,
     withdraw_earlier,
 )
-from countersign.transactions.prior_run import finish_prior_run, load_prior_record, log_cleanup_errors
-from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
 
@@ -52,7 +53,7 @@ _LEASE_POLL_SECONDS: Final = 0.05
 
 
 class Step:
-    """One run of one run key (or of one effect of it)."""
+    """One run of one run key (or of one independent effect of it)."""
 
     def __init__(
         self, journal: Journal, lease: Lease, *, agent: str, run_key: str, independent: bool
@@ -74,16 +75,16 @@ class Step:
     async def open(
         cls, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
     ) -> Step:
-        """Take the transaction's lease; a second run of the same key waits a little for the first.
+        """Acquire the transaction's lease. A second run of the same key waits briefly for the first.
 
         Raises:
-            TransactionBusy: somebody alive owns it.
-            JournalError, AlreadyRedeemed: what an earlier run left is not as the SDK wrote it; or a person closed it.
+            TransactionBusy: a living process owns it.
+            JournalError, AlreadyRedeemed: the record of an earlier run is damaged, or a person has closed it.
         """
         agent, journal = engine.settings.agent, engine.journal
         waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
         while True:
-            with journal.database.unit(durable=False):  # the row, its lease and its list begin in one commit
+            with journal.database.unit(durable=False):  # row, lease and list are created in one commit
                 journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
                 lease = journal.leases.acquire(txn)
                 if isinstance(lease, Lease):
@@ -91,7 +92,7 @@ class Step:
                     return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
-            await engine.waits.sleep(_LEASE_POLL_SECONDS)
+            await engine.executor.sleep(_LEASE_POLL_SECONDS)
             waited += _LEASE_POLL_SECONDS
 
     @property
@@ -101,7 +102,7 @@ class Step:
 
     @property
     def ran(self) -> tuple[StagedRow, ...]:
-        """The live effects that stand so far, in order."""
+        """The live effects in effect so far, in order."""
         return self._list.ran
 
     def stage(
@@ -113,25 +114,27 @@ class Step:
         group: int = 0,
         secret: tuple[str, ...] | None = None,
     ) -> Placeholder[Any]:
-        """Write one call down and answer its placeholder. `secret`: which arguments are, None where nobody said yet."""
+        """Journal one call and return its placeholder. `secret`: pointers to secret arguments, None if not known
+        yet.
+        """
         effect_id = names.effect_id(txn=self.txn, call_key=call_key)
         return self._list.stage(StagedCall(tool, raw, n, call_key, effect_id, group, secret))
 
     def end_block(self, start: int, calls: Sequence[StagedCall] | None) -> None:
-        """Calls of other threads and tasks are over; those from `start` on stand in this order, if one is given."""
+        """A parallel block has ended; its calls from `start` on take this order, if one is given."""
         self._live.end_block()
         if calls is None:
             return
         try:
             self._list.order(start, calls)
         except JournalError as error:
-            self._live.lose(str(error))
+            self._live.mark_lost(str(error))
 
     async def serialize(self, engine: Engine, policy: Serialize) -> None:
-        """Wait until the resources are this transaction's alone.
+        """Wait until the resources are locked for this transaction.
 
         Raises:
-            ResourceBusy: somebody else keeps one for too long; this step has ended then.
+            ResourceBusy: another transaction holds one for too long; this step has ended then.
         """
         try:
             self._live.claimed = await lock_resources(engine, self._lease, policy)
@@ -140,7 +143,7 @@ class Step:
             raise
 
     async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
-        """Ask the policy about a live call, where that is asked about, before anything of it is written or run.
+        """Evaluate the policy for a live call that requires it, before anything is journaled or run.
 
         Raises:
             Stopped, WorldError: it may not run (live/calls.py).
@@ -148,18 +151,18 @@ class Step:
         await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=True)
 
     def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
-        """Write one live effect down and answer how to run it."""
+        """Journal one live effect and return the function that runs it."""
         if tool.adapter is None:
             raise AssertionError("registration refuses a live tool without an adapter")
         args = tool.signature.retype(raw)
         row = self._list.run(tool, raw, call_key, secret)
         if secret:
-            self._live.hide(tool)
+            self._live.mark_secret(tool)
         call, running = LiveCall(tool.name, args, row.effect_id), LiveEffectRun(row, tool.adapter.name)
         return functools.partial(
             running.run,
             functools.partial(self._run_live, tool, call),
-            functools.partial(self._leave_out, tool),
+            functools.partial(self._record_undone, tool),
             functools.partial(self._list.keep, row, tool),
             awaited=tool.is_async,
         )
@@ -167,60 +170,58 @@ class Step:
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
         return self._live.run(tool, call)
 
-    def _leave_out(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
-        """What the journal could not be told would be kept there, so the whole must not be committed; what the effect
-        raised goes on its way.
-        """
+    def _record_undone(self, tool: Tool, rows: Sequence[StagedRow], error: BaseException) -> None:
+        """Record rolled-back live effects. If that fails, the transaction must not commit: they would count as kept."""
         if self._pid != os.getpid():
-            return  # a fork inside the effect: its rows stay the parent's, for which it goes on
+            return  # a fork inside the effect: its rows belong to the parent
         why = f"{tool.name} raised {describe_block_error(error, has_secrets=self._list.live_has_secrets)}"
         try:
-            self._list.leave_out(rows, why)
+            self._list.drop_undone(rows, why)
         except BaseException as error:
-            self._live.lose(
-                f"{why}, and the journal could not be told: {text_of(error) or type(error).__name__}"
+            self._live.mark_lost(
+                f"{why}, and that could not be journaled: {text_of(error) or type(error).__name__}"
             )
             if not isinstance(error, Exception):
                 raise
 
     @contextmanager
     def savepoint(self, engine: Engine) -> Iterator[None]:
-        """A block that leaves nothing of itself if it raises. The journal keeps what it had asked for; `engine` asks,
-        blocking, what of that is secret.
+        """A block that is rolled back if it raises. The journal keeps the calls it made; `engine` reads the
+        manifests, blocking, to find their secrets.
 
         Raises:
             NotStageable: an adapter has no savepoints, or a live effect is running.
-            SavepointLost, SessionLost: a live effect could not be taken back alone.
+            SavepointLost, SessionLost: a live effect could not be rolled back alone.
         """
         staged, live = len(self._list.calls), self._list.live
         try:
             with self._live.savepoint():
                 yield
         except ALL_LOST:
-            raise  # nobody knows what stands, so nothing is noted before all of it is undone
+            raise  # the state is unknown, so nothing is recorded before all of it is undone
         except BaseException as error:
             if self._pid == os.getpid():
-                self._take_back(engine, staged, live, error)
+                self._roll_back(engine, staged, live, error)
             raise
 
-    def _take_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
-        """What the journal could not be told is not taken back there, so the whole must not be committed."""
+    def _roll_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
+        """Remove the block's calls from the list. If the journal fails, the transaction must not commit."""
         try:
             try:
                 run_sync(self.learn_secrets(engine))
             finally:
-                self._list.take_back(staged, live, f"the inner block raised {self._described(raised)}")
+                self._list.roll_back(staged, live, f"the inner block raised {self._described(raised)}")
         except BaseException as error:
-            self._live.lose(text_of(error) or type(error).__name__)
+            self._live.mark_lost(text_of(error) or type(error).__name__)
             raise
 
     @property
     def has_secrets(self) -> bool:
-        """Whether what its block raises may repeat a secret argument, as far as anybody knows."""
+        """Whether an error of the block may quote a secret argument, as far as known."""
         return self._list.has_secrets
 
     async def learn_secrets(self, engine: Engine) -> None:
-        """Find out what is secret of its calls, so that the journal can keep them although they are not submitted."""
+        """Read the manifests of the calls, so that the journal can keep calls that are not submitted."""
         await self._list.learn_secrets(engine)
 
     def undo_live(self) -> None:
@@ -228,7 +229,7 @@ class Step:
         self._live.undo()
 
     def abort(self, note: str) -> None:
-        """Nothing of it stands."""
+        """Roll everything back and release the lease."""
         with self._ending(), self._undone_live():
             try:
                 self._forget(note)
@@ -237,22 +238,22 @@ class Step:
                     self._journal.leases.release(self._lease)
 
     def drop(self) -> None:
-        """End what an interrupt kept from ending, and nothing else."""
+        """End a step whose ending was interrupted."""
         if self._ended:
             return
-        log.warning("transaction %s was interrupted as it was to end; it is ended now", self.txn[:12])
+        log.warning("transaction %s was interrupted while ending; it is ended now", self.txn[:12])
         try:
             if not self._in_force:
                 self._forget("it was interrupted before it was submitted")
             self._end()
-        except Exception as error:  # noqa: BLE001 - the interrupt is what its caller hears; recovery looks at this again
+        except Exception as error:  # noqa: BLE001 - the caller gets the interrupt; recovery handles this
             log.warning("transaction %s could not be ended: %s", self.txn[:12], text_of(error))
 
     async def commit(self, engine: Engine, terms: CommitOptions) -> None:
-        """Commit what was staged and settle the placeholders.
+        """Commit the staged calls and set the placeholders.
 
         Raises:
-            CountersignError: as commit/commit.py and commit/settling.py say; placeholders then tell what is known.
+            CountersignError: as in commit/commit.py and commit/finalizer.py; placeholders then hold what is known.
         """
         why: str | None = None
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
@@ -261,13 +262,13 @@ class Step:
                 self._list.settle(results, submitted=self._in_force)
             except BaseException as error:
                 if not isinstance(error, Exception):
-                    # On the disk first: nobody is to begin later what its caller was told has not happened.
+                    # On disk first: recovery must not begin later what the caller believes did not happen.
                     with log_cleanup_errors(self.txn):
-                        self._journal.stops.stop(
+                        self._journal.transactions.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
                         )
                 elif not isinstance(error, ReviewPending | ServiceUnavailable):
-                    await self.learn_secrets(engine)  # planned calls need no request
+                    await self.learn_secrets(engine)  # manifests of planned calls are cached
                 if not self._in_force:
                     self._forget(f"{self._described(error)}, before it was submitted")
                 elif isinstance(error, Exception) and not isinstance(error, ReviewPending):
@@ -281,16 +282,17 @@ class Step:
                         tell(state=self.state().value, replayed=self.replayed)
 
     def state(self) -> LocalTxn:
-        """Where the transaction stands in the journal."""
+        """The transaction's state in the journal."""
         return self._journal.transactions.require(self.txn).state
 
     async def _commit(self, engine: Engine, terms: CommitOptions) -> dict[str, object]:
         self._live.end_block()
         self._live.require_whole()
         if not self._list.live:
-            self._live.undo()  # nothing stands of what raised, so an empty session decides nothing
+            self._live.undo()  # effects that raised were rolled back, so an empty session decides nothing
         if self._live.claimed and not self._live:
-            self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
+            # so that no other transaction waits for it while people decide
+            self._journal.resource_locks.drop(self._lease)
         plan = await self._plan(engine)
         earlier = await load_prior_record(engine, self._lease)
         if earlier.redeemed:
@@ -307,9 +309,7 @@ class Step:
             self.replayed = True
             return {}
         if not self._list.is_first:
-            undo_orphaned_sessions(
-                engine, self.txn
-            )  # of runs that died; this one's own sessions are not touched
+            undo_orphaned_sessions(engine, self.txn)  # sessions of dead runs; this run's own are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease,
             self._list.staging,
@@ -326,12 +326,12 @@ class Step:
             await withdraw_earlier(engine, earlier)
             commit_live_only(self._journal, self._lease, self._live, plan, attempt_id)
             return {}
-        await flush_outbox(engine)  # what an earlier run still owes is told before anything new is asked
+        await flush_outbox(engine)  # earlier outcomes are reported before a new submission
         plan = replace(plan, attempt_id=attempt_id)
         return await Commit(engine, self._lease, plan, self._live, terms).run()
 
     async def _plan(self, engine: Engine) -> Plan:
-        """The list, frozen."""
+        """The frozen list."""
         return Plan(
             agent=self._agent,
             run_key=self.run_key,
@@ -358,9 +358,7 @@ class Step:
         return describe_block_error(error, has_secrets=self._list.has_secrets)
 
     def _end(self, why: str | None = None) -> None:
-        """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
-        free. `why`: it did not go through.
-        """
+        """Close sessions, mark live rows as undone unless maybe committed, release the lease. `why`: of a failure."""
         transactions, leases = self._journal.transactions, self._journal.leases
         with self._ending(), self._undone_live(), log_cleanup_errors(self.txn):
             try:
@@ -377,7 +375,7 @@ class Step:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """It has ended, also where something of that failed; not where an interrupt came between."""
+        """Mark the step as ended, also after an error, but not after an interrupt."""
         try:
             yield
         except Exception:
@@ -387,7 +385,7 @@ class Step:
 
     @contextmanager
     def _undone_live(self) -> Iterator[None]:
-        """Where the adapters can be made to undo. What could not be undone stays live in the journal, for recovery."""
+        """Undo the live effects first. What could not be undone stays `live` in the journal, for recovery."""
         try:
             self._live.undo()
         except BaseException:

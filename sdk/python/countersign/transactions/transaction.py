@@ -1,10 +1,10 @@
-"""`with transaction(key=...)`: everything the block asks for commits as one, or nothing of it stands.
+"""`with transaction(key=...)`: everything the block requests commits as one, or is rolled back.
 
 Inside the block staged tools return placeholders and live tools run at once (intake.py). Leaving it commits
-(commit/commit.py); leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and forgets
-the staged ones. The key names the step: the same key finds the same review and never fires twice, from any process.
+(commit/commit.py). Leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and drops the
+staged ones. The key names the step: the same key finds the same review and never fires twice, from any process.
 
-A forked child that leaves the block neither commits nor undoes what is its parent's.
+A forked child that leaves the block neither commits nor undoes anything: the block belongs to its parent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from countersign.commit.review import CommitOptions
+from countersign.concurrency import Executor, SyncExecutor, run_sync
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
@@ -33,10 +34,9 @@ from countersign.texts import add_note
 from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
+from countersign.transactions.call_list import add_state_notes
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.prior_run import add_state_notes
 from countersign.transactions.step import Step
-from countersign.waiting import Executor, SyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (
-    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran anew just now, on "
-    "what that run has left, and this run's work is undone. `countersign journal show` tells what stands of that run: "
-    "ask for none of it under another key because of this."
+    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran again on that "
+    "run's results, and this run's work was undone. `countersign journal show` shows that run: do not request "
+    "its calls under another key because of this error."
 )
 
 
@@ -69,7 +69,7 @@ class Transaction:
         isolation: Isolation = ABORT,
     ) -> None:
         self.key = key
-        self._plain = plain  # nothing was said of it, so it may be a savepoint of another
+        self._plain = plain  # opened without options, so it may be a savepoint of another one
         self._runtime = runtime
         self._isolation = isolation
         self._rehearsal = rehearsal
@@ -81,7 +81,7 @@ class Transaction:
         self._engine: Engine | None = None
         self._intake: Intake | None = None
         self._outer: Transaction | None = None
-        self._inner = ExitStack()  # the savepoint, of a nested one
+        self._inner = ExitStack()  # the savepoint of a nested one
         self._opened = AsyncExitStack()
 
     # ------------------------------------------------------------------------------------- what callers see
@@ -93,12 +93,14 @@ class Transaction:
 
     @property
     def ledger(self) -> Ledger:
-        """What counts the calls to models inside."""
+        """The ledger that counts calls to models inside the block."""
         return self._runtime.ledger
 
     @property
     def run_key_for_budgets(self) -> str:
-        """The run that they belong to: the key; in a rehearsal, which must leave the key as it is, one of its own."""
+        """The run that calls to models count for: the key, or a separate name in a simulation, which must not use up
+        the key's budget.
+        """
         return self.key if self._rehearsal is None else self._rehearsal.run_key_for_budgets(self.key)
 
     @property
@@ -108,35 +110,33 @@ class Transaction:
 
     @property
     def failed(self) -> tuple[Placeholder[Any], ...]:
-        """The placeholders of the calls that failed, each with its `.error`. After a block that was left well: those
-        whose reviewed manifest lets them fail alone (`on_exhausted="tool"`).
+        """The placeholders of failed calls, each with its `.error`. After a block without an exception: calls whose
+        reviewed manifest lets them fail (`on_exhausted="tool"`).
         """
         return tuple(one for one in self.effects if one.outcome == "failed")
 
     @property
     def state(self) -> str:
-        """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the first
-        that is not finished.
-        """
+        """`staging`, `review`, `settled`, ... as in the journal; of independent effects the first unfinished one."""
         states = [step.state() for step in self._steps()]
         return next((state for state in states if state in OPEN_TXN), states[0] if states else _NEW)
 
     @property
     def has_ended(self) -> bool:
-        """Whether its block was left: what still runs of that is inside it no more."""
+        """Whether the block was left. Code of it that still runs is outside."""
         return self._phase == _CLOSED
 
     @property
     def replayed(self) -> bool:
-        """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
+        """Whether an earlier run of this key had already done it: nothing fired now, and the results are that run's."""
         return any(step.replayed for step in self._steps())
 
     @property
     def result(self) -> DryRun:
-        """What a dry run has found, after its block.
+        """The result of a dry run, after its block.
 
         Raises:
-            MisuseError: this is no dry run, or its block has not ended well.
+            MisuseError: this is no dry run, or its block raised or has not ended.
         """
         if self._rehearsal is None:
             raise MisuseError(
@@ -145,46 +145,45 @@ class Transaction:
         return self._rehearsal.result
 
     def repeat(self) -> AbstractContextManager[None]:
-        """Inside, an equal call is meant once more and not taken for the same one: one of this code, or of a task or
-        thread that was begun inside.
+        """A block in which an equal call counts as another call: in this code, or in a task or thread started
+        inside.
         """
         return self._entered().repeat()
 
     def parallel(self) -> AbstractContextManager[None]:
-        """Inside, calls may come from any thread or task that was begun inside, and the staged ones fire at the same
-        time; all of them have ended, one way or another, before anything after them fires. Live effects still take
-        turns.
+        """A block in which tasks and threads started inside may call tools too. Its staged calls fire concurrently, and
+        all of them end before anything after them fires. Live effects still run one at a time.
 
-        `asyncio` tasks and `asyncio.to_thread` know where they were begun; a thread of your own does if it is handed
-        `contextvars.copy_context().run`, copied inside the block.
+        `asyncio` tasks and `asyncio.to_thread` inherit the context they need. For a thread of your own, run its
+        function with `contextvars.copy_context().run`, copied inside the block.
 
         Raises:
             OutsideTransaction: not where the transaction was opened.
-            MisuseError: it is inside another one, or each effect stands alone anyway.
+            MisuseError: it is inside another one, or the transaction is independent.
         """
         return self._entered().parallel()
 
     # --------------------------------------------------------------------------------------- enter and leave
 
     def __enter__(self) -> Self:
-        run_sync(self._enter(self._runtime.sync_waits()))
+        run_sync(self._enter(self._runtime.sync_executor()))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             run_sync(self._exit(error))
         except (CountersignError, IndependentFailures) as answer:
-            # It is an answer, not a crash: its trace ends where the program left the block.
+            # An expected error: its traceback ends where the program left the block.
             raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
         except (KeyboardInterrupt, SystemExit) as interrupt:
             self._add_state_notes(interrupt)
             raise
 
     async def __aenter__(self) -> Self:
-        waits = self._runtime.async_waits()
-        await self._opened.enter_async_context(waits.opened())
+        executor = self._runtime.async_executor()
+        await self._opened.enter_async_context(executor.opened())
         try:
-            await self._enter(waits)
+            await self._enter(executor)
         except BaseException:
             await self._opened.aclose()
             raise
@@ -201,7 +200,7 @@ class Transaction:
         finally:
             await self._opened.aclose()
 
-    async def _enter(self, waits: Executor) -> None:
+    async def _enter(self, executor: Executor) -> None:
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
@@ -212,17 +211,17 @@ class Transaction:
             self._nest(outer)
             return
         try:
-            await self._open(waits)
+            await self._open(executor)
         except BaseException:
             self._drop()
             raise
 
-    async def _open(self, waits: Executor) -> None:
-        real = self._runtime.engine(waits)
+    async def _open(self, executor: Executor) -> None:
+        real = self._runtime.engine(executor)
         engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
         blocking = engine
-        if not isinstance(waits, SyncExecutor):  # a plain live tool asks on the thread that calls it
-            blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_waits()).service)
+        if not isinstance(executor, SyncExecutor):  # a plain live tool sends requests on its own thread
+            blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_executor()).service)
         intake = Intake(
             self.key,
             engine,
@@ -240,11 +239,11 @@ class Transaction:
         current_transaction.set(self)
 
     def _nest(self, outer: Transaction) -> None:
-        """A transaction inside another is a savepoint of it: it has no key, and nothing else, of its own."""
+        """A transaction inside another is a savepoint of it, without a key or options of its own."""
         if not self._plain or outer._runtime is not self._runtime:
             raise MisuseError(
                 f"transaction {self.key!r} was opened inside {outer.key!r}, and one step is one transaction: write "
-                "`with transaction():`, without key or anything else, for a block that can be taken back alone, or "
+                "`with transaction():`, without key or anything else, for a block that can be rolled back alone, or "
                 "close the outer one first"
             )
         self._inner.enter_context(outer._entered().savepoint())
@@ -261,7 +260,7 @@ class Transaction:
             self._drop()
 
     def _drop(self) -> None:
-        """Wherever an interrupt came between, this thread is in no transaction, and none of its steps is under way."""
+        """Even after an interrupt, this thread leaves the transaction and every step is ended."""
         if current_transaction.get() is self:
             current_transaction.set(None)
         if self._intake is not None and self._intake.owner.pid == os.getpid():
@@ -292,21 +291,22 @@ class Transaction:
             await self._commit(intake.steps[0])
 
     def _require_awaited(self, forgotten: Sequence[str]) -> None:
-        """What the block is not known to have wanted is not committed without it: the key would be spent on a list that
-        lacks it.
+        """Refuse to commit a block with calls that were never awaited: the key would be used up by an incomplete
+        list.
         """
         if forgotten:
             raise MisuseError(
-                f"{', '.join(forgotten)} was called in transaction {self.key!r} and not awaited, so nobody was asked "
-                f"about it; nothing of the block was done. Write `await {forgotten[0]}(...)`, in "
+                f"{', '.join(forgotten)} was called in transaction {self.key!r} and not awaited, so it was not "
+                f"submitted; nothing in the block was done. Write `await {forgotten[0]}(...)`, in "
                 "`async with transaction(...)`"
             )
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
-        """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
+        """A fork copied the block, its lease and its database sessions; all of them belong to the parent."""
         if error is None:
             raise OutsideTransaction(
-                f"transaction {self.key!r} was opened by the process that this one was forked from, and only that one "
+                f"transaction {self.key!r} was opened by the process that this one was forked from, and only "
+                "that one "
                 "commits it; end the child inside the block with os._exit, or fork before it"
             )
 
@@ -316,7 +316,7 @@ class Transaction:
             add_state_notes(interrupt, self._engine.journal, txns, self.key)
 
     def _note_prior_run(self, error: BaseException) -> None:
-        """What this run could not do, an earlier one of its key may have done."""
+        """Note that an earlier run of the key may have done what this run could not."""
         if self._engine is None or not isinstance(error, Exception):
             return
         with suppress(JournalError):
@@ -335,7 +335,7 @@ class Transaction:
         await step.commit(engine, self._terms)
 
     async def _commit_each(self) -> None:
-        """Every effect for itself; one that is refused keeps none of the others from going through."""
+        """Commit every effect on its own; a refused one does not block the others."""
         failures: list[CountersignError] = []
         failed: list[str] = []
         fired: list[str] = []
@@ -357,31 +357,32 @@ class Transaction:
     # --------------------------------------------------------------------------------------- what tools call
 
     def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Stage a call, or run it live; an async live tool answers an awaitable.
+        """Stage a call, or run it live. An async live tool returns an awaitable.
 
         Raises:
-            OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
-            NotStageable: the call cannot be described as bytes, or its adapter cannot find what it must snapshot.
-            Stopped: a live call was denied, or would have to be reviewed; or somebody changed what it reads (`Moved`).
-            WorldError: the service, the journal or a resource is away or busy.
+            OutsideTransaction: called from an unknown process, thread or task, or after the block.
+            NotStageable: the call cannot be written as bytes, or its adapter cannot find what it must snapshot.
+            Stopped: a live call was denied or needs a review; or another writer changed what it reads
+                (`IsolationConflict`).
+            WorldError: the service, the journal or a resource is unavailable or busy.
         """
         return self._entered().accept(tool, args, kwargs)
 
     def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
-        """An async tool was called; whether that is awaited too is looked at when the block ends."""
+        """Record the coroutine of an async tool; the end of the block checks that it was awaited."""
         self._entered().made.append((tool.name, call))
 
     def require_stageable(self, tool: Tool) -> None:
         """Refuse a tool that could not be staged here, before anything is called.
 
         Raises:
-            RegistrationError: a compensation is not registered, or the manifest is none.
-            NotStageable: it fires elsewhere.
+            RegistrationError: a compensation is not registered, or the manifest is invalid.
+            NotStageable: it has another enforcement point.
         """
         self._entered().require_stageable(tool)
 
     def live_call_has_secrets(self, tool: Tool) -> bool:
-        """Whether a live tool has secret arguments, whoever says so: nobody is to read what it raises."""
+        """Whether a live tool has secret arguments, so that its errors must stay hidden."""
         return self._entered().live_call_has_secrets(tool)
 
     def _steps(self) -> list[Step]:

@@ -1,4 +1,4 @@
-"""The service of a file's tests, with the folder its rules come from."""
+"""The service under test, with the folder of its policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from sqlalchemy import select
 
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import table
 from policy_service.storage.tables import TaskRow
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person
@@ -59,7 +59,7 @@ class Bank(World):
     async def released(
         self, *effects: dict[str, Any], robot: Agent | None = None, **members: Any
     ) -> tuple[dict[str, Any], list[str]]:
-        """A transaction that needs nobody, and its tokens."""
+        """A transaction that is released at once, and its tokens."""
         robot = robot or self.robot
         view = (await robot.submit(*effects, **members)).json()
         return view, await self.tokens(view, robot)
@@ -123,11 +123,11 @@ class Bank(World):
 
 
 def voter(name: str, step_up: str | None = None) -> Voter:
-    """Somebody as a channel knows them that can ask for a passkey."""
+    """A person as a channel knows them, with a passkey."""
     iss, _, sub = person(name).rpartition("|")
     return Voter(iss, sub, name.title(), "oidc", step_up=step_up)
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
-    """The status and the code of an answer that says no."""
+    """The status and code of a refusal."""
     return answer.status_code, answer.json()["code"]

@@ -1,7 +1,7 @@
-"""One service for a whole file, which is most of what such a test costs.
+"""One service for each file, because starting it is most of the cost of a test.
 
-Each test has an agent of its own, and rules it has changed are put back after it. What a test here says about tasks,
-votes or attempts, it says about its own agent's.
+Each test has its own agent, and policies it changed are restored after it. Assertions about tasks, votes and attempts
+are about its own agent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.integration.service.together.bank import Bank
 _RACES = {
     "test_sixteen_redeemers_at_once_get_exactly_one_receipt",
     "test_ten_browsers_of_one_person_at_once_are_one_person",
-    "test_the_winner_of_two_answers_at_once_is_one_of_them",
-    "test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands",
+    "test_one_of_two_concurrent_votes_wins",
+    "test_concurrent_accept_vote_withdrawal_and_rerun_have_one_outcome",
 }
 
 _HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", params=ENGINES)
 def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The settings of a database for a file's tests, on each engine."""
+    """The database settings for a file's tests, on each engine."""
     with database_on(request, request.param) as settings:
         yield settings
 
@@ -47,7 +47,7 @@ def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 async def bank_of_all(
     tmp_path_factory: pytest.TempPathFactory, database_of_all: dict[str, str]
 ) -> AsyncIterator[Bank]:
-    """The service of a file's tests; at the end its log must tell exactly what happened (I-8)."""
+    """The service for a file's tests; at the end its audit log must match what happened (I-8)."""
     folder = Payments(tmp_path_factory.mktemp("together") / "bundle")
     data = tmp_path_factory.mktemp("together") / "data"
     async with running(data, folder.path, **database_of_all) as started:
@@ -57,7 +57,7 @@ async def bank_of_all(
 
 @pytest.fixture
 async def bank(bank_of_all: Bank) -> AsyncIterator[Bank]:
-    """The service under the usual rules, an agent of the test's own, and the four people, signed in."""
+    """The service under the default policies, a fresh agent, and the four people, signed in."""
     await bank_of_all.fresh()
     await bank_of_all.sign_in()
     yield bank_of_all

@@ -1,4 +1,4 @@
-"""Who may answer, spend and see: whose vote counts for what, whose side somebody is on, what strangers learn."""
+"""Who may vote, redeem and see: which votes count, the requester's side, and other agents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sqlalchemy import select
 from policy_service.errors import ForbiddenError
 from policy_service.queries import reviews
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.voter import Voter
+from policy_service.queries.vote_eligibility import Voter
 from policy_service.storage.core import find, table, update_rows
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
-from policy_service.workflow.edits import accept as accepting
-from policy_service.workflow.edits.accept import accept
+from policy_service.workflow.edits import proposals as accepting
+from policy_service.workflow.edits.proposals import accept
 from policy_service.workflow.reviews.vote import VoteInput, vote
 from tests.fakes.payments import GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Agent
@@ -41,14 +41,14 @@ async def approve(bank: Bank, view: dict[str, Any], name: str, step_up: str | No
 
 
 async def kept(bank: Bank, review_id: str) -> list[tuple[str, str | None]]:
-    """Who voted on a review and how strongly, in order."""
+    """The voters of a review and their step-up, in order."""
     rows = table(VoteRow).c
     query = select(rows.sub, rows.step_up).where(rows.review_id == review_id).order_by(rows.vote_id)
     return await bank.service.db.read(lambda conn: [(row.sub, row.step_up) for row in conn.execute(query)])
 
 
-async def told(bank: Bank, name: str, review_id: str) -> tuple[list[bool], list[bool]]:
-    """Which votes count: on the wire and on the page."""
+async def counted(bank: Bank, name: str, review_id: str) -> tuple[list[bool], list[bool]]:
+    """Which votes count: in the API and on the page."""
     visitor = await bank.person(name)
     wire = (await visitor.get(f"/v1/reviews/{review_id}")).json()["votes"]
     page = await reviews.review_page(bank.service.ctx, voter(name), review_id)
@@ -56,8 +56,8 @@ async def told(bank: Bank, name: str, review_id: str) -> tuple[list[bool], list[
     return [shown["counted"] for shown in wire], [shown.counted for shown in page.votes]
 
 
-async def test_an_approval_must_serve_a_gate_of_its_own_person(bank: Bank) -> None:
-    """That a gate for others asks for no passkey is no way in."""
+async def test_an_approval_must_count_toward_a_gate_of_its_person(bank: Bank) -> None:
+    """A gate of other people without step-up must not help."""
     await bank.only(STRONG, gate("law", "legal"))
     view = await bank.asks(10)
     assert refusal(await bank.maya.vote(view)) == (403, "step_up_required")
@@ -65,7 +65,7 @@ async def test_an_approval_must_serve_a_gate_of_its_own_person(bank: Bank) -> No
     assert await kept(bank, view["effects"][0]["review"]["review_id"]) == [("ingrid", None)]
 
 
-async def test_an_approval_repeated_with_a_passkey_is_one_vote_that_counts_for_more(bank: Bank) -> None:
+async def test_an_approval_repeated_with_a_passkey_is_one_stronger_vote(bank: Bank) -> None:
     await bank.only(STRONG, WEAK)
     view = await bank.asks(10)
     review_id = view["effects"][0]["review"]["review_id"]
@@ -86,18 +86,18 @@ async def test_an_approval_repeated_with_a_passkey_is_one_vote_that_counts_for_m
     assert (kinds.count("vote_recorded"), kinds.count("vote_strengthened")) == (1, 0)
 
 
-async def test_a_deny_counts_alike_wherever_it_is_shown(bank: Bank) -> None:
-    """Counted while its person stands in the group, not once they have left it; a late one never."""
+async def test_a_denial_counts_the_same_in_every_view(bank: Bank) -> None:
+    """It counts while its person is in the group, and never if it is late."""
     view = await bank.asks()
     review_id = view["effects"][0]["review"]["review_id"]
     await bank.maya.vote(view, "deny", reason="no")
     await bank.tomas.vote(view, "deny", reason="no, too")
-    assert await told(bank, "maya", review_id) == ([True, False], [True, False])
+    assert await counted(bank, "maya", review_id) == ([True, False], [True, False])
     await bank.people({**GROUPS, "finance": ("tomas",)})
-    assert await told(bank, "maya", review_id) == ([False, False], [False, False])
+    assert await counted(bank, "maya", review_id) == ([False, False], [False, False])
 
 
-async def test_a_refused_voter_reads_why_groups_are_missing(bank: Bank) -> None:
+async def test_a_refusal_explains_missing_groups(bank: Bank) -> None:
     await bank.only(WEAK)
     view = await bank.asks(10)
     for problem, words in (
@@ -116,13 +116,13 @@ LESS = {"account": "acme", "amount": 300}
 
 
 async def give(bank: Bank, robot: Agent, name: str) -> None:
-    """Somebody else owns it from now on."""
+    """Another person owns the agent from now on."""
     owner = {"owner": person(name)}
     await bank.service.db.write(lambda tx: update_rows(tx.conn, AgentRow, {"name": robot.name}, owner))
 
 
-async def test_an_approval_of_whoever_owns_the_agent_by_now_counts_no_more(bank: Bank) -> None:
-    """Nor does their signature for an emergency."""
+async def test_an_approval_by_a_new_owner_of_the_agent_stops_counting(bank: Bank) -> None:
+    """So does their break-glass signature."""
     bank.folder.people(GROUPS | {"captain": ("jonas",)})
     await bank.rules(
         '@id("alone") permit (principal in Group::"captain", action == Action::"break_glass_alone", resource);'
@@ -138,7 +138,7 @@ async def test_an_approval_of_whoever_owns_the_agent_by_now_counts_no_more(bank:
     assert (await bank.tomas.vote(view)).json()["state"] == "met"
 
 
-async def test_whoever_proposed_does_not_accept_it_as_the_owner(bank: Bank) -> None:
+async def test_an_owner_cannot_accept_their_own_proposal(bank: Bank) -> None:
     view = await bank.asks()
     proposal = await bank.maya.proposed(view, LESS)
     await give(bank, bank.robot, "maya")
@@ -147,7 +147,7 @@ async def test_whoever_proposed_does_not_accept_it_as_the_owner(bank: Bank) -> N
     assert (await bank.robot.see(view["txn"]))["rev"] == 1
 
 
-async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Bank) -> None:
+async def test_an_edited_list_keeps_the_weakest_authentication_method(bank: Bank) -> None:
     view = await bank.asks()
     weak = {"method": "api_key"}
     await bank.service.db.write(lambda tx: update_rows(tx.conn, TransactionRow, {"txn": view["txn"]}, weak))
@@ -156,7 +156,7 @@ async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Ba
     assert {row.rev: row.method for row in rows} == {1: "api_key", 2: "api_key"}
 
 
-async def test_a_change_is_decided_by_the_rules_in_force_when_it_is_accepted(
+async def test_an_accepted_proposal_is_decided_by_the_active_bundle(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = await bank.asks()
@@ -170,7 +170,7 @@ async def test_a_change_is_decided_by_the_rules_in_force_when_it_is_accepted(
 
 
 def routes(view: dict[str, Any]) -> list[tuple[str, str, dict[str, Any] | None]]:
-    """Every route that names somebody's transaction."""
+    """Every route that names a transaction of another agent."""
     txn, effect_id = f"/v1/transactions/{view['txn']}", view["effects"][0]["effect_id"]
     fired = [{"effect_id": effect_id, "outcome": "fired"}]
     return [
@@ -183,7 +183,7 @@ def routes(view: dict[str, Any]) -> list[tuple[str, str, dict[str, Any] | None]]
     ]
 
 
-async def test_a_stranger_gets_the_answer_of_a_transaction_that_does_not_exist(bank: Bank) -> None:
+async def test_another_agent_gets_the_response_for_an_unknown_transaction(bank: Bank) -> None:
     stranger = await bank.agent(f"{bank.robot.name}-stranger")
     view = await bank.asks(10, attempt_id="a1")
     for theirs, absent in zip(routes(view), routes({**view, "txn": "0" * 64}), strict=True):
@@ -198,8 +198,8 @@ async def test_a_stranger_gets_the_answer_of_a_transaction_that_does_not_exist(b
     assert (await bank.robot.send("GET", "/v1/audit")).json()["rows"] != []
 
 
-async def test_the_agent_may_not_spend_what_another_party_redeems(bank: Bank) -> None:
-    """Nor may that party withdraw it."""
+async def test_an_agent_cannot_redeem_what_another_party_redeems(bank: Bank) -> None:
+    """The redeemer cannot withdraw it either."""
     robot, warehouse = bank.robot, await bank.agent("warehouse")
     view = (await robot.submit(await ship(bank), attempt_id="a1")).json()
     assert view["state"] == "ready" and view["releases"] == []
@@ -230,7 +230,7 @@ FORGED: dict[str, dict[str, str]] = {
 
 
 def claimed(view: dict[str, Any]) -> dict[str, Any]:
-    """What a person's page would send, as far as the agent can know it, and who it says it is."""
+    """What a person's page would send, as far as an agent can know it."""
     effect = view["effects"][0]
     return {
         "verdict": "approve",

@@ -1,4 +1,4 @@
-"""Comments on a review and questions to its agent: who may, how much, who reads what, and what they never do."""
+"""Comments on a review and questions to its agent: who may write, limits, visibility, and what they never affect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def write(who: Visitor, review_id: str, text: str, **more: Any) -> httpx2.
 
 
 async def ask(who: Visitor, review_id: str, text: str = "which invoice?") -> str:
-    """A question; its id."""
+    """A question; returns its id."""
     answer = await write(who, review_id, text, question=True)
     assert answer.status_code == 200, answer.text
     found: str = answer.json()["comments"][-1]["comment_id"]
@@ -51,12 +51,12 @@ async def say(robot: Agent, review_id: str, question_id: str, text: str = "numbe
 # ------------------------------------------------------------------------------------------------------- comments
 
 
-async def test_a_comment_is_read_by_the_others_and_decides_nothing(bank: Bank) -> None:
+async def test_a_comment_is_visible_and_decides_nothing(bank: Bank) -> None:
     view = await bank.asks()
     answer = await write(bank.maya, review_of(view), "  the invoice\r\nis in the file ")
     (one,) = answer.json()["comments"]
-    told = {name: value for name, value in one.items() if name not in ("comment_id", "at")}
-    assert told == {
+    shown = {name: value for name, value in one.items() if name not in ("comment_id", "at")}
+    assert shown == {
         "kind": "comment", "person": person("maya"), "name": "Maya", "text": "the invoice\nis in the file",
         "channel": "api", "for_requester": False, "assurance": "dev",
     }  # fmt: skip
@@ -65,16 +65,16 @@ async def test_a_comment_is_read_by_the_others_and_decides_nothing(bank: Bank) -
     assert (seen["state"], seen["questions"], answer.json()["votes"]) == ("review", [], [])
 
 
-async def test_the_log_and_the_events_tell_who_and_when_and_not_what(bank: Bank) -> None:
+async def test_the_log_records_the_writer_and_time_but_not_the_text(bank: Bank) -> None:
     view = await bank.asks()
-    await write(bank.maya, review_of(view), "the customer is my neighbour")
+    await write(bank.maya, review_of(view), "the customer is my brother")
     question = await ask(bank.maya, review_of(view))
     await say(bank.robot, review_of(view), question)
     log = [line for line in await bank.log(view["txn"]) if line[0].startswith(("comment", "question"))]
     assert [kind for kind, _ in log] == ["comment_written", "question_asked", "question_answered"]
     assert log[1][1]["comment_id"] == log[2][1]["comment_id"] == question
     assert log[0][1]["channel"] == "api"
-    for words in ("neighbour", "which invoice", "4711"):
+    for words in ("brother", "which invoice", "4711"):
         assert words not in str(log)
     await bank.service.sequencer.number()
     await bank.service.feed.refresh()
@@ -86,7 +86,7 @@ async def test_the_log_and_the_events_tell_who_and_when_and_not_what(bank: Bank)
     assert (event.review_id, bank.robot.name in event.parties) == (review_of(view), True)
 
 
-async def test_who_may_not_vote_may_not_write_but_for_the_owner_of_the_agent(bank: Bank) -> None:
+async def test_only_eligible_voters_and_the_owner_may_comment(bank: Bank) -> None:
     view = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("jonas")))
     for question in (False, True):
         refused = await write(bank.ingrid, review_of(view), "let me in", question=question)
@@ -100,11 +100,11 @@ async def test_who_may_not_vote_may_not_write_but_for_the_owner_of_the_agent(ban
     assert refusal(await bank.jonas.vote(view)) == (403, "not_eligible")
 
 
-async def test_nothing_is_added_to_what_nobody_decides_any_more(bank: Bank) -> None:
+async def test_a_comment_on_a_closed_review_is_refused(bank: Bank) -> None:
     for how, words, state in (
         ("denied", "denied", "ended"),
         ("withdrawn", "withdrawn", "ended"),
-        ("superseded", "replaced by revision 2", "review"),
+        ("superseded", "revision 2 superseded", "review"),
         ("met", "approved", "ready"),
         ("expired", "over", "ended"),
     ):
@@ -112,7 +112,7 @@ async def test_nothing_is_added_to_what_nobody_decides_any_more(bank: Bank) -> N
         view = await bank.asks()
         question = await ask(bank.maya, review_of(view))
         if how == "expired":
-            bank.clock.pass_(hours=25)  # and nobody sweeps
+            bank.clock.pass_(hours=25)  # and no sweep runs
             await bank.sign_in()
         elif how == "withdrawn":
             await bank.withdraw(view)
@@ -127,7 +127,7 @@ async def test_nothing_is_added_to_what_nobody_decides_any_more(bank: Bank) -> N
         assert (await bank.states(view))[0] == state
 
 
-async def test_the_same_words_again_are_the_same_comment(bank: Bank) -> None:
+async def test_a_repeated_text_is_one_comment(bank: Bank) -> None:
     view = await bank.asks()
     for who in (bank.maya, bank.maya, bank.tomas):
         await write(who, review_of(view), "look twice")
@@ -140,7 +140,7 @@ async def test_the_same_words_again_are_the_same_comment(bank: Bank) -> None:
     assert len(again.json()["comments"]) == 4, "what was answered may be asked anew"
 
 
-async def test_words_are_bounded(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_comments_are_limited(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     view = await bank.asks()
     question = await ask(bank.maya, review_of(view))
     for text in ("", " \n\t ", "x" * 4_001, "x" * 300_000):
@@ -159,13 +159,13 @@ async def test_words_are_bounded(bank: Bank, monkeypatch: pytest.MonkeyPatch) ->
 # ------------------------------------------------------------------------------------------------------ questions
 
 
-async def test_a_question_reaches_the_agent_and_its_answer_the_people(bank: Bank) -> None:
+async def test_a_question_reaches_the_agent_and_its_answer_the_reviewers(bank: Bank) -> None:
     view = await bank.asks()
     question = await ask(bank.maya, review_of(view))
     asked = await bank.robot.see(view["txn"])
     (seen,) = asked["questions"]
-    told = {name: seen[name] for name in ("question_id", "review_id", "effect_id", "text", "asked_by")}
-    assert told == {
+    shown = {name: seen[name] for name in ("question_id", "review_id", "effect_id", "text", "asked_by")}
+    assert shown == {
         "question_id": question, "review_id": review_of(view), "effect_id": view["effects"][0]["effect_id"],
         "text": "which invoice?", "asked_by": "Maya",
     }  # fmt: skip
@@ -180,7 +180,7 @@ async def test_a_question_reaches_the_agent_and_its_answer_the_people(bank: Bank
     assert (await bank.maya.vote(view)).json()["state"] == "met"
 
 
-async def test_a_waiting_agent_is_woken_by_a_question_and_not_by_a_comment(bank: Bank) -> None:
+async def test_a_question_ends_the_agents_wait_and_a_comment_does_not(bank: Bank) -> None:
     view = await bank.asks()
     waiting = asyncio.create_task(bank.robot.see(view["txn"], wait=30))
     await asyncio.sleep(0.1)
@@ -200,7 +200,7 @@ async def test_a_waiting_agent_is_woken_by_a_question_and_not_by_a_comment(bank:
     assert again.json()["questions"][0]["question_id"] == question
 
 
-async def test_an_answer_stands_and_may_be_repeated(bank: Bank) -> None:
+async def test_an_answer_is_final_and_may_be_repeated(bank: Bank) -> None:
     view = await bank.asks()
     question = await ask(bank.maya, review_of(view))
     for text in ("a", " a "):
@@ -208,7 +208,7 @@ async def test_an_answer_stands_and_may_be_repeated(bank: Bank) -> None:
     assert refusal(await say(bank.robot, review_of(view), question, "b")) == (409, "already_answered")
     await bank.maya.vote(view, "deny", reason="no")
     lost = await say(bank.robot, review_of(view), question, "a")
-    assert lost.status_code == 200, "a lost answer is told again"
+    assert lost.status_code == 200, "a lost response is repeated"
     assert [kind for kind, _ in await bank.log(view["txn"])].count("question_answered") == 1
 
 
@@ -241,11 +241,11 @@ async def test_nobody_else_answers(bank: Bank) -> None:
 # ------------------------------------------------------------------------------------------ a transaction as a whole
 
 
-async def test_people_read_the_other_effects_whole(bank: Bank) -> None:
+async def test_reviewers_see_the_other_effects_in_full(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500), await mail(bank, "your refund"))).json()
     review = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
     (sibling,) = review["siblings"]
     other = view["effects"][1]
     assert sibling["args"]["text"] == "your refund"
-    told = {name: sibling[name] for name in ("effect_id", "seq", "tool", "effect_digest", "state")}
-    assert told == {name: other[name] for name in told}
+    shown = {name: sibling[name] for name in ("effect_id", "seq", "tool", "effect_digest", "state")}
+    assert shown == {name: other[name] for name in shown}

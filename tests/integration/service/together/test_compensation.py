@@ -1,4 +1,4 @@
-"""Taking back what fired, by an effect of its own: built here, decided now, spent once."""
+"""Compensating a fired effect by an effect that the service builds, decided now and redeemed once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNDO_GATE = gate("undo-asks", "legal", action="unpay")
 
 
 async def undone(robot: Agent, view: dict[str, Any], effect: int = 0) -> httpx2.Response:
-    """Ask for the compensation of an effect."""
+    """Request the compensation of an effect."""
     body = {"effect_id": view["effects"][effect]["effect_id"]}
     return await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", body)
 
@@ -29,15 +29,15 @@ async def undone(robot: Agent, view: dict[str, Any], effect: int = 0) -> httpx2.
 async def fired(
     bank: Bank, robot: Agent, *, amount: int = 10, result: Any = None, approve: bool = False
 ) -> dict[str, Any]:
-    """A payment that fired beside a mail that failed."""
+    """A payment that fired next to a mail that failed."""
     view: dict[str, Any] = (await robot.submit(await pay(bank, amount), await mail(bank))).json()
     if approve:
         await bank.maya.vote(view)
         view = await robot.see(view["txn"])
     await robot.spend(view, robot.attempt)
     one, two = (seen["effect_id"] for seen in view["effects"])
-    told = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"} if result is None else result}
-    answer = await robot.report(robot.attempt, told, {"effect_id": two, "outcome": "failed"})
+    body = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"} if result is None else result}
+    answer = await robot.report(robot.attempt, body, {"effect_id": two, "outcome": "failed"})
     assert answer.status_code == 200, answer.text
     return view
 
@@ -50,24 +50,24 @@ async def spent_undo(robot: Agent, undo: dict[str, Any], attempt: str = "-undo")
 async def undo_ended(robot: Agent, undo: dict[str, Any], outcome: str) -> None:
     """A compensation is redeemed and reported."""
     await spent_undo(robot, undo)
-    told = {"effect_id": undo["effect"]["effect_id"], "outcome": outcome}
-    await robot.report(robot.attempt + "-undo", told)
+    body = {"effect_id": undo["effect"]["effect_id"], "outcome": outcome}
+    await robot.report(robot.attempt + "-undo", body)
 
 
 async def left_to_people(bank: Bank, view: dict[str, Any], undo: str | None) -> None:
-    """Nothing takes the payment back, and that is somebody's task."""
+    """Nothing compensates the payment, and that is a task."""
     assert await states(bank.robot, view) == ("unsettled", "compensation_failed", undo)
     assert await bank.tasks() == ["compensation_failed"]
 
 
 async def states(robot: Agent, view: dict[str, Any]) -> tuple[str, str, str | None]:
-    """The transaction, the payment, and what takes it back."""
+    """The states of the transaction, the payment and its compensation."""
     seen = await robot.see(view["txn"])
     undo = seen["effects"][0].get("compensation")
     return seen["state"], seen["effects"][0]["state"], None if undo is None else undo["state"]
 
 
-async def test_what_fired_is_taken_back_by_an_effect_the_service_builds(bank: Bank) -> None:
+async def test_a_fired_effect_is_compensated_by_an_effect_the_service_builds(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     bank.clock.pass_(minutes=10)
     await bank.sweep()
@@ -88,7 +88,7 @@ async def test_what_fired_is_taken_back_by_an_effect_the_service_builds(bank: Ba
     assert await bank.tasks() == []
 
 
-async def test_asked_for_again_it_is_the_same_compensation_and_is_spent_once(bank: Bank) -> None:
+async def test_a_repeated_request_returns_the_same_compensation_redeemed_once(bank: Bank) -> None:
     view, attempt = await fired(bank, bank.robot), bank.robot.attempt + "-undo"
     first, again = (await undone(bank.robot, view)).json(), (await undone(bank.robot, view)).json()
     assert again["effect"]["effect_id"] == first["effect"]["effect_id"]
@@ -102,24 +102,24 @@ async def test_asked_for_again_it_is_the_same_compensation_and_is_spent_once(ban
     assert forward["releases"] == [] and "receipt" not in forward
 
 
-async def test_what_did_not_fire_is_not_taken_back(bank: Bank) -> None:
+async def test_an_effect_that_did_not_fire_is_not_compensated(bank: Bank) -> None:
     for outcome in (None, "failed", "unused", "unknown"):
         robot = await bank.fresh()
         view = await bank.asks(10, attempt_id=robot.attempt)
-        told = {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome}
+        body = {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome}
         if outcome is not None:
-            await robot.report(robot.attempt, told)
+            await robot.report(robot.attempt, body)
         answer = await undone(robot, view)
         assert refusal(answer) == (409, "illegal_state")
         assert answer.json()["state"] == (outcome or "redeemed")
-    await robot.report(robot.attempt, told | {"outcome": "fired", "result": {"id": "p1"}})
+    await robot.report(robot.attempt, body | {"outcome": "fired", "result": {"id": "p1"}})
     assert (await undone(robot, view)).json()["release"], "what was unknown turns out to have fired"
 
 
-async def test_what_has_no_compensation_stands_and_no_other_effect_is_taken_back(bank: Bank) -> None:
+async def test_an_effect_without_compensation_is_a_task(bank: Bank) -> None:
     view = (await bank.robot.submit(await mail(bank), attempt_id=bank.robot.attempt)).json()
-    told = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
-    await bank.robot.report(bank.robot.attempt, told)
+    body = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+    await bank.robot.report(bank.robot.attempt, body)
     answer = await undone(bank.robot, view)
     assert refusal(answer) == (409, "illegal_state")
     unknown = await undone(bank.robot, view | {"effects": [{"effect_id": "0" * 64}]})
@@ -139,20 +139,20 @@ BEYOND: list[Any] = ["x" * ARGS_LIMITS.max_bytes, [1] * ARGS_LIMITS.max_nodes, n
 BEYOND += ["\N{SNOWMAN}" * (ARGS_LIMITS.max_bytes // 3)]
 
 
-async def test_whatever_result_is_admitted_can_be_taken_back(bank: Bank) -> None:
+async def test_every_admitted_result_can_be_compensated(bank: Bank) -> None:
     for log in WITHIN:
         view = await fired(bank, await bank.fresh(), result={"id": "p1", "log": log})
         assert (await undone(bank.robot, view)).json()["effect"]["args"] == {"payment": "p1", "amount": 10}
 
 
-async def test_a_result_beyond_the_limits_is_refused_and_the_outcome_without_it_is_not(bank: Bank) -> None:
+async def test_a_result_beyond_the_limits_is_refused_but_not_its_outcome(bank: Bank) -> None:
     view = await bank.asks(10, attempt_id=bank.robot.attempt)
-    told = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+    body = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
     for log in BEYOND:
-        refused = await bank.robot.report(bank.robot.attempt, told | {"result": {"id": "p1", "log": log}})
+        refused = await bank.robot.report(bank.robot.attempt, body | {"result": {"id": "p1", "log": log}})
         assert refusal(refused) == (400, "invalid_request")
         assert "report a smaller part of it, or none" in refused.text
-    assert (await bank.robot.report(bank.robot.attempt, told)).status_code == 200
+    assert (await bank.robot.report(bank.robot.attempt, body)).status_code == 200
     assert (await undone(bank.robot, view)).json()["code"] == "illegal_state"
 
 
@@ -173,7 +173,7 @@ async def store(bank: Bank, view: dict[str, Any], result: Any) -> None:
     await bank.service.db.write(lambda tx: update_rows(tx.conn, EffectRow, where, stored))
 
 
-async def test_a_result_that_an_earlier_version_stored_beyond_the_limits_is_a_task(bank: Bank) -> None:
+async def test_a_stored_result_beyond_the_limits_is_a_task(bank: Bank) -> None:
     for log in BEYOND:
         view = await fired(bank, await bank.fresh())
         await store(bank, view, {"id": "p1", "log": log})
@@ -182,7 +182,7 @@ async def test_a_result_that_an_earlier_version_stored_beyond_the_limits_is_a_ta
         await left_to_people(bank, view, None)
 
 
-async def test_args_that_do_not_fit_the_compensating_tool_are_a_denial_and_a_task(bank: Bank) -> None:
+async def test_invalid_compensation_args_are_denied_and_a_task(bank: Bank) -> None:
     for payment in (7, ["p1"], "", "p" * 2_000):
         view = await fired(bank, await bank.fresh(), result={"id": payment})
         answer = (await undone(bank.robot, view)).json()
@@ -192,7 +192,7 @@ async def test_args_that_do_not_fit_the_compensating_tool_are_a_denial_and_a_tas
 
 
 async def test_a_plain_forbid_makes_a_task(bank: Bank) -> None:
-    """One that was there, and one that comes before the redemption."""
+    """One that is in force before, and one that is activated before the redemption."""
     view = await fired(bank, bank.robot)
     answer = (await undone(bank.robot, view)).json()
     bank.folder.rules(plain_forbid("never-back", action="unpay"))
@@ -205,7 +205,7 @@ async def test_a_plain_forbid_makes_a_task(bank: Bank) -> None:
     await left_to_people(bank, view, "denied")
 
 
-async def test_its_gates_count_as_met_where_people_approved_every_argument_of_it(bank: Bank) -> None:
+async def test_gates_of_a_preapproved_compensation_count_as_met(bank: Bank) -> None:
     seen = {"tool": "unpay", "map": {"payment": "args:/account", "amount": "args:/amount"}}
     bank.folder.write("tools/pay.json", PAY | {"compensation": seen})
     await bank.rules(UNDO_GATE)
@@ -218,33 +218,33 @@ async def test_its_gates_count_as_met_where_people_approved_every_argument_of_it
 
 
 async def asks_to_undo(bank: Bank, **how: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A payment that fired, whose taking back people are asked about, and the question as they see it."""
+    """A payment that fired, whose compensation is in review, and the review."""
     view = await fired(bank, await bank.fresh(), **how)
     waiting = (await undone(bank.robot, view)).json()
     assert waiting["effect"]["state"] == "review" and "release" not in waiting
     return view, view | {"effects": [waiting["effect"]]}
 
 
-async def test_its_gates_ask_people_about_what_they_have_not_approved(bank: Bank) -> None:
+async def test_gates_of_an_unapproved_compensation_open_a_review(bank: Bank) -> None:
     await bank.rules(UNDO_GATE)
-    await asks_to_undo(bank, amount=500, approve=True, result={"id": "an account nobody saw"})
+    await asks_to_undo(bank, amount=500, approve=True, result={"id": "an account not in the review"})
     view, question = await asks_to_undo(bank)
     assert (await bank.ingrid.vote(question)).json()["state"] == "met"
     assert (await spent_undo(bank.robot, (await undone(bank.robot, view)).json())).json()["redeemed"] is True
 
 
-async def test_a_person_who_denies_it_leaves_the_forward_effect_standing(bank: Bank) -> None:
+async def test_a_denied_compensation_is_a_task(bank: Bank) -> None:
     await bank.rules(UNDO_GATE)
     view, question = await asks_to_undo(bank)
     assert (await bank.ingrid.vote(question, "deny", reason="let it stand")).json()["state"] == "denied"
     await left_to_people(bank, view, "denied")
-    view, _ = await asks_to_undo(bank)  # and one that nobody answers
+    view, _ = await asks_to_undo(bank)  # and one without an answer
     bank.clock.pass_(hours=25)
     await bank.sweep()
     await left_to_people(bank, view, "expired")
 
 
-async def test_a_release_of_it_nobody_uses_leaves_a_task(bank: Bank) -> None:
+async def test_an_unused_compensation_release_is_a_task(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     await undone(bank.robot, view)
     bank.clock.pass_(minutes=59)
@@ -256,7 +256,7 @@ async def test_a_release_of_it_nobody_uses_leaves_a_task(bank: Bank) -> None:
     await left_to_people(bank, view, "expired")
 
 
-async def test_a_release_of_it_ends_earlier_when_a_gate_gives_it_less_time(bank: Bank) -> None:
+async def test_a_compensation_release_expires_earlier_with_a_shorter_gate(bank: Bank) -> None:
     await bank.rules(UNDO_GATE)
     view, question = await asks_to_undo(bank)
     await bank.ingrid.vote(question)
@@ -269,7 +269,7 @@ async def test_a_release_of_it_ends_earlier_when_a_gate_gives_it_less_time(bank:
     await left_to_people(bank, view, "expired")
 
 
-async def test_what_became_of_it_is_what_became_of_the_forward_effect(bank: Bank) -> None:
+async def test_the_outcome_of_a_compensation_moves_the_forward_effect(bank: Bank) -> None:
     for outcome, state, task in (
         ("failed", "compensation_failed", "compensation_failed"),
         ("unused", "compensation_failed", "compensation_failed"),
@@ -285,7 +285,7 @@ async def test_what_became_of_it_is_what_became_of_the_forward_effect(bank: Bank
     assert await bank.tasks() == []
 
 
-async def test_a_freeze_of_the_agent_does_not_stop_it(bank: Bank) -> None:
+async def test_a_frozen_agent_may_compensate(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     where = {"name": bank.robot.name}
     await bank.service.db.write(lambda tx: update_rows(tx.conn, AgentRow, where, {"frozen_at": tx.now}))
@@ -298,7 +298,7 @@ async def test_a_freeze_of_the_agent_does_not_stop_it(bank: Bank) -> None:
     assert await states(bank.robot, view) == ("settled", "compensated", "fired")
 
 
-async def test_the_compensating_tool_is_the_version_people_saw(bank: Bank) -> None:
+async def test_the_compensating_tool_is_the_version_in_the_review(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     text = (bank.folder.path / "tools/unpay.json").read_text()
     await bank.write("tools/unpay.json", text.replace('"Unpay"', '"Unpay somebody else"'))

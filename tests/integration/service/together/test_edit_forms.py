@@ -1,4 +1,4 @@
-"""The form by which a person proposes other arguments, and the buttons of the agent's owner, as browsers send."""
+"""The form for proposing other arguments, and the buttons of the agent's owner, as browsers send them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def send(visitor: Visitor, path: str, fields: dict[str, str], **headers: s
 
 
 def fields_of(html: str, action: str) -> dict[str, str]:
-    """What a form would send as it stands."""
+    """What a form would send unchanged."""
     form = html.split(f'action="{action}"')[1].split("</form>")[0]
     hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form))
     lines = dict(re.findall(r'<input class="input mono" id="\w+" name="(value_\d+)" value="([^"]*)"', form))
@@ -38,7 +38,7 @@ def fields_of(html: str, action: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in (hidden | lines | areas | ticks).items()}
 
 
-async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(bank: Bank) -> None:
+async def test_a_hidden_character_is_shown_marked_and_sent_unchanged(bank: Bank) -> None:
     path = address(await bank.asks())
     fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
     looked = await send(bank.maya, f"{path}/propose", fields | {"value_0": f"ac{OVERRIDE}me"})
@@ -51,7 +51,7 @@ async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(ba
     assert open_["args"]["account"] == f"ac{OVERRIDE}me"
 
 
-async def test_what_is_refused_stays_in_the_form(bank: Bank) -> None:
+async def test_a_refused_form_keeps_its_input(bank: Bank) -> None:
     old = await bank.asks()
     path = address(old)
     fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
@@ -80,7 +80,7 @@ FOREIGN: list[tuple[dict[str, str], dict[str, str], int]] = [
 ]
 
 
-async def test_an_answer_that_is_not_from_our_own_page_changes_nothing(bank: Bank) -> None:
+async def test_a_form_from_another_page_is_refused(bank: Bank) -> None:
     old = await bank.asks(robot=await bank.agent("owned-by-form", owner=person("jonas")))
     proposal = await bank.maya.proposed(old, LESS)
     for way in ("accept", "decline"):

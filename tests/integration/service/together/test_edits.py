@@ -1,4 +1,4 @@
-"""Other arguments instead of a denial: proposed by a reviewer, answered by the agent's side, decided from the start."""
+"""Proposals: made by a reviewer, accepted or declined by the agent's side, and decided as a new revision."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import table
-from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.reservations import ReservationRow
+from policy_service.storage.review_tables import ProposalRow
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Visitor
@@ -26,7 +26,7 @@ LESS = {"account": "acme", "amount": 300}
 
 
 async def states(bank: Bank, view: dict[str, Any]) -> list[str]:
-    """What became of the proposals about a transaction, oldest first."""
+    """The states of the proposals of a transaction, oldest first."""
     columns = table(ProposalRow).c
     query = select(columns.state).where(columns.txn == view["txn"]).order_by(columns.proposal_id)
     return await bank.service.db.read(lambda conn: list(conn.execute(query).scalars()))
@@ -35,7 +35,7 @@ async def states(bank: Bank, view: dict[str, Any]) -> list[str]:
 async def changed(
     bank: Bank, old: dict[str, Any], amount: int = 300, account: str = "acme"
 ) -> dict[str, Any]:
-    """The revision that follows when the agent takes what Maya proposes."""
+    """The revision after the agent accepts what Maya proposes."""
     proposal = await bank.maya.proposed(old, {"account": account, "amount": amount})
     view: dict[str, Any] = (await bank.robot.accept(proposal)).json()
     return view
@@ -48,7 +48,7 @@ async def press_accept(visitor: Visitor, proposal: str) -> httpx2.Response:
     return await visitor.http.post(f"/proposals/{proposal}/accept", data=form, headers=headers)
 
 
-async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(bank: Bank) -> None:
+async def test_an_accepted_proposal_is_a_new_revision_that_fires_once(bank: Bank) -> None:
     old = await bank.asks()
     taken = await bank.maya.propose(old, LESS)
     assert taken.status_code == 201
@@ -72,7 +72,7 @@ async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(
     assert (kinds.count("proposal_opened"), kinds.count("proposal_accepted")) == (1, 1)
 
 
-async def test_a_change_that_needs_nobody_is_released_and_one_the_policy_forbids_ends(bank: Bank) -> None:
+async def test_an_accepted_proposal_is_released_or_denied_by_policy(bank: Bank) -> None:
     small = await changed(bank, await bank.asks(), 5, "other")
     assert (small["state"], small["effects"][0]["edits"][0]["state"]) == ("ready", "accepted")
     assert small["effects"][0]["resource"] == {"type": "Account", "id": "other"}
@@ -81,7 +81,7 @@ async def test_a_change_that_needs_nobody_is_released_and_one_the_policy_forbids
     assert (ended["state"], ended["effects"][0]["state"]) == ("ended", "denied")
 
 
-async def test_every_vote_and_release_of_the_old_revision_is_dead(bank: Bank) -> None:
+async def test_votes_and_releases_of_the_old_revision_are_void(bank: Bank) -> None:
     old = await bank.asks(5_000)
     await bank.tomas.vote(old)
     assert (await changed(bank, old, 200))["effects"][0]["review"]["needs"][0]["have"] == 0
@@ -91,7 +91,7 @@ async def test_every_vote_and_release_of_the_old_revision_is_dead(bank: Bank) ->
     assert refusal(await bank.robot.release(old)) == (409, "superseded")
 
 
-async def test_the_whole_list_is_decided_anew_and_the_editor_votes_on_none_of_it(bank: Bank) -> None:
+async def test_the_editor_may_vote_on_no_effect_of_the_new_revision(bank: Bank) -> None:
     old = (await bank.robot.submit(await pay(bank, 500), await pay(bank, 600, "other"))).json()
     await bank.tomas.vote(old, effect=1)
     new = await changed(bank, old)
@@ -115,8 +115,8 @@ async def test_the_owner_may_accept_for_the_agent(bank: Bank) -> None:
     assert refusal(await bank.jonas.vote(new)) == (403, "not_eligible")
 
 
-async def test_meters_see_the_change_as_a_fresh_call(bank: Bank) -> None:
-    """A thousand may be spent in a day: 900 and then 700 fits only where the first is given back."""
+async def test_an_edited_call_replaces_its_reservation(bank: Bank) -> None:
+    """A thousand may be spent in a day: 900 and then 700 fits only if the first reservation is released."""
     bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
     await bank.policies(ANYBODY + ASKS + CAPS)
     new = await changed(bank, await bank.asks(900), 700)
@@ -134,8 +134,8 @@ async def test_meters_see_the_change_as_a_fresh_call(bank: Bank) -> None:
 # -- a rerun ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_change_stands_for_its_call_after_its_revision_has_ended(bank: Bank) -> None:
-    """And the staged list finds the change, not the staged bytes, while it goes on."""
+async def test_an_edit_applies_to_later_revisions_of_its_call(bank: Bank) -> None:
+    """The staged list gets the edit, not the staged bytes, while the run key is used."""
     for how in ("goes on", "withdrawn", "another list", "expired"):
         await bank.fresh()
         old = await bank.asks()
@@ -155,7 +155,7 @@ async def test_a_change_stands_for_its_call_after_its_revision_has_ended(bank: B
         assert (await bank.tomas.vote(new)).json()["state"] == "met"
 
 
-async def test_changed_bytes_are_never_spent_in_the_round_trip_of_a_submission(bank: Bank) -> None:
+async def test_edited_arguments_are_never_redeemed_with_the_submission(bank: Bank) -> None:
     old = await bank.asks()
     await changed(bank, old, 5)
     await bank.withdraw(old)
@@ -171,12 +171,12 @@ async def test_changed_bytes_are_never_spent_in_the_round_trip_of_a_submission(b
 # -- who may not -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_whoever_may_vote_may_propose(bank: Bank) -> None:
+async def test_only_eligible_voters_may_propose(bank: Bank) -> None:
     await bank.rules(gate("large-too", "finance|cfo", "context.input.amount > 100"))
     old = await bank.asks(robot=await bank.agent("owned-2", owner=person("tomas")))
     for somebody, words in (
         (bank.jonas, "only people in cfo or finance decide this"),
-        (bank.tomas, "nobody approves their own side"),
+        (bank.tomas, "so you cannot approve what it asks for"),
     ):
         refused = await somebody.propose(old, LESS)
         assert refusal(refused) == (403, "not_eligible")
@@ -184,7 +184,7 @@ async def test_only_whoever_may_vote_may_propose(bank: Bank) -> None:
     assert await states(bank, old) == []
 
 
-async def test_only_the_agent_or_its_owner_answers(bank: Bank) -> None:
+async def test_only_the_agent_or_its_owner_may_accept(bank: Bank) -> None:
     old, stranger = await bank.asks(), await bank.agent("stranger")
     proposal = await bank.maya.proposed(old, LESS)
     for verb in (stranger.accept, stranger.decline):
@@ -195,7 +195,7 @@ async def test_only_the_agent_or_its_owner_answers(bank: Bank) -> None:
     assert (await bank.robot.see(old["txn"]))["rev"] == 1
 
 
-async def test_the_editor_cannot_change_it_back_nor_vote_after_another_did(bank: Bank) -> None:
+async def test_an_editor_cannot_edit_again_or_vote_after_another_edit(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya", "tomas", "ingrid")})
     old = await bank.asks()
     first, second = old["effects"][0], await changed(bank, old)
@@ -208,7 +208,7 @@ async def test_the_editor_cannot_change_it_back_nor_vote_after_another_did(bank:
     assert (await bank.ingrid.vote(third)).json()["state"] == "met"
 
 
-async def test_a_question_only_the_editor_could_answer_is_told_as_impossible(bank: Bank) -> None:
+async def test_a_review_only_the_editor_could_approve_is_unsatisfiable(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya",)})
     new = await changed(bank, await bank.asks())
     await update_unsatisfiable_reviews(bank.service.ctx)
@@ -238,7 +238,7 @@ MISREAD: list[tuple[dict[str, Any], tuple[int, str]]] = [
 ]
 
 
-async def test_what_cannot_be_proposed_is_refused_by_name(bank: Bank) -> None:
+async def test_an_invalid_proposal_is_refused_by_name(bank: Bank) -> None:
     old = await bank.asks()
     for args, code, words in BAD:
         refused = await bank.maya.propose(old, args)
@@ -253,7 +253,7 @@ async def test_what_cannot_be_proposed_is_refused_by_name(bank: Bank) -> None:
     assert await states(bank, old) == []
 
 
-async def test_nothing_is_accepted_once_its_revision_is_no_more(bank: Bank) -> None:
+async def test_a_proposal_on_an_ended_revision_is_refused(bank: Bank) -> None:
     for how in ("met", "denied", "withdrawn", "another list", "expired", "time is over"):
         await bank.fresh()
         old = await bank.asks()
@@ -281,7 +281,7 @@ async def test_nothing_is_accepted_once_its_revision_is_no_more(bank: Bank) -> N
         assert [effect["edits"] for effect in now["effects"]] == [[]]
 
 
-async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: Bank) -> None:
+async def test_a_frozen_agent_or_stopped_tool_blocks_accepting(bank: Bank) -> None:
     owned = await bank.agent(f"{bank.robot.name}-owned", owner=person("jonas"))
     for verb, what, end in (
         ("stop", {"tool": "pay"}, "go-on"),
@@ -297,7 +297,7 @@ async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: Bank) -> N
         assert (await owned.see(old["txn"]))["rev"] == 2
 
 
-async def test_what_a_revoked_person_proposed_is_not_taken(bank: Bank) -> None:
+async def test_a_proposal_by_a_revoked_person_is_refused(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya", "ingrid")})
     proposal = await bank.ingrid.proposed(await bank.asks(), LESS)
     async with bank.revoked("ingrid"):
@@ -307,7 +307,7 @@ async def test_what_a_revoked_person_proposed_is_not_taken(bank: Bank) -> None:
 # -- more than one at a time ------------------------------------------------------------------------------------------
 
 
-async def test_a_person_has_one_open_proposal_and_the_newest_counts(bank: Bank) -> None:
+async def test_a_newer_proposal_of_a_person_replaces_the_open_one(bank: Bank) -> None:
     old = await bank.asks()
     first = await bank.maya.proposed(old, LESS)
     assert await bank.maya.proposed(old, LESS) == first
@@ -320,11 +320,11 @@ async def test_a_person_has_one_open_proposal_and_the_newest_counts(bank: Bank) 
     assert await states(bank, old) == ["lapsed", "accepted", "declined"]
 
 
-async def test_of_one_person_a_review_takes_so_many_proposals(
+async def test_the_proposals_of_a_person_on_a_review_are_limited(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever became of them: each is a line of the story, and asks the agent's side."""
-    monkeypatch.setattr("policy_service.workflow.edits.propose.MAX_OF_A_PERSON", 3)
+    """Closed proposals count too."""
+    monkeypatch.setattr("policy_service.workflow.edits.proposals.MAX_OF_A_PERSON", 3)
     old = await bank.asks()
     for amount in (300, 200):
         last = await bank.maya.proposed(old, LESS | {"amount": amount})
@@ -336,7 +336,7 @@ async def test_of_one_person_a_review_takes_so_many_proposals(
     assert await states(bank, old) == ["lapsed", "declined", "open", "open"]
 
 
-async def test_declining_and_taking_back_leave_the_question_as_it_was(bank: Bank) -> None:
+async def test_declining_or_withdrawing_a_proposal_leaves_the_review_open(bank: Bank) -> None:
     old = await bank.asks(5_000)
     await bank.tomas.vote(old)
     proposal = await bank.maya.proposed(old, LESS)
@@ -347,15 +347,15 @@ async def test_declining_and_taking_back_leave_the_question_as_it_was(bank: Bank
     assert (await bank.maya.vote(old)).json()["state"] == "met", "who was declined has changed nothing"
 
 
-async def test_accepting_twice_is_accepting_once(bank: Bank) -> None:
+async def test_accepting_is_idempotent(bank: Bank) -> None:
     proposal = await bank.maya.proposed(await bank.asks(), LESS)
     first, second = await asyncio.gather(bank.robot.accept(proposal), bank.robot.accept(proposal))
     assert {first.json()["rev"], second.json()["rev"]} == {2}
     assert (await bank.robot.decline(proposal)).json()["code"] == "proposal_closed"
 
 
-async def test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands(bank: Bank) -> None:
-    """Either these bytes were approved, or they are dead: never both."""
+async def test_concurrent_accept_vote_withdrawal_and_rerun_have_one_outcome(bank: Bank) -> None:
+    """Either these bytes were approved, or they are void: never both."""
     for rerun in (True, False):
         old = await bank.asks(robot=await bank.fresh())
         proposal = await bank.maya.proposed(old, LESS)
@@ -376,7 +376,7 @@ async def test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_
             assert (await bank.robot.spend(now))["redeemed"] is True
 
 
-async def test_an_agent_that_waits_hears_of_a_proposal_and_of_what_its_owner_accepted(bank: Bank) -> None:
+async def test_a_proposal_ends_the_agents_wait(bank: Bank) -> None:
     owned = await bank.agent("owned-3", owner=person("jonas"))
     old = await bank.asks(robot=owned)
     waiting = asyncio.create_task(owned.see(old["txn"], wait=20))
@@ -390,9 +390,9 @@ async def test_an_agent_that_waits_hears_of_a_proposal_and_of_what_its_owner_acc
     assert (await asyncio.wait_for(waiting, 10))["rev"] == 2
 
 
-async def test_what_takes_something_back_cannot_be_changed(bank: Bank) -> None:
+async def test_a_compensation_cannot_be_edited(bank: Bank) -> None:
     await bank.rules(gate("undoing", "finance", action="unpay"))
     view = await fired(bank, bank.robot)
     effect = (await undone(bank.robot, view)).json()["effect"]
     refused = await bank.maya.propose(view | {"effects": [effect]}, {"payment": "q", "amount": 10})
-    assert (refused.status_code, "takes back" in refused.json()["detail"]) == (400, True), refused.text
+    assert (refused.status_code, "a compensation" in refused.json()["detail"]) == (400, True), refused.text

@@ -1,4 +1,4 @@
-"""Doubt is a refusal, through the whole service: what makes the engine err never releases anything (I-11)."""
+"""Fail closed through the whole service: an engine error never releases anything (I-11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BIG = 2**53 - 1
 
 
 async def decision(bank: Bank, effect: dict[str, Any]) -> tuple[str, str | None]:
-    """How a submission that would be spent at once is decided, and why not."""
+    """The decision about a submission that would be redeemed at once, and its reason."""
     robot = await bank.fresh()
     view = (await robot.submit(effect, attempt_id=robot.attempt)).json()
     reasons = view["effects"][0]["decision"]["reasons"]
@@ -34,9 +34,7 @@ async def decision(bank: Bank, effect: dict[str, Any]) -> tuple[str, str | None]
 OVERFLOW = f"context.input.amount * {2**62} > 0"
 
 
-async def test_an_overflow_is_a_denial_and_not_a_rule_that_does_not_fire(
-    bank: Bank, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_overflow_is_denied(bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     for rule in (
         plain_forbid("sum", OVERFLOW),
         gate("sum", "finance", OVERFLOW),
@@ -46,7 +44,7 @@ async def test_an_overflow_is_a_denial_and_not_a_rule_that_does_not_fire(
         assert await decision(bank, await pay(bank, BIG)) == ("ended", "policy_error")
     capsys.readouterr()
     await bank.only(plain_forbid("sum", OVERFLOW))
-    view = (await bank.robot.submit(await pay(bank, BIG, account="secret-account"), run_key="told")).json()
+    view = (await bank.robot.submit(await pay(bank, BIG, account="secret-account"), run_key="reason")).json()
     assert str(2**62) not in json.dumps(view["effects"][0]["decision"]), "it stays with the operator"
     logged = capsys.readouterr().out
     assert "policy_error" in logged and "sum" in logged
@@ -61,7 +59,7 @@ async def test_a_bundle_without_a_permit_permits_nothing(bank: Bank) -> None:
     assert await decision(bank, await pay(bank)) == ("ended", "no_permit")
 
 
-async def test_a_rule_about_a_group_of_tools_holds_for_each_of_them(bank: Bank) -> None:
+async def test_a_policy_about_an_action_group_applies_to_each_tool(bank: Bank) -> None:
     money = 'forbid (principal, action in Action::"money", resource);\n'
     await bank.only('@id("no-money") ' + money)
     assert await decision(bank, await pay(bank)) == ("ended", "forbidden_by_policy")
@@ -71,13 +69,13 @@ async def test_a_rule_about_a_group_of_tools_holds_for_each_of_them(bank: Bank) 
 
 
 async def taken_back(bank: Bank, tokens: list[str], code: str) -> None:
-    """What was released is denied at its redemption, for that reason."""
+    """A released effect is denied at its redemption, with this reason."""
     answer = (await bank.robot.redeem(tokens)).json()
     assert answer["redeemed"] is False
     assert answer["transaction"]["effects"][0]["decision"]["reasons"][0]["code"] == code
 
 
-async def test_a_gate_that_errs_later_takes_the_release_back(bank: Bank) -> None:
+async def test_a_gate_that_fails_later_denies_at_redemption(bank: Bank) -> None:
     _, tokens = await bank.released(await pay(bank, 50))
     bank.folder.policies(ANYBODY + gate("sum", "finance", f"context.input.amount * {2**60} > 0"))
     assert (await bank.service.active.reload()).changed
@@ -112,7 +110,7 @@ query = "SELECT frozen FROM accounts WHERE id = :resource_id"
 
 
 async def put(bank: Bank, *statements: str) -> None:
-    """A source of facts about accounts that has been filled so."""
+    """A fact source about accounts with this content."""
     bank.folder.write("facts.toml", FACTS)
     source = bank.folder.path / "facts/accounts.sqlite"
     source.parent.mkdir(exist_ok=True)
@@ -139,14 +137,14 @@ ROWS = {  # what is done to the source, and what a payment to account `acme` bec
 }
 
 
-async def test_a_missing_attribute_is_a_denial_and_not_a_forbid_that_is_skipped(bank: Bank) -> None:
+async def test_a_missing_attribute_is_denied(bank: Bank) -> None:
     bank.folder.policies(ANYBODY + plain_forbid("frozen", "resource.frozen"))
     for change, expected in ROWS.items():
         await put(bank, change)
         assert await decision(bank, await pay(bank)) == expected, change
 
 
-async def test_facts_that_fail_later_take_the_release_back(bank: Bank) -> None:
+async def test_facts_that_fail_later_deny_at_redemption(bank: Bank) -> None:
     bank.folder.policies(ANYBODY)
     await put(bank, "INSERT INTO accounts VALUES ('acme', 0)")
     _, tokens = await bank.released(await pay(bank))
@@ -161,7 +159,7 @@ DEEP = [
 ]
 
 
-async def test_policy_text_a_thousand_deep_is_refused_and_the_process_lives(bank: Bank) -> None:
+async def test_deeply_nested_policy_text_is_refused(bank: Bank) -> None:
     before = bank.service.active.current.digest
     for condition in DEEP:
         bank.folder.rules(plain_forbid("deep", condition))
@@ -171,7 +169,7 @@ async def test_policy_text_a_thousand_deep_is_refused_and_the_process_lives(bank
     assert (await decision(bank, await pay(bank, 500)))[0] == "review"
 
 
-async def test_a_service_does_not_start_on_such_a_text_and_says_why(tmp_path: Path) -> None:
+async def test_a_service_does_not_start_with_deeply_nested_policy_text(tmp_path: Path) -> None:
     folder = Payments(tmp_path / "bundle").rules(plain_forbid("deep", DEEP[0]))
     with pytest.raises(StartError, match=r"rules\.cedar"):
         async with running(tmp_path / "data", folder.path):
@@ -184,13 +182,13 @@ async def test_a_service_does_not_start_on_such_a_text_and_says_why(tmp_path: Pa
 # More of them in the unit tests of bundles.
 BROKEN = [
     '@id("x") @aproval("finance") forbid (principal, action, resource);',
-    '@id("x") @approval("nobody") forbid (principal, action, resource);',
+    '@id("x") @approval("no-one") forbid (principal, action, resource);',
     plain_forbid("x", "resource.colour == 1"),
     "allow everything",
 ]
 
 
-async def test_a_bundle_with_a_mistake_is_never_active(bank: Bank) -> None:
+async def test_an_invalid_bundle_is_never_activated(bank: Bank) -> None:
     before = bank.service.active.current.digest
     for text in BROKEN:
         bank.folder.rules(text)

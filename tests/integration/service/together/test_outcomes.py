@@ -1,4 +1,4 @@
-"""What became of redeemed effects: told by the party that redeemed them, the first telling stands."""
+"""Outcomes of redeemed effects: reported by their redeemer, and the first report is kept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.anyio
 
 
 async def redeemed(robot: Agent, *effects: dict[str, Any], **more: Any) -> list[str]:
-    """The effect ids of a transaction that was spent at once."""
+    """The effect ids of a transaction that was redeemed at once."""
     view = (await robot.submit(*effects, **({"attempt_id": robot.attempt} | more))).json()
     assert view["state"] == "redeemed", view
     return [seen["effect_id"] for seen in view["effects"]]
 
 
-async def told(
+async def report_outcomes(
     robot: Agent, *outcomes: tuple[str, str], attempt_id: str | None = None
 ) -> tuple[str, list[str]]:
     """The states after a report."""
@@ -41,7 +41,7 @@ LOOKUP = MAIL | {"tool": "lookup", "groups": ["read"], "sentence": "Read {to}"}
 
 @pytest.fixture
 async def wider(bank: Bank) -> Bank:
-    """Under a bundle with two more tools: a notice, which may fail without stopping the others, and a read."""
+    """A bundle with two more tools: a notice that may fail, and a read."""
     bank.folder.write("tools/lookup.json", LOOKUP)
     await bank.write("tools/notice.json", MAY_FAIL)
     return bank
@@ -70,13 +70,13 @@ OUTCOMES = {
 }
 
 
-async def test_what_outcomes_come_to(wider: Bank) -> None:
+async def test_outcomes_determine_the_transaction_and_its_tasks(wider: Bank) -> None:
     settled: list[Agent] = []
     for outcomes, expected in OUTCOMES.items():
         robot = await wider.fresh()
         tools, ends = zip(*(one.split() for one in outcomes.split(", ")), strict=True)
         ids = await redeemed(robot, *[await made(wider, tool, n) for n, tool in enumerate(tools)])
-        state, seen = await told(robot, *zip(ids, ends, strict=True))
+        state, seen = await report_outcomes(robot, *zip(ids, ends, strict=True))
         assert ((state, await wider.tasks()), seen) == (expected, list(ends)), outcomes
         settled += [robot] if state == "settled" else []
     wider.clock.pass_(minutes=10)
@@ -84,7 +84,7 @@ async def test_what_outcomes_come_to(wider: Bank) -> None:
     assert [await wider.tasks(robot) for robot in settled] == [[]] * len(settled)
 
 
-async def test_a_later_bundle_changes_nothing_of_what_was_submitted(bank: Bank) -> None:
+async def test_a_later_bundle_does_not_change_submitted_effects(bank: Bank) -> None:
     for before, after, tools, state in (
         (NOTICE, NOTICE | {"groups": ["read"]}, ("notice", "mail"), "unsettled"),  # a write stays one
         (MAY_FAIL, NOTICE, ("mail", "notice"), "settled"),  # what may fail may still
@@ -92,10 +92,10 @@ async def test_a_later_bundle_changes_nothing_of_what_was_submitted(bank: Bank) 
         await bank.write("tools/notice.json", before)
         one, two = await redeemed(await bank.fresh(), *[await made(bank, tool) for tool in tools])
         await bank.write("tools/notice.json", after)
-        assert (await told(bank.robot, (one, "fired"), (two, "failed")))[0] == state
+        assert (await report_outcomes(bank.robot, (one, "fired"), (two, "failed")))[0] == state
 
 
-async def test_people_read_that_it_may_fail_before_they_agree(wider: Bank) -> None:
+async def test_the_review_shows_that_an_effect_may_fail(wider: Bank) -> None:
     await wider.rules(gate("asked", "finance", action="notice"), gate("asked-too", "finance", action="mail"))
     view = (await wider.robot.submit(await made(wider, "notice"), await mail(wider))).json()
     pages = [
@@ -103,7 +103,7 @@ async def test_people_read_that_it_may_fail_before_they_agree(wider: Bank) -> No
         for one in view["effects"]
     ]
     assert [page and page.finality for page in pages] == [
-        "This cannot be undone. If it fails, the other effects of its transaction go on.",
+        "This cannot be undone. If it fails, the other effects of its transaction continue.",
         "This cannot be undone.",
     ]
 
@@ -111,9 +111,9 @@ async def test_people_read_that_it_may_fail_before_they_agree(wider: Bank) -> No
 async def test_the_same_report_again_changes_nothing(bank: Bank) -> None:
     for outcome in ("fired", "failed", "unused", "unknown"):
         (effect_id,) = await redeemed(await bank.fresh(), await mail(bank))
-        first = await told(bank.robot, (effect_id, outcome))
-        assert await told(bank.robot, (effect_id, outcome)) == first
-        assert await told(bank.robot, (effect_id, outcome), (effect_id, outcome)) == first
+        first = await report_outcomes(bank.robot, (effect_id, outcome))
+        assert await report_outcomes(bank.robot, (effect_id, outcome)) == first
+        assert await report_outcomes(bank.robot, (effect_id, outcome), (effect_id, outcome)) == first
         assert await bank.tasks() == (["unknown"] if outcome == "unknown" else [])
 
 
@@ -123,12 +123,14 @@ CONTRADICTIONS = [
 ]  # fmt: skip
 
 
-async def test_a_contradiction_is_a_task_and_the_first_telling_stands(bank: Bank) -> None:
+async def test_a_contradicting_report_is_a_task_and_the_first_is_kept(bank: Bank) -> None:
     for first, then in CONTRADICTIONS:
         (effect_id,) = await redeemed(await bank.fresh(), await mail(bank))
-        before = await told(bank.robot, (effect_id, first))
+        before = await report_outcomes(bank.robot, (effect_id, first))
         assert (
-            await told(bank.robot, (effect_id, then)) == await told(bank.robot, (effect_id, then)) == before
+            await report_outcomes(bank.robot, (effect_id, then))
+            == await report_outcomes(bank.robot, (effect_id, then))
+            == before
         )
         assert await bank.tasks() == ([] if then == "unknown" else ["contradiction"]), (first, then)
 
@@ -136,18 +138,18 @@ async def test_a_contradiction_is_a_task_and_the_first_telling_stands(bank: Bank
 async def test_a_late_report_settles_an_unknown_and_its_task(wider: Bank) -> None:
     for late, state in (("fired", "settled"), ("failed", "ended"), ("unused", "ended")):
         (effect_id,) = await redeemed(await wider.fresh(), await mail(wider))
-        await told(wider.robot, (effect_id, "unknown"))
-        assert await told(wider.robot, (effect_id, late)) == (state, [late])
-        assert await wider.tasks() == []  # nobody is left looking for what is known by now
+        await report_outcomes(wider.robot, (effect_id, "unknown"))
+        assert await report_outcomes(wider.robot, (effect_id, late)) == (state, [late])
+        assert await wider.tasks() == []  # the task has closed
     one, two = await redeemed(await wider.fresh(), await mail(wider), await made(wider, "notice"))
-    assert (await told(wider.robot, (one, "fired"), (two, "unknown")))[0] == "unsettled"
-    assert (await told(wider.robot, (two, "failed")))[0] == "settled"
+    assert (await report_outcomes(wider.robot, (one, "fired"), (two, "unknown")))[0] == "unsettled"
+    assert (await report_outcomes(wider.robot, (two, "failed")))[0] == "settled"
     assert await wider.tasks() == []
-    assert (await told(wider.robot, (two, "fired")))[0] == "settled", "the first telling stands"
+    assert (await report_outcomes(wider.robot, (two, "fired")))[0] == "settled", "the first report is kept"
     assert await wider.tasks() == ["contradiction"]
 
 
-async def test_what_nobody_reported_in_time_is_unknown_and_a_task(bank: Bank) -> None:
+async def test_an_unreported_effect_becomes_unknown_and_a_task(bank: Bank) -> None:
     """``fire_by`` and the manifest's timeout: 30 and 90 seconds."""
     bank.clock.stop_at(bank.clock())
     (effect_id,) = await redeemed(bank.robot, await pay(bank))
@@ -158,7 +160,7 @@ async def test_what_nobody_reported_in_time_is_unknown_and_a_task(bank: Bank) ->
     bank.clock.pass_(milliseconds=1)
     await bank.sweep()
     assert (await bank.states(view), await bank.tasks()) == (["unsettled", "unknown"], ["unknown"])
-    assert await told(bank.robot, (effect_id, "fired")) == ("settled", ["fired"])
+    assert await report_outcomes(bank.robot, (effect_id, "fired")) == ("settled", ["fired"])
 
 
 async def test_a_result_and_an_error_are_kept_with_their_outcome(bank: Bank) -> None:
@@ -175,7 +177,7 @@ async def test_a_result_and_an_error_are_kept_with_their_outcome(bank: Bank) -> 
     assert "re_1" not in log and "printer" not in log
 
 
-async def test_only_what_the_attempt_redeemed_is_reported_under_it(bank: Bank) -> None:
+async def test_an_effect_of_another_attempt_cannot_be_reported(bank: Bank) -> None:
     attempt = bank.robot.attempt
     (one,) = await redeemed(bank.robot, await pay(bank))
     (two,) = await redeemed(bank.robot, await mail(bank), run_key="other", attempt_id=attempt + "-2")
@@ -187,14 +189,19 @@ async def test_only_what_the_attempt_redeemed_is_reported_under_it(bank: Bank) -
     for outcome in ("compensated", "compensation_failed"):  # what follows from a compensation is not reported
         answer = await bank.robot.report(attempt, {"effect_id": one, "outcome": outcome})
         assert refusal(answer) == (400, "invalid_request")
-    assert await told(bank.robot, (two, "failed"), attempt_id=attempt + "-2") == ("ended", ["failed"])
-    assert await told(bank.robot, (one, "fired")) == ("settled", ["fired"]), "nothing refused was taken"
+    assert await report_outcomes(bank.robot, (two, "failed"), attempt_id=attempt + "-2") == (
+        "ended",
+        ["failed"],
+    )
+    assert await report_outcomes(bank.robot, (one, "fired")) == ("settled", ["fired"]), (
+        "nothing refused was taken"
+    )
 
 
-async def test_what_fired_and_should_be_taken_back_does_not_hang_when_nobody_does(bank: Bank) -> None:
+async def test_an_uncompensated_effect_becomes_a_task(bank: Bank) -> None:
     one, two = await redeemed(bank.robot, await pay(bank), await mail(bank))
-    assert await told(bank.robot, (one, "fired")) == ("redeemed", ["fired", "redeemed"])
-    assert (await told(bank.robot, (two, "failed")))[0] == "redeemed"
+    assert await report_outcomes(bank.robot, (one, "fired")) == ("redeemed", ["fired", "redeemed"])
+    assert (await report_outcomes(bank.robot, (two, "failed")))[0] == "redeemed"
     for time, tasks in (({"seconds": 30}, []), ({"minutes": 10}, ["compensation_due"])):
         bank.clock.pass_(**time)
         await bank.sweep()

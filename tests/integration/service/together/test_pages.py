@@ -1,4 +1,4 @@
-"""What a review's page says: what was shown goes into every vote, what was denied before, what became of a press."""
+"""The page of a review: the view in every vote, recent denials, and the response to a form."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.integration.service.together.test_edits import LESS
 
 pytestmark = pytest.mark.anyio
 
-TOLD = "The rules changed while this waited."
+CHANGED = "The policies changed during this review."
 
 
 async def staged(bank: Bank) -> tuple[dict[str, Any], Holder, str]:
-    """A payment beside a mail, who is asked about it, and where votes on it go."""
+    """A payment next to a mail, its reviewer, and the address for votes."""
     view: dict[str, Any] = (await bank.robot.submit(await pay(bank, 500), await mail(bank))).json()
     return view, Holder(bank.maya), f"/reviews/{review_of(view)}/votes"
 
@@ -39,12 +39,12 @@ async def votes_on(bank: Bank, view: dict[str, Any]) -> list[VoteRow]:
     return await bank.service.db.read(lambda conn: find(conn, VoteRow, review_id=review_of(view)))
 
 
-async def test_a_vote_names_what_was_shown(bank: Bank) -> None:
+async def test_a_vote_names_its_view(bank: Bank) -> None:
     view, maya, votes = await staged(bank)
     form = await maya.form(review_of(view))
     unnamed = {name: value for name, value in form.items() if name != "view_digest"}
     answer = await maya.send(votes, **unnamed)
-    assert (answer.status_code, "does not say what was read" in refused_with(answer)) == (400, True)
+    assert (answer.status_code, "does not name the view" in refused_with(answer)) == (400, True)
     assert (await maya.send(votes, **form)).status_code == 303
     (vote,) = await votes_on(bank, view)
     digest = form["view_digest"]
@@ -54,20 +54,20 @@ async def test_a_vote_names_what_was_shown(bank: Bank) -> None:
     assert recorded[0]["view_digest"] == digest
 
 
-async def test_a_page_whose_rules_changed_is_stale(bank: Bank) -> None:
+async def test_a_page_is_stale_after_its_policies_changed(bank: Bank) -> None:
     view, maya, votes = await staged(bank)
     read, denial = await maya.form(review_of(view)), await maya.form(review_of(view), "deny")
     await bank.rules(gate("more", "finance", "context.input.amount > 200"))
     answer = await maya.send(votes, **read)
     assert answer.status_code == 409
-    assert "Something else on the page is another now: the rules that ask" in refused_with(answer)
+    assert "Something else on the page has changed: the gates" in refused_with(answer)
     # a denial is never refused for what was shown; it then names no view
     assert (await maya.send(votes, **denial, reason="no")).status_code == 303
     (vote,) = await votes_on(bank, view)
     assert (vote.verdict, vote.view_digest) == ("deny", None)
 
 
-async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_counts(bank: Bank) -> None:
+async def test_a_stale_page_names_the_revision_that_was_read(bank: Bank) -> None:
     view, maya, votes = await staged(bank)
     form = await maya.form(review_of(view))
     assert (await bank.asks(600))["rev"] == 2
@@ -87,7 +87,7 @@ async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_count
         assert "to settle" in page.text, page.url
 
 
-async def test_a_program_reads_its_view_and_may_name_it(bank: Bank) -> None:
+async def test_an_api_client_may_name_its_view(bank: Bank) -> None:
     view, _, _ = await staged(bank)
     shown = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
     stale = await bank.maya.vote(view, view_digest="0" * 64)
@@ -97,13 +97,13 @@ async def test_a_program_reads_its_view_and_may_name_it(bank: Bank) -> None:
     assert answer.json()["votes"][0]["view_digest"] == shown["view_digest"]
 
 
-async def test_a_folded_argument_is_not_approved(bank: Bank) -> None:
+async def test_an_approval_on_a_folded_argument_is_refused(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500, account="a" * 400))).json()
     maya, path = Holder(bank.maya), f"/reviews/{review_of(view)}"
-    assert "Nobody approves what they have not opened" in await maya.page(path)
+    assert "Read everything before you approve" in await maya.page(path)
     folded = await maya.form(review_of(view), "deny", query="")
     answer = await maya.send(f"{path}/votes", **(folded | {"verdict": "approve"}))
-    assert (answer.status_code, "Account stood folded" in refused_with(answer)) == (400, True)
+    assert (answer.status_code, "Account was folded" in refused_with(answer)) == (400, True)
     assert (await maya.send(f"{path}/votes", **await maya.form(review_of(view)))).status_code == 303
 
 
@@ -111,13 +111,13 @@ async def test_a_folded_argument_is_not_approved(bank: Bank) -> None:
 
 
 async def notes(bank: Bank, view: dict[str, Any]) -> list[str]:
-    """What the page of the review says of new rules, the newest first."""
+    """The notes about policy changes on the page, newest first."""
     page = (await bank.maya.get(f"/reviews/{review_of(view)}")).text
-    found = re.findall(rf"<p><b>{re.escape(TOLD)}</b> (.*?)\. <span", page, re.DOTALL)
+    found = re.findall(rf"<p><b>{re.escape(CHANGED)}</b> (.*?)\. <span", page, re.DOTALL)
     return [unescape(re.sub(r"<[^>]+>", "", note)) for note in found]
 
 
-async def test_a_gate_that_came_or_went_and_a_forbid_are_named(bank: Bank) -> None:
+async def test_added_and_removed_gates_and_forbids_are_shown(bank: Bank) -> None:
     view = await bank.asks()
     await bank.write("notes.cedar", "// says nothing new\n")
     assert await notes(bank, view) == []
@@ -134,7 +134,7 @@ async def test_a_gate_that_came_or_went_and_a_forbid_are_named(bank: Bank) -> No
     assert (await notes(bank, view))[0] == "It is forbidden now, by stop"
 
 
-async def test_a_tool_that_is_another_one_now_is_named_and_not_the_rules(bank: Bank) -> None:
+async def test_a_changed_tool_is_shown_instead_of_policy_changes(bank: Bank) -> None:
     view = await bank.asks()
     await bank.write("tools/pay.json", PAY | {"title": "Pay them"})
     (said,) = await notes(bank, view)
@@ -142,7 +142,7 @@ async def test_a_tool_that_is_another_one_now_is_named_and_not_the_rules(bank: B
     assert re.fullmatch(was, said)
 
 
-# -- who is asked again about what somebody denied is told so --------------------------------------------------------
+# -- recent denials --------------------------------------------------------------------------------------------------
 
 WHY = "wrong customer <b>cus_17</b>"
 
@@ -153,7 +153,7 @@ async def denied(bank: Bank, amount: int = 500, **more: Any) -> dict[str, Any]:
     return view
 
 
-async def told(bank: Bank, view: dict[str, Any]) -> list[dict[str, Any]]:
+async def recent_denials(bank: Bank, view: dict[str, Any]) -> list[dict[str, Any]]:
     """What the wire says, which must be the same in the list and alone."""
     alone = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
     listed = (await bank.maya.get("/v1/reviews?limit=200")).json()["reviews"]
@@ -171,14 +171,14 @@ async def denied_part(bank: Bank, view: dict[str, Any]) -> str:
     return re.sub(r"\s+", " ", found.group()) if found else ""
 
 
-async def test_the_same_asked_again_in_other_words_says_who_said_no_and_what_differs(bank: Bank) -> None:
+async def test_a_similar_recent_denial_is_shown_with_its_differences(bank: Bank) -> None:
     before = await denied(bank)
     bank.clock.pass_(hours=2)
     await bank.sign_in()
     again = (await bank.robot.submit(await pay(bank, 499), await mail(bank), run_key="another-way")).json()
     assert again["state"] == "review"
     with plans(bank) as found:
-        (denial,) = await told(bank, again)
+        (denial,) = await recent_denials(bank, again)
     lines = [line for line, asked in found if "effects.state = 'denied'" in asked]
     assert [line for line in lines if "ix_effects_denied" in line], lines
     assert denial["review_id"] == review_of(before)
@@ -191,27 +191,27 @@ async def test_the_same_asked_again_in_other_words_says_who_said_no_and_what_dif
     assert (await bank.maya.vote(again)).json()["state"] == "met"
 
 
-async def test_exactly_the_same_under_another_key_says_so(bank: Bank) -> None:
+async def test_an_identical_recent_denial_is_shown(bank: Bank) -> None:
     await denied(bank, items=["a"])
     again = (await bank.robot.submit(await pay(bank, 500, items=["a"]), run_key="another-key")).json()
-    assert [one["differs"] for one in await told(bank, again)] == [[]]
-    assert "Every argument is the same" in await denied_part(bank, again)
+    assert [one["differs"] for one in await recent_denials(bank, again)] == [[]]
+    assert "All arguments are the same" in await denied_part(bank, again)
     other = await bank.asks(501, run_key="again")
-    assert [one["differs"] for one in await told(bank, other)] == [["amount", "items"]]
+    assert [one["differs"] for one in await recent_denials(bank, other)] == [["amount", "items"]]
 
 
-async def test_nothing_is_said_of_what_was_not_denied_by_a_person_about_the_same(bank: Bank) -> None:
+async def test_other_denials_are_not_shown(bank: Bank) -> None:
     pair = [await pay(bank, 500), await pay(bank, 500, "beta")]
     view = (await bank.robot.submit(*pair, run_key="pair")).json()
     await bank.maya.vote(view, "deny", reason="no")
     sibling = (await bank.robot.submit(await pay(bank, 500, "beta"), run_key="sibling")).json()
-    assert await told(bank, sibling) == []
+    assert await recent_denials(bank, sibling) == []
     stranger = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-other"))
-    assert await told(bank, stranger) == []
+    assert await recent_denials(bank, stranger) == []
     assert await denied_part(bank, stranger) == ""
 
 
-async def test_what_was_withdrawn_expired_or_approved_is_no_denial(bank: Bank) -> None:
+async def test_a_withdrawal_expiry_or_approval_is_not_shown_as_a_denial(bank: Bank) -> None:
     await bank.withdraw(await bank.asks(run_key="taken-back"))
     good = await bank.asks(run_key="approved")
     await bank.maya.vote(good)
@@ -220,27 +220,33 @@ async def test_what_was_withdrawn_expired_or_approved_is_no_denial(bank: Bank) -
     await bank.sweep()
     await bank.sign_in()
     now = await bank.asks(run_key="now")
-    assert await told(bank, now) == []
+    assert await recent_denials(bank, now) == []
     await denied(bank)
-    assert await told(bank, good) == [], "what comes later is not written into the past"
-    assert len(await told(bank, now)) == 1
+    assert await recent_denials(bank, good) == [], "a later denial is not shown on an earlier review"
+    assert len(await recent_denials(bank, now)) == 1
     assert len((await bank.maya.vote(now)).json()["earlier_denials"]) == 1
     bank.clock.pass_(hours=24, seconds=5)  # and after the period it is forgotten
     await bank.sign_in()
-    assert await told(bank, await bank.asks(501, run_key="later")) == []
+    assert await recent_denials(bank, await bank.asks(501, run_key="later")) == []
 
 
-async def test_many_denials_are_five_lines_the_newest_first(bank: Bank) -> None:
+async def test_the_newest_five_denials_are_shown(bank: Bank) -> None:
     for n in range(7):
         view = await bank.asks(500 + n, run_key=f"try-{n}")
         await bank.maya.vote(view, "deny", reason=f"no {n}")
         bank.clock.pass_(seconds=1)
     again = await bank.asks(600, run_key="again")
-    assert [one["reason"] for one in await told(bank, again)] == ["no 6", "no 5", "no 4", "no 3", "no 2"]
+    assert [one["reason"] for one in await recent_denials(bank, again)] == [
+        "no 6",
+        "no 5",
+        "no 4",
+        "no 3",
+        "no 2",
+    ]
     assert "Denied 5 times before" in await denied_part(bank, again)
 
 
-# -- what a person is told after they pressed ------------------------------------------------------------------------
+# -- the response to a form ------------------------------------------------------------------------------------------
 
 ALONE = (
     '@id("captain") permit (principal in Group::"cfo", action == Action::"break_glass_alone", resource);\n'
@@ -259,7 +265,7 @@ async def press(
     return await send(visitor, f"{address(view)}/votes", fields)
 
 
-async def test_whoever_votes_too_late_is_told_and_led_to_the_review(bank: Bank) -> None:
+async def test_a_late_voter_is_informed_and_redirected_to_the_review(bank: Bank) -> None:
     view = await bank.asks()
     late, form = await form_of(bank.tomas, view, "approve"), await form_of(bank.maya, view, "deny")
     for _ in range(2):  # a second press of the same button is no late vote
@@ -271,26 +277,26 @@ async def test_whoever_votes_too_late_is_told_and_led_to_the_review(bank: Bank) 
     assert f'href="{address(view)}">Open the review<' in answer.text
 
 
-async def test_an_opening_is_nowhere_told_as_an_approval(bank: Bank) -> None:
+async def test_break_glass_is_never_shown_as_an_approval(bank: Bank) -> None:
     await bank.policies(ANYBODY + LARGE + ALONE)
     view = await bank.asks()
     form = await form_of(bank.tomas, view, "break-glass")
     assert (await press(bank.tomas, view, form, "break_glass")).status_code == 303
     page = (await bank.tomas.get(address(view))).text
     assert "Approved and released" not in page
-    assert "Nobody&#39;s approval let it go" in page
+    assert "It was released without approvals" in page
     decided = (await bank.tomas.get(f"/?tab=decided&agent={bank.robot.name}")).text
     assert "Break-glass</span>" in decided
     assert "Approved</span>" not in decided
     task = await bank.maya.task(view, "break_glass_review")
     text = (await bank.maya.get(f"/tasks/{task['task']['task_id']}")).text
-    assert "The policy, without asking anybody" not in text
-    assert "In an emergency, without the people its gates ask" in text
+    assert "The policies, without approval" not in text
+    assert "By break-glass, without approvals" in text
     assert "as it was agreed" in text
     assert "?." not in text
 
 
-async def test_a_replaced_revision_leads_to_the_one_that_stands(bank: Bank) -> None:
+async def test_a_superseded_revision_links_to_the_current_one(bank: Bank) -> None:
     owned = await bank.agent("replaced", owner=person("jonas"))
     old = await bank.asks(robot=owned)
     await owned.accept(await bank.maya.proposed(old, LESS))
@@ -298,10 +304,10 @@ async def test_a_replaced_revision_leads_to_the_one_that_stands(bank: Bank) -> N
     text = (await bank.jonas.get(address(old))).text
     assert f'<a href="{address(new)}">Read revision 2</a>' in text
     assert "The agent replaced it" not in text
-    assert "Not Maya, on the asking side" in (await bank.jonas.get(address(new))).text
+    assert "Not Maya, who belongs to the requester" in (await bank.jonas.get(address(new))).text
 
 
-async def test_what_is_stopped_is_not_told_as_about_to_fire(bank: Bank) -> None:
+async def test_a_stopped_effect_is_not_shown_as_about_to_fire(bank: Bank) -> None:
     loop = await bank.agent("in-a-loop")
     view = await bank.asks(robot=loop)
     form = await form_of(bank.maya, view, "approve")

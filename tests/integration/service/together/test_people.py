@@ -1,4 +1,4 @@
-"""The queue by API: for people with a session, who send what our own page would send."""
+"""The queue in the API, for people with a session who send what our own page would send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def votes_path(view: dict[str, Any]) -> str:
     return f"/v1/reviews/{view['effects'][0]['review']['review_id']}/votes"
 
 
-async def test_a_review_shows_what_is_asked_of_whom_and_by_when(bank: Bank) -> None:
+async def test_a_review_shows_its_gates_and_deadline(bank: Bank) -> None:
     owned = await bank.agent("owned", owner=person("jonas"))
     view = await bank.asks(robot=owned, claimed={"purpose": "the invoice of May"})
     shown = (await bank.ingrid.get(f"/v1/reviews/{view['effects'][0]['review']['review_id']}")).json()
@@ -40,7 +40,7 @@ async def test_a_review_shows_what_is_asked_of_whom_and_by_when(bank: Bank) -> N
     assert shown["answer_by"] > shown["opened_at"] and shown["votes"] == []
 
 
-async def test_the_queue_is_read_by_key_those_that_expire_first_in_front(bank: Bank) -> None:
+async def test_the_queue_is_paged_by_deadline(bank: Bank) -> None:
     await bank.rules(gate("hurry", "finance", 'context.input.account == "soon"', answer_within="5m"))
     views = [await bank.asks(run_key=f"r{n}") for n in range(5)]
     soon = (await bank.robot.submit(await pay(bank, 500, account="soon"), run_key="soon")).json()
@@ -65,7 +65,7 @@ async def test_a_review_that_does_not_exist_is_not_found(bank: Bank) -> None:
 
 
 async def sent(maya: Visitor, view: dict[str, Any], **headers: Any) -> tuple[int, str]:
-    """A vote with some headers another or gone; the refusal."""
+    """A vote with some headers changed or missing; returns the refusal."""
     given = {name: value for name, value in (maya.headers() | headers).items() if value is not None}
     answer = await maya.http.post(votes_path(view), content=json.dumps(ballot(view)).encode(), headers=given)
     code: str = answer.json().get("code", "")
@@ -99,7 +99,7 @@ BALLOTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_vote_that_our_own_page_did_not_send_is_refused(bank: Bank) -> None:
+async def test_a_vote_from_another_page_is_refused(bank: Bank) -> None:
     view = await bank.asks()
     assert await sent(bank.maya, view, **{"X-CSRF-Token": bank.tomas.csrf}) == (403, "csrf")
     for headers, status, code in FORGED:

@@ -1,4 +1,4 @@
-"""Asked again: when a bundle becomes active, when a vote would settle, when releases are spent. It only adds."""
+"""Reevaluation: at activation, at a settling vote, and at redemption. It only adds requirements."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ONLY_TOMAS = GROUPS | {"finance": ("tomas",)}
 
 
 async def approved(bank: Bank, **members: Any) -> dict[str, Any]:
-    """A payment Maya approved, ready."""
+    """A payment that Maya approved, ready."""
     view = await bank.asks(**members)
     await bank.maya.vote(view)
     return await bank.robot.see(view["txn"])
 
 
 async def swapped_unseen(bank: Bank) -> None:
-    """Put the folder's bundle in force without asking about what is open: as when the change comes just then."""
+    """Activate the folder's bundle without reevaluating open effects, as in a race."""
     assert (await bank.service.active.reload()).changed
 
 
 async def needs(bank: Bank, view: dict[str, Any]) -> tuple[str, dict[str, int]]:
-    """The state of a transaction, and how many people each gate's first group has given."""
+    """The state of a transaction, and the votes of the first group of each gate."""
     seen = await bank.robot.see(view["txn"])
     have = {need["groups"][0]: need["have"] for need in seen["effects"][0]["review"]["needs"]}
     return seen["state"], have
 
 
-async def test_a_new_plain_forbid_wins_at_redemption_and_nothing_is_spent(bank: Bank) -> None:
+async def test_a_new_plain_forbid_denies_at_redemption(bank: Bank) -> None:
     _, tokens = await bank.released(await pay(bank), await mail(bank))
     bank.folder.rules(plain_forbid("no-more-mail", action="mail"))
     await swapped_unseen(bank)
@@ -51,7 +51,7 @@ async def test_a_new_plain_forbid_wins_at_redemption_and_nothing_is_spent(bank: 
     assert refusal(await bank.robot.redeem(tokens)) == (409, "not_ready"), "no attempt was recorded"
 
 
-async def test_a_new_plain_forbid_ends_what_is_open_when_its_bundle_is_activated(bank: Bank) -> None:
+async def test_a_new_plain_forbid_ends_open_effects_at_activation(bank: Bank) -> None:
     ready, waiting = await bank.asks(10), await bank.asks(run_key="other")
     unseen = await bank.asks(run_key="unseen")
     bank.folder.rules(plain_forbid("stop"))
@@ -63,14 +63,14 @@ async def test_a_new_plain_forbid_ends_what_is_open_when_its_bundle_is_activated
     assert (await bank.maya.vote(waiting)).json()["state"] == "denied"
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_a_gate_that_fires_late_brings_a_released_effect_back_to_people(bank: Bank, told: bool) -> None:
+@pytest.mark.parametrize("reevaluated", [True, False])
+async def test_a_late_gate_returns_a_released_effect_to_review(bank: Bank, reevaluated: bool) -> None:
     view, tokens = await bank.released(await pay(bank))
     bank.folder.rules(gate("legal-too", "legal", answer_within="2h"))
-    await (bank.activate() if told else swapped_unseen(bank))
+    await (bank.activate() if reevaluated else swapped_unseen(bank))
     answer = await bank.robot.redeem(tokens)
     assert (answer.json().get("code"), answer.json().get("redeemed")) == (
-        ("not_ready", None) if told else (None, False)
+        ("not_ready", None) if reevaluated else (None, False)
     )
     back = await bank.robot.see(view["txn"])
     assert (back["state"], back["effects"][0]["state"]) == ("review", "review")
@@ -80,8 +80,8 @@ async def test_a_gate_that_fires_late_brings_a_released_effect_back_to_people(ba
     assert (await bank.robot.spend(await bank.robot.see(view["txn"])))["redeemed"] is True
 
 
-async def test_a_late_gate_reopens_a_settled_review_and_its_votes_stay(bank: Bank) -> None:
-    """One whose people have voted already is met at once, and remembered."""
+async def test_a_late_gate_reopens_a_settled_review_and_keeps_its_votes(bank: Bank) -> None:
+    """A gate whose people have voted already is met at once, and stored."""
     ready = await approved(bank)
     await bank.rules(gate("legal-too", "legal"))
     assert await needs(bank, ready) == ("review", {"finance": 1, "legal": 0})
@@ -101,7 +101,7 @@ async def test_a_late_gate_reopens_a_settled_review_and_its_votes_stay(bank: Ban
         await bank.rules()
 
 
-async def test_a_release_never_outlives_a_valid_for_that_became_shorter(bank: Bank) -> None:
+async def test_a_shorter_valid_for_shortens_existing_releases(bank: Bank) -> None:
     ready = await approved(bank)
     tokens = await bank.tokens(ready)
     bank.folder.rules(gate("second-look", "finance", valid_for="1m"))
@@ -111,7 +111,7 @@ async def test_a_release_never_outlives_a_valid_for_that_became_shorter(bank: Ba
     assert (await bank.states(ready))[0] == "ended"
 
 
-async def test_a_laxer_bundle_frees_nobody_from_the_gates_of_a_revision(bank: Bank) -> None:
+async def test_a_laxer_bundle_keeps_the_gates_of_a_revision(bank: Bank) -> None:
     view, other = await bank.asks(), await bank.asks(run_key="other")
     await bank.only(gate("large", "finance", "context.input.amount > 100", quorum="2"))
     await bank.policies(ANYBODY)
@@ -123,7 +123,7 @@ async def test_a_laxer_bundle_frees_nobody_from_the_gates_of_a_revision(bank: Ba
     assert (await bank.tomas.vote(other)).json()["state"] == "met"
 
 
-async def test_a_late_gate_of_less_time_brings_an_open_question_forward(bank: Bank) -> None:
+async def test_a_late_gate_with_less_time_shortens_an_open_review(bank: Bank) -> None:
     asked = await bank.asks()
     await bank.rules(gate("legal-too", "legal", answer_within="30m"))
     seen = await bank.robot.see(asked["txn"])
@@ -137,7 +137,7 @@ async def test_a_late_gate_of_less_time_brings_an_open_question_forward(bank: Ba
     assert (await bank.maya.vote(seen)).json()["state"] == "expired", "to the moment"
 
 
-async def test_a_person_who_left_the_group_leaves_the_count(bank: Bank) -> None:
+async def test_a_vote_stops_counting_when_its_person_leaves_the_group(bank: Bank) -> None:
     ready = await approved(bank)
     tokens = await bank.tokens(ready)
     bank.folder.people(ONLY_TOMAS)
@@ -152,7 +152,7 @@ async def test_a_person_who_left_the_group_leaves_the_count(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-async def test_a_person_who_comes_back_to_the_group_counts_again(bank: Bank, unseen: bool) -> None:
+async def test_a_vote_counts_again_when_its_person_returns_to_the_group(bank: Bank, unseen: bool) -> None:
     ready = await approved(bank)
     await bank.people(ONLY_TOMAS)
     assert (await bank.states(ready))[0] == "review"
@@ -165,8 +165,8 @@ async def test_a_person_who_comes_back_to_the_group_counts_again(bank: Bank, uns
     assert (await bank.states(ready))[0] == "ready"
 
 
-async def test_what_leaves_the_count_opens_the_review_again_for_others(bank: Bank) -> None:
-    """Also for a vote that came late at first."""
+async def test_a_vote_that_stops_counting_reopens_the_review(bank: Bank) -> None:
+    """Also a vote that was late before."""
     ready = await approved(bank)
     assert (await bank.tomas.vote(ready)).json()["state"] == "met"  # too late: it is settled
     await bank.people(ONLY_TOMAS)
@@ -185,7 +185,7 @@ async def test_what_leaves_the_count_opens_the_review_again_for_others(bank: Ban
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
-async def test_a_reopened_question_has_its_own_time(bank: Bank, asked_before: bool) -> None:
+async def test_a_reopened_review_has_a_new_deadline(bank: Bank, asked_before: bool) -> None:
     ready = await approved(bank) if asked_before else await bank.asks(10)
     bank.clock.pass_(minutes=50)
     await bank.rules(gate("legal-too", "legal", answer_within="30m"))
@@ -195,7 +195,7 @@ async def test_a_reopened_question_has_its_own_time(bank: Bank, asked_before: bo
         assert (await bank.states(ready))[1] == state
 
 
-async def test_a_tool_the_bundle_no_longer_holds_is_denied_whatever_was_voted(bank: Bank) -> None:
+async def test_a_removed_tool_is_denied_despite_approvals(bank: Bank) -> None:
     ready = await approved(bank)
     manifest = (bank.folder.path / "tools/pay.json").read_text()
     await bank.write("tools/pay.json", manifest.replace('"Pay"', '"Pay somebody"'))
@@ -204,7 +204,7 @@ async def test_a_tool_the_bundle_no_longer_holds_is_denied_whatever_was_voted(ba
     assert ended["decision"]["reasons"][0]["code"] == "tool_changed"
 
 
-async def test_a_bundle_that_does_not_load_leaves_the_last_good_one_in_force(bank: Bank) -> None:
+async def test_an_invalid_bundle_leaves_the_last_valid_one_active(bank: Bank) -> None:
     before = bank.service.active.current.digest
     bank.folder.policies("permit (principal, action, resource")
     assert await bank.activate() is False
@@ -231,8 +231,8 @@ query = "SELECT risk FROM scores"
 """
 
 
-async def test_a_bundle_that_changes_during_a_request_decides_it(bank: Bank) -> None:
-    """Facts are read for one bundle; when another is in force by the decision, everything is asked anew."""
+async def test_a_request_is_decided_by_the_bundle_activated_meanwhile(bank: Bank) -> None:
+    """Facts are gathered for one bundle; if another is active at the decision, everything is repeated."""
     bank.folder.write("facts.toml", FACTS)
     (bank.folder.path / "facts").mkdir(exist_ok=True)
     with closing(sqlite3.connect(bank.folder.path / "facts/scores.sqlite", isolation_level=None)) as scores:
@@ -240,7 +240,7 @@ async def test_a_bundle_that_changes_during_a_request_decides_it(bank: Bank) -> 
         assert await bank.activate()
         effect = await pay(bank)
         await bank.robot.send("GET", "/v1/tools/pay")
-        scores.execute("BEGIN EXCLUSIVE")  # whoever asks for the score waits
+        scores.execute("BEGIN EXCLUSIVE")  # a query for the score waits
         asking = asyncio.create_task(bank.robot.submit(effect))
         await asyncio.sleep(0.1)
         bank.folder.rules(plain_forbid("stop"))
@@ -253,7 +253,7 @@ async def test_a_bundle_that_changes_during_a_request_decides_it(bank: Bank) -> 
     assert view["effects"][0]["decision"]["bundle"] == bank.service.active.current.digest
 
 
-async def test_what_changed_while_nobody_was_running_is_asked_about_at_the_start(tmp_path: Path) -> None:
+async def test_open_effects_are_reevaluated_at_the_start(tmp_path: Path) -> None:
     folder = Payments(tmp_path / "bundle")
     async with running(tmp_path / "data", folder.path) as world:
         robot = await world.agent("robot")

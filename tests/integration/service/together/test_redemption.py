@@ -1,4 +1,4 @@
-"""Spending releases: the whole transaction once, by the party and key they were minted for, or nothing."""
+"""Redeeming releases: the whole transaction once, by the party and key they were made for, or nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def spent(bank: Bank, robot: Agent | None = None) -> tuple[int, int]:
     return len({attempt for attempt, _ in found}), len(found)
 
 
-async def test_a_release_says_exactly_what_may_fire_for_whom_and_until_when(bank: Bank) -> None:
+async def test_the_claims_of_a_release(bank: Bank) -> None:
     view, tokens = await bank.released(await pay(bank))
     claims, seen = bank.release_of(tokens[0]), view["effects"][0]
     assert (claims.iss, claims.aud, claims.sub) == (bank.settings.iss, bank.robot.name, bank.robot.name)
@@ -108,8 +108,8 @@ async def test_sixteen_redeemers_get_one_receipt_and_sixteen_repeats_the_same_on
     assert await spent(bank) == (1, 1)
 
 
-async def test_no_party_can_take_or_touch_the_attempt_names_of_another(bank: Bank) -> None:
-    """Names of attempts are each party's own: one that another used first is neither refused nor answered."""
+async def test_attempt_names_are_scoped_to_their_party(bank: Bank) -> None:
+    """A name that another party used is neither refused nor answered with that party's attempt."""
     attempt, other = bank.robot.attempt, await bank.agent("of-the-same-word")
     view, tokens = await bank.released(await pay(bank))
     await bank.robot.redeem(tokens)
@@ -157,12 +157,12 @@ def tampered(token: str, **claims: Any) -> str:
     return ".".join([head, base64.urlsafe_b64encode(changed).decode().rstrip("="), signature])
 
 
-async def test_a_token_that_is_not_ours_is_no_token(bank: Bank) -> None:
+async def test_a_foreign_or_tampered_token_is_refused(bank: Bank) -> None:
     _, tokens = await bank.released(await pay(bank))
     real = bank.release_of(tokens[0])
     pen, stranger = bank.service.ctx.signer, PrivateKey.generate()
     bad = {
-        "of an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
+        "an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
         "of a later epoch": pen.sign_release(replace(real, epoch=real.epoch + 1)),
         "of another deployment": pen.sign_release(replace(real, iss="https://other.example")),
         "changed": tampered(tokens[0], exp=2**40),
@@ -177,13 +177,13 @@ async def test_a_token_that_is_not_ours_is_no_token(bank: Bank) -> None:
     assert await spent(bank) == (0, 0)
 
 
-async def test_a_receipt_is_no_release(bank: Bank) -> None:
+async def test_a_receipt_is_refused_as_a_release(bank: Bank) -> None:
     _, tokens = await bank.released(await pay(bank))
     receipt = (await bank.robot.redeem(tokens)).json()["receipt"]
     assert refusal(await bank.robot.redeem([receipt], f"{bank.robot.attempt}-2")) == (400, "bad_token")
 
 
-async def test_all_or_nothing(bank: Bank) -> None:
+async def test_a_transaction_is_redeemed_completely_or_not_at_all(bank: Bank) -> None:
     _, tokens = await bank.released(await pay(bank), await mail(bank))
     _, others = await bank.released(await pay(bank, 11), run_key="other")
     one, two = tokens
@@ -192,7 +192,7 @@ async def test_all_or_nothing(bank: Bank) -> None:
         "the first is missing": [two],
         "in another order": [two, one],
         "one twice": [one, one],
-        "one twice beside the other": [one, two, two],
+        "one twice next to the other": [one, two, two],
         "of another transaction": [*others, two],
         "one more of another transaction": [one, two, *others],
         "one of them no token": [one, "a.b.c"],
@@ -203,7 +203,7 @@ async def test_all_or_nothing(bank: Bank) -> None:
     assert (await bank.robot.redeem(tokens)).json()["redeemed"] is True
 
 
-async def test_tokens_minted_at_different_times_belong_together(bank: Bank) -> None:
+async def test_tokens_minted_at_different_times_are_redeemed_together(bank: Bank) -> None:
     view, first = await bank.released(await pay(bank), await mail(bank))
     assert (await bank.robot.redeem([first[0], (await bank.tokens(view))[1]])).json()["redeemed"] is True
 
@@ -222,7 +222,7 @@ async def test_no_token_before_every_effect_may_be_released(bank: Bank) -> None:
     assert (await bank.robot.spend(again))["redeemed"] is True
 
 
-async def test_what_ended_releases_nothing(bank: Bank) -> None:
+async def test_an_ended_transaction_has_no_releases(bank: Bank) -> None:
     view, tokens = await bank.released(await pay(bank))
     await bank.withdraw(view)
     for answer in (await bank.robot.release(view), await bank.robot.redeem(tokens)):
@@ -234,7 +234,7 @@ async def test_what_ended_releases_nothing(bank: Bank) -> None:
     assert refusal(await bank.withdraw(view)) == (409, "already_redeemed")
 
 
-async def test_an_attempt_name_used_for_another_transaction_redeems_nothing_of_it(bank: Bank) -> None:
+async def test_a_used_attempt_name_does_not_redeem_another_transaction(bank: Bank) -> None:
     one, tokens = await bank.released(await pay(bank))
     two, others = await bank.released(await pay(bank), run_key="other")
     await bank.robot.redeem(tokens)
@@ -246,7 +246,7 @@ async def test_an_attempt_name_used_for_another_transaction_redeems_nothing_of_i
     assert (third["state"], third["releases"], "receipt" in third) == ("ready", [], False)
 
 
-async def test_the_longest_list_has_a_receipt_that_is_read(bank: Bank) -> None:
+async def test_the_receipt_of_the_longest_list_is_accepted(bank: Bank) -> None:
     effects = [await pay(bank, account=f"account-{n}") for n in range(100)]
     view, tokens = await bank.released(*effects)
     receipt = bank.receipt_of((await bank.robot.redeem(tokens)).json())
@@ -258,7 +258,7 @@ SOUND = ["-", "A.b-c_d~9", "-" * 200]
 UNSOUND = ["a/b", "..", "a b", "a%2Fb", "a\n", "\xe9", "a" * 201]
 
 
-async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(bank: Bank) -> None:
+async def test_an_attempt_name_that_cannot_be_in_a_path_is_refused(bank: Bank) -> None:
     view, tokens = await bank.released(await pay(bank))
     body = {"effect_ids": [view["effects"][0]["effect_id"]]}
     for attempt in UNSOUND:
@@ -272,12 +272,12 @@ async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(bank:
     assert (await bank.robot.redeem(tokens)).json()["redeemed"] is True
 
 
-async def test_whatever_attempt_is_redeemed_can_be_renewed_and_reported(bank: Bank) -> None:
+async def test_every_redeemed_attempt_can_be_renewed_and_reported(bank: Bank) -> None:
     for attempt in SOUND:
         view, tokens = await bank.released(await pay(bank), run_key=f"run of {attempt}"[:50])
         assert (await bank.robot.redeem(tokens, attempt)).json()["redeemed"] is True, attempt
         effect = view["effects"][0]["effect_id"]
         renewed = await bank.robot.send("POST", f"/v1/redemptions/{attempt}/renew", {"effect_ids": [effect]})
         assert renewed.json()["redeemed"] is True, attempt
-        told = await bank.robot.report(attempt, {"effect_id": effect, "outcome": "fired"})
-        assert told.status_code == 200, attempt
+        response = await bank.robot.report(attempt, {"effect_id": effect, "outcome": "fired"})
+        assert response.status_code == 200, attempt

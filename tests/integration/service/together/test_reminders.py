@@ -1,4 +1,4 @@
-"""Reminders and escalation: when, once, to whom, what they cost, and that they never lower what a gate asks for."""
+"""Reminders and escalation: when and to which groups they are sent, what they cost, and that no quorum is lowered."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def after(bank: Bank, view: dict[str, Any], **time: float) -> None:
-    """So long after a submission the timers look."""
+    """This long after a submission the sweeps run."""
     bank.clock.stop_at(opened(view) + timedelta(**time))
     await bank.sweep()
 
 
-async def told(bank: Bank, view: dict[str, Any], kind: str = "review_escalated") -> list[dict[str, Any]]:
+async def audit_bodies(
+    bank: Bank, view: dict[str, Any], kind: str = "review_escalated"
+) -> list[dict[str, Any]]:
     return [body for one, body in await bank.log(view["txn"]) if one == kind]
 
 
@@ -39,7 +41,7 @@ async def review(bank: Bank, view: dict[str, Any]) -> dict[str, Any]:
 
 
 async def vote(bank: Bank, name: str, view: dict[str, Any], verdict: str = "approve", **more: Any) -> int:
-    """The status of a vote of somebody who signs in now: sessions end while hours pass."""
+    """The status of a vote by a person who signs in now: sessions end while hours pass."""
     return (await (await bank.person(name)).vote(view, verdict, **more)).status_code
 
 
@@ -50,19 +52,19 @@ def opened(view: dict[str, Any]) -> datetime:
 # ------------------------------------------------------------------------------------------------------ reminders
 
 
-async def test_people_are_reminded_at_every_interval_until_it_settles(bank: Bank) -> None:
+async def test_reminders_are_sent_at_every_interval_until_the_review_settles(bank: Bank) -> None:
     await bank.only(gate("g", "finance", remind="1h", answer_within="8h"))
     view = await bank.asks()
     for minutes, reminders in ((0, 0), (59, 0), (60, 1), (61, 1), (119, 1), (120, 2), (180, 3)):
         await after(bank, view, minutes=minutes)
         await bank.sweep()
-        assert len(await told(bank, view, "review_reminded")) == reminders, minutes
+        assert len(await audit_bodies(bank, view, "review_reminded")) == reminders, minutes
     reminded = datetime.fromisoformat((await review(bank, view))["reminded_at"])
     assert reminded == opened(view) + timedelta(hours=3)
     await vote(bank, "maya", view)
     bank.clock.pass_(hours=2)
     await bank.sweep()
-    assert len(await told(bank, view, "review_reminded")) == 3
+    assert len(await audit_bodies(bank, view, "review_reminded")) == 3
     box = table(OutboxRow).c
     rows = await bank.service.db.read(lambda conn: conn.execute(select(box.kind, box.payload)).all())
     mine = view["effects"][0]["review"]["review_id"]
@@ -70,27 +72,27 @@ async def test_people_are_reminded_at_every_interval_until_it_settles(bank: Bank
     assert sent.count("review_reminded") == 3
 
 
-async def test_what_was_missed_is_one_reminder_and_the_series_goes_on_until_the_time_is_over(
+async def test_missed_intervals_are_one_reminder(
     bank: Bank,
 ) -> None:
     await bank.only(gate("g", "finance", remind="1h", answer_within="8h"))
     view = await bank.asks()
     for hours, reminders in ((5.5, 1), (5.9, 1), (6, 2), (7, 3)):
         await after(bank, view, hours=hours)
-        assert len(await told(bank, view, "review_reminded")) == reminders, hours
+        assert len(await audit_bodies(bank, view, "review_reminded")) == reminders, hours
     await bank.only(gate("g", "finance", remind="1h", answer_within="90m", escalate="cfo"))
     view = await bank.asks(run_key="over")
     bank.clock.stop_at(opened(view) + timedelta(hours=2))
     await sweep.send_reminders(bank.service.ctx)  # before the sweep that expires it
     assert (await bank.states(view))[0] == "ended"
     await bank.sweep()
-    assert await told(bank, view, "review_reminded") == await told(bank, view) == []
+    assert await audit_bodies(bank, view, "review_reminded") == await audit_bodies(bank, view) == []
 
 
 # ----------------------------------------------------------------------------------------------------- escalation
 
 
-async def test_at_half_of_its_time_a_question_is_put_to_further_groups(bank: Bank) -> None:
+async def test_a_review_escalates_at_half_of_its_time(bank: Bank) -> None:
     bank.folder.people(GROUPS | {"board": ("jonas",)})
     await bank.only(gate("g", "finance", escalate="board|legal", answer_within="4h"))
     view = await bank.asks()
@@ -102,7 +104,7 @@ async def test_at_half_of_its_time_a_question_is_put_to_further_groups(bank: Ban
     await bank.sweep()
     assert await sweep.escalate_reviews(bank.service.ctx) == 0, "each gate once"
     assert mine in (await jonas.get("/")).text
-    (body,) = await told(bank, view)
+    (body,) = await audit_bodies(bank, view)
     assert (body["groups"], body["gates"], body["why"]) == (["board", "legal"], ["finance"], "unanswered")
     seen = await review(bank, view)
     assert datetime.fromisoformat(seen["escalated_at"]) == opened(view) + timedelta(hours=2)
@@ -113,7 +115,7 @@ async def test_at_half_of_its_time_a_question_is_put_to_further_groups(bank: Ban
     assert (await bank.robot.spend(ready))["redeemed"] is True, "the vote counts where it is spent, too"
 
 
-async def test_escalation_adds_people_and_lowers_no_quorum(bank: Bank) -> None:
+async def test_escalation_adds_voters_and_keeps_the_quorum(bank: Bank) -> None:
     await bank.only(gate("g", "finance", quorum="2", escalate="legal", answer_within="4h"))
     view, other = await bank.asks(), await bank.asks(600, run_key="denied")
     await after(bank, other, hours=2)
@@ -126,12 +128,12 @@ async def test_escalation_adds_people_and_lowers_no_quorum(bank: Bank) -> None:
     assert (await bank.states(other))[0] == "ended"
 
 
-async def test_a_gate_escalates_only_to_groups_that_all_it_is_merged_with_name(bank: Bank) -> None:
+async def test_merged_gates_escalate_only_to_common_groups(bank: Bank) -> None:
     named = {"a": "legal|cfo", "b": "cfo"}
     await bank.only(*(gate(n, "finance", escalate=e, answer_within="4h") for n, e in named.items()))
     view = await bank.asks()
     await after(bank, view, hours=2)
-    assert (await told(bank, view))[0]["groups"] == ["cfo"]
+    assert (await audit_bodies(bank, view))[0]["groups"] == ["cfo"]
     assert await vote(bank, "ingrid", view) == 403
     first = gate("g", "finance", escalate="legal", answer_within="4h")
     await bank.only(first)
@@ -140,12 +142,12 @@ async def test_a_gate_escalates_only_to_groups_that_all_it_is_merged_with_name(b
     await bank.only(first, gate("late", "finance", answer_within="8h"))
     assert await vote(bank, "ingrid", view) == 403
     await bank.only(gate("g", "finance", answer_within="4h"))
-    view = await bank.asks(run_key="nobody further")
+    view = await bank.asks(run_key="no further group")
     await after(bank, view, hours=3)
-    assert (await told(bank, view), "escalated_at" in await review(bank, view)) == ([], False)
+    assert (await audit_bodies(bank, view), "escalated_at" in await review(bank, view)) == ([], False)
 
 
-async def test_a_late_gate_gets_half_of_its_own_time(bank: Bank) -> None:
+async def test_a_late_gate_escalates_at_half_of_its_own_time(bank: Bank) -> None:
     first = gate("g", "finance", answer_within="10h")
     await bank.only(first)
     view = await bank.asks()
@@ -156,7 +158,7 @@ async def test_a_late_gate_gets_half_of_its_own_time(bank: Bank) -> None:
         assert await vote(bank, "ingrid", view) == status, hours
 
 
-async def test_the_agents_side_is_not_among_those_it_is_put_to(bank: Bank) -> None:
+async def test_escalation_excludes_the_requesters_side(bank: Bank) -> None:
     await bank.only(gate("g", "finance", escalate="legal", answer_within="4h"))
     bank.robot = await bank.agent(f"{bank.robot.name}-mine", owner=person("ingrid"))
     view = await bank.asks()
@@ -167,11 +169,11 @@ async def test_the_agents_side_is_not_among_those_it_is_put_to(bank: Bank) -> No
 # ------------------------------------------------------------------------------------- questions nobody can answer
 
 
-async def test_an_impossible_quorum_escalates_with_the_submission(bank: Bank) -> None:
+async def test_an_unsatisfiable_review_escalates_with_the_submission(bank: Bank) -> None:
     bank.folder.people(GROUPS | {"finance": ("maya",)})
     await bank.only(gate("g", "finance", quorum="2", escalate="legal"))
-    view = await bank.asks()  # and nobody sweeps
-    (body,) = await told(bank, view)
+    view = await bank.asks()  # and no sweep runs
+    (body,) = await audit_bodies(bank, view)
     assert (body["groups"], body["why"]) == (["legal"], "quorum")
     (need,) = view["effects"][0]["review"]["needs"]
     assert (need["quorum"], need["added"]) == (2, ["legal"])
@@ -180,7 +182,7 @@ async def test_an_impossible_quorum_escalates_with_the_submission(bank: Bank) ->
     assert (await bank.states(view))[0] == "ready"
 
 
-async def test_where_that_does_not_help_people_and_agent_are_told_with_the_submission(bank: Bank) -> None:
+async def test_an_unsatisfiable_review_is_reported_with_the_submission(bank: Bank) -> None:
     bank.folder.people(GROUPS | {"finance": ("maya",)})
     await bank.only(gate("g", "finance", quorum="3", escalate="legal"))
     view, other = await bank.asks(), await bank.asks(run_key="left")
@@ -196,24 +198,24 @@ async def test_where_that_does_not_help_people_and_agent_are_told_with_the_submi
     assert await bank.tasks() == []
 
 
-async def test_a_quorum_that_becomes_impossible_escalates_with_the_next_round(bank: Bank) -> None:
+async def test_a_review_that_becomes_unsatisfiable_escalates_with_the_next_sweep(bank: Bank) -> None:
     await bank.only(gate("g", "finance", quorum="2", escalate="legal"))
     view = await bank.asks()
-    assert await told(bank, view) == []
+    assert await audit_bodies(bank, view) == []
     await bank.people(GROUPS | {"finance": ("maya",)})
     await bank.sweep()
-    assert [body["why"] for body in await told(bank, view)] == ["quorum"]
+    assert [body["why"] for body in await audit_bodies(bank, view)] == ["quorum"]
     assert await bank.tasks() == []
 
 
 async def test_only_the_gate_that_is_short_escalates(bank: Bank) -> None:
     bank.folder.people(GROUPS | {"finance": ()})
     await bank.only(gate("g", "finance", escalate="legal"), gate("h", "cfo", escalate="legal", shared=""))
-    (body,) = await told(bank, await bank.asks())
+    (body,) = await audit_bodies(bank, await bank.asks())
     assert body["gates"] == ["finance"]
 
 
-async def test_at_a_submission_people_count_no_more_who_were_taken_out(bank: Bank) -> None:
+async def test_revoked_people_do_not_count_at_submission(bank: Bank) -> None:
     await bank.only(gate("g", "legal", escalate="cfo"))
     async with bank.revoked("ingrid"):
         view = await bank.asks()
@@ -221,10 +223,8 @@ async def test_at_a_submission_people_count_no_more_who_were_taken_out(bank: Ban
 
 
 @pytest.mark.parametrize("narrow_first", [True, False])
-async def test_of_two_gates_with_one_person_between_them_the_one_that_can_escalate_does(
-    bank: Bank, narrow_first: bool
-) -> None:
-    """Which of the two is short is a matter of where the person is counted, so it must not matter."""
+async def test_the_gate_that_can_escalate_does_if_two_share_one_voter(bank: Bank, narrow_first: bool) -> None:
+    """Which of the two is short depends on where the voter is counted, so it must not matter."""
     bank.folder.people(GROUPS | {"finance": ("maya",), "cfo": ()})
     narrow, wide = gate("a", "finance", escalate="legal"), gate("b", "finance|cfo")
     await bank.only(*((narrow, wide) if narrow_first else (wide, narrow)))
@@ -235,7 +235,7 @@ async def test_of_two_gates_with_one_person_between_them_the_one_that_can_escala
 
 
 async def asked(bank: Bank, robot: Agent, amount: int = 5_000) -> dict[str, Any]:
-    """A payment two people of finance are asked about."""
+    """A payment in review by two people of finance."""
     view: dict[str, Any] = (await robot.submit(await pay(bank, amount), await mail(bank))).json()
     assert view["effects"][0]["state"] == "review"
     await bank.sweep()
@@ -256,12 +256,12 @@ ONLY_CFO = '@id("only-cfo") permit (principal in Group::"cfo", action == Action:
 POSSIBLE: list[tuple[list[str], str | None, int, list[str]]] = [
     ([], None, 5_000, []),
     ([], "maya", 5_000, ["impossible_quorum"]),  # one of two owns the agent
-    ([gate("strict", "legal", step_up="passkey")], None, 10, ["impossible_quorum"]),  # which nobody has
+    ([gate("strict", "legal", step_up="passkey")], None, 10, ["impossible_quorum"]),  # which no one has
     ([ONLY_CFO], None, 5_000, ["impossible_quorum"]),
 ]
 
 
-async def test_a_question_too_few_can_answer_is_a_task(bank: Bank) -> None:
+async def test_a_review_with_too_few_voters_is_a_task(bank: Bank) -> None:
     for row, (rules, owner, amount, tasks) in enumerate(POSSIBLE):
         await bank.rules(*rules)
         robot = await bank.agent(f"{bank.robot.name}-{row}", owner=owner and person(owner))
@@ -269,12 +269,12 @@ async def test_a_question_too_few_can_answer_is_a_task(bank: Bank) -> None:
         assert await bank.tasks(robot) == tasks
 
 
-async def test_a_question_nobody_can_answer_is_one_task_and_closes_by_itself(bank: Bank) -> None:
+async def test_an_unsatisfiable_review_is_one_task_that_closes_by_itself(bank: Bank) -> None:
     await too_few(bank)
     view = await asked(bank, bank.robot)
     assert await swept(bank) == ["impossible_quorum"]
     task = await bank.maya.task(view, "impossible_quorum")
-    assert task["task"]["text"] == "nobody can approve this as things stand: finance can give 1 of 2"
+    assert task["task"]["text"] == "this review cannot be approved now: finance can give 1 of 2"
     await too_few(bank, ("maya", "jonas"))
     assert await swept(bank) == []
     await too_few(bank)
@@ -284,7 +284,7 @@ async def test_a_question_nobody_can_answer_is_one_task_and_closes_by_itself(ban
     assert await swept(bank) == []
 
 
-async def test_votes_that_are_in_count_towards_what_is_possible(bank: Bank) -> None:
+async def test_existing_votes_count_for_satisfiability(bank: Bank) -> None:
     view = await asked(bank, bank.robot)
     await bank.maya.vote(view)
     async with bank.revoked("tomas"):
@@ -308,24 +308,24 @@ def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> 
     return calls
 
 
-async def test_people_are_read_and_grouped_once_for_all_questions_of_a_round(
+async def test_people_are_read_once_for_all_reviews_of_a_sweep(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsatisfiable, "_AT_ONCE", 1)
+    monkeypatch.setattr(unsatisfiable, "_PAGE", 1)
     for n in range(10):
         await bank.person(f"somebody-{n}")
     counts = []
     for n in range(5):
         await bank.asks(run_key=f"r-{n}")
         read = counting(monkeypatch, unsatisfiable, "list_people")
-        grouped = counting(monkeypatch, eligible, "groups_now")
+        grouped = counting(monkeypatch, eligible, "current_groups")
         assert await unsatisfiable.update_unsatisfiable_reviews(bank.service.ctx) == 0
         counts.append((len(read), len(grouped)))
     assert counts[0][0] == 1 and counts[0][1] > 10
     assert set(counts) == {counts[0]}, "one more question costs nothing more"
 
 
-async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
+async def test_a_review_left_waiting_costs_no_unit_of_work(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await too_few(bank)
@@ -337,7 +337,7 @@ async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
     assert (await swept(bank), (await bank.states(view))[1]) == ([], "review")
 
 
-async def test_a_person_withdraws_what_nobody_can_answer(bank: Bank) -> None:
+async def test_a_person_withdraws_an_unsatisfiable_review(bank: Bank) -> None:
     await too_few(bank, ())
     view = await asked(bank, bank.robot)
     task = await bank.ingrid.task(view, "impossible_quorum")

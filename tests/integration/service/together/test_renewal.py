@@ -1,4 +1,4 @@
-"""More time to fire under the same attempt: everything is asked again, and a refusal gives none."""
+"""Renewals: more time to fire under the same attempt; everything is evaluated again, and a refusal renews nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def approved(bank: Bank, amount: int) -> str:
     return effect_id
 
 
-async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: Bank) -> None:
+async def test_a_renewal_extends_the_named_effects(bank: Bank) -> None:
     view = await spent(bank.robot, await pay(bank), await mail(bank))
     before = bank.receipt_of(view)
     bank.clock.pass_(seconds=20)
@@ -53,8 +53,8 @@ async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: Bank) ->
     assert (await bank.states(view))[1:] == ["unknown", "redeemed"]
 
 
-async def test_a_renewal_of_one_effect_is_none_of_the_others(bank: Bank) -> None:
-    """Repeating the redemption after it tells no fresher time for what was not asked about again."""
+async def test_a_renewal_does_not_extend_other_effects(bank: Bank) -> None:
+    """Repeating the redemption afterwards does not extend them either."""
     view = await spent(bank.robot, await pay(bank), await mail(bank))
     before = bank.receipt_of(view)
     await bank.rules(plain_forbid("no-more-pay"))
@@ -65,7 +65,7 @@ async def test_a_renewal_of_one_effect_is_none_of_the_others(bank: Bank) -> None
     assert again.fire_by == before.fire_by and len(again.effects) == 2
 
 
-async def test_what_policy_and_people_would_not_release_now_is_not_renewed(bank: Bank) -> None:
+async def test_an_effect_that_would_not_be_released_now_is_not_renewed(bank: Bank) -> None:
     for rule in (plain_forbid("stop"), gate("late", "legal")):
         robot = await bank.fresh()
         view = await spent(robot, await pay(bank))
@@ -85,7 +85,7 @@ async def test_what_policy_and_people_would_not_release_now_is_not_renewed(bank:
     assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
 
 
-async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(bank: Bank) -> None:
+async def test_no_renewal_after_the_validity_of_the_release(bank: Bank) -> None:
     for valid_for, seconds, shorter, later in (("1m", 50, "1m", 11), ("1h", 300, "1m", 0)):
         await bank.fresh()
         await bank.rules(gate("brief", "finance", valid_for=valid_for))
@@ -97,7 +97,7 @@ async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(bank:
         assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
 
 
-async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_is_told(bank: Bank) -> None:
+async def test_a_compensation_is_renewed_within_its_own_validity(bank: Bank) -> None:
     view, attempt = await fired(bank, bank.robot), f"{bank.robot.name}-undo"
     undo = (await undone(bank.robot, view)).json()
     assert (await bank.robot.redeem([undo["release"]], attempt)).json()["redeemed"] is True
@@ -112,7 +112,7 @@ async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_i
     assert await (await bank.person("tomas")).task(view, "unknown")
 
 
-async def test_what_has_an_outcome_is_not_renewed(bank: Bank) -> None:
+async def test_an_effect_with_an_outcome_is_not_renewed(bank: Bank) -> None:
     for outcome in ("fired", "failed", "unknown", "unused"):
         robot = await bank.fresh()
         effect_id = (await spent(robot, await pay(bank)))["effects"][0]["effect_id"]
@@ -120,7 +120,7 @@ async def test_what_has_an_outcome_is_not_renewed(bank: Bank) -> None:
         assert refusal(await renewed(robot, effect_id)) == (409, "illegal_state")
 
 
-async def test_only_what_the_attempt_redeemed_is_renewed_and_the_log_tells_of_it(bank: Bank) -> None:
+async def test_only_effects_of_the_attempt_are_renewed_and_audited(bank: Bank) -> None:
     view = await spent(bank.robot, await pay(bank))
     effect_id = view["effects"][0]["effect_id"]
     for effect_ids in (["0" * 64], [effect_id, "0" * 64]):

@@ -1,4 +1,4 @@
-"""Revoked while it was on its way: a word or a redemption that began before a revocation does nothing after it."""
+"""Revocations during a request: a vote or redemption that began before does nothing after."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
 from policy_service.queries.queue import QueueFilter, queue_page
 from policy_service.queries.stops import Target
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import ProposalRequest, propose
-from policy_service.workflow.effects import submit
-from policy_service.workflow.releases import compensate, redeem, renew
+from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
+from policy_service.workflow.releases import compensate, redeem, renew, submit
 from policy_service.workflow.reviews import vote
-from policy_service.workflow.reviews.answer import answer as answer_question
 from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.comment import answer as answer_question
 from policy_service.workflow.revocation.stops_by_people import start_again, stop
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor
@@ -31,7 +28,7 @@ from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import review_of
 from tests.integration.service.together.bank import Bank, refusal, voter
 from tests.integration.service.together.test_compensation import fired, undone
-from tests.integration.service.together.test_outcomes import told
+from tests.integration.service.together.test_outcomes import report_outcomes
 from tests.integration.service.together.test_renewal import renewed
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +63,7 @@ class Paused:
 async def held_open(
     visitor: Visitor, path: str, said: dict[str, Any], meanwhile: Awaitable[Any], *, form: bool
 ) -> httpx2.Response:
-    """What is answered to a request, by the API or as a form, whose last byte comes after something else happened."""
+    """The response to a request, by API or form, whose last byte is sent after something else happened."""
     raw, headers = json.dumps(said).encode(), visitor.headers()
     if form:
         raw = urlencode({"csrf_token": visitor.csrf, **said}).encode()
@@ -89,9 +86,7 @@ async def held_open(
 
 
 @pytest.mark.parametrize("form", [False, True])
-async def test_a_ballot_or_a_settlement_whose_last_byte_comes_later_is_given_by_nobody(
-    bank: Bank, form: bool
-) -> None:
+async def test_a_vote_or_settlement_completed_after_a_revocation_is_refused(bank: Bank, form: bool) -> None:
     view = await bank.asks()
     seen = view["effects"][0]
     path = f"/reviews/{seen['review']['review_id']}/votes"
@@ -104,7 +99,7 @@ async def test_a_ballot_or_a_settlement_whose_last_byte_comes_later_is_given_by_
     assert (await held_open(bank.maya, path, ballot, leaving, form=form)).status_code == 401
     assert (await bank.states(view))[0] == "review"
     spent = await bank.asks(10, run_key="spent", attempt_id=bank.robot.attempt)
-    await told(bank.robot, (spent["effects"][0]["effect_id"], "unknown"))
+    await report_outcomes(bank.robot, (spent["effects"][0]["effect_id"], "unknown"))
     task = await bank.tomas.task(spent, "unknown")
     word = {"answer": "not_fired", "effect_digest": task["effect"]["effect_digest"], "effect_state": "unknown",
             "reason": "I asked"}  # fmt: skip
@@ -116,7 +111,7 @@ async def test_a_ballot_or_a_settlement_whose_last_byte_comes_later_is_given_by_
     assert (await bank.states(spent))[1] == "unknown"
 
 
-async def test_a_vote_of_somebody_who_is_revoked_while_it_is_weighed_does_not_count(
+async def test_a_vote_of_a_person_revoked_meanwhile_does_not_count(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = await bank.asks()
@@ -129,7 +124,7 @@ async def test_a_vote_of_somebody_who_is_revoked_while_it_is_weighed_does_not_co
 
 
 @pytest.mark.parametrize("verb", ["agent-key-revoke", "revoke-agent"])
-async def test_a_key_that_is_revoked_while_facts_are_looked_up_spends_nothing(
+async def test_a_key_revoked_while_facts_are_gathered_redeems_nothing(
     bank: Bank, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     view, tokens = await bank.released(await pay(bank))
@@ -140,7 +135,9 @@ async def test_a_key_that_is_revoked_while_facts_are_looked_up_spends_nothing(
     assert [kind for kind, _ in await bank.log(view["txn"]) if kind == "effect_redeemed"] == []
 
 
-async def test_nor_does_it_submit_renew_or_take_back(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_revoked_meanwhile_does_not_submit_renew_or_compensate(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view, attempt = await fired(bank, bank.robot), f"{bank.robot.name}-b"
     running = await bank.asks(11, run_key="still-running", attempt_id=attempt)
     assert running["state"] == "redeemed"
@@ -159,8 +156,8 @@ async def test_nor_does_it_submit_renew_or_take_back(bank: Bank, monkeypatch: py
     assert (await bank.states(view))[1] == "fired"
 
 
-async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
-    """One that was let in at the door and reaches its unit of work after the revocation: the unit refuses it."""
+async def test_a_unit_refuses_a_person_revoked_meanwhile(bank: Bank) -> None:
+    """A request that was admitted and reaches its unit of work after the revocation is refused there."""
     owned = await bank.agent(f"{bank.robot.name}-owned", owner=person("jonas"))
     view, other = await bank.asks(), await bank.asks(robot=owned)
     theirs, of_owned = await bank.maya.proposed(view, LESS), await bank.maya.proposed(other, LESS)
@@ -175,7 +172,7 @@ async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
             comment(ctx, maya, CommentDraft(review_id, "why?", question=True, channel="api")),
             decline(ctx, maya, theirs, None),
             stop(ctx, maya, everything, "it goes out twice"),
-            start_again(ctx, maya, everything, "mended"),
+            start_again(ctx, maya, everything, "fixed"),
             accept(ctx, jonas, of_owned),
             decline(ctx, jonas, of_owned, "no"),
         ):
@@ -186,7 +183,7 @@ async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
     assert (await owned.see(other["txn"]))["rev"] == 1
 
 
-async def test_a_revoked_key_answers_nothing_for_its_agent(bank: Bank) -> None:
+async def test_a_revoked_key_cannot_answer_a_question(bank: Bank) -> None:
     view = await bank.asks()
     theirs = await bank.maya.proposed(view, LESS)
     review_id, ctx = review_of(view), bank.service.ctx

@@ -1,4 +1,4 @@
-"""Revoked: what was allowed may not happen any more. Frozen: for a while."""
+"""Revocations end what was permitted; freezes block it for a while."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
 from tests.integration.service.together.test_compensation import fired, undone
-from tests.integration.service.together.test_outcomes import redeemed, told
+from tests.integration.service.together.test_outcomes import redeemed, report_outcomes
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_a_waiting_effect_is_revoked_and_its_review_with_it(bank: Bank) ->
     assert await bank.states(view) == ["ended", "revoked"]
 
 
-async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: Bank) -> None:
+async def test_a_redeemed_effect_cannot_be_revoked(bank: Bank) -> None:
     view = await ready(bank)
     await bank.robot.spend(view)
     effect, txn = {"effect_id": view["effects"][0]["effect_id"]}, {"txn": view["txn"]}
@@ -64,13 +64,13 @@ async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: Bank) -> Non
     assert (await bank.states(view))[0] == "redeemed"
 
 
-async def test_what_is_not_there_cannot_be_revoked(bank: Bank) -> None:
+async def test_revoking_an_unknown_target_is_refused(bank: Bank) -> None:
     for verb, args in (
         ("revoke-effect", {"effect_id": "0" * 64}),
         ("revoke-transaction", {"txn": "0" * 64}),
         ("revoke-transaction-if-open", {"txn": "0" * 64}),
         ("revoke-effect-if-open", {"effect_id": "0" * 64}),
-        ("revoke-agent", {"agent": "nobody"}),
+        ("revoke-agent", {"agent": "unknown"}),
         ("revoke-commit", {"commit": "never"}),
         ("reinstate-approver", {"person": person("jonas")}),
     ):
@@ -84,7 +84,7 @@ async def test_what_is_not_there_cannot_be_revoked(bank: Bank) -> None:
             await bank.operator("stop", {"tool": tool, **WHY})
 
 
-async def test_a_revoked_agent_proves_nothing_and_leaves_nothing_open(bank: Bank) -> None:
+async def test_revoking_an_agent_ends_its_keys_and_open_transactions(bank: Bank) -> None:
     other = await bank.agent(f"{bank.robot.name}-friend")
     gone, stays = await ready(bank), await ready(bank, other)
     spent = (await bank.robot.submit(await mail(bank), run_key="spent", attempt_id="spent")).json()
@@ -100,7 +100,7 @@ async def test_a_revoked_agent_proves_nothing_and_leaves_nothing_open(bank: Bank
     assert (await bank.states(stays, other))[0] == "ready"
 
 
-async def test_a_revoked_approver_is_out_of_every_decision(bank: Bank) -> None:
+async def test_a_revoked_approver_decides_nothing(bank: Bank) -> None:
     by_maya, by_both = await bank.asks(run_key="a"), await bank.asks(5_000, run_key="b")
     for view in (by_maya, by_both):
         assert (await bank.maya.vote(view)).json()["votes"][0]["counted"]
@@ -123,8 +123,8 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: Bank) -> None:
     assert [vote["counted"] for vote in answer["votes"]] == [False, True, True], "the old one stays out"
 
 
-async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: Bank) -> None:
-    """A revocation lost in a restore is done again before they come back; and somebody can be barred in advance."""
+async def test_a_revoked_person_is_refused_at_their_first_sign_in(bank: Bank) -> None:
+    """A revocation lost in a restore is repeated before they return, and a person can be barred in advance."""
     for name in ("never-here", "auth0|5f7c"):
         who = {"person": person(name)}
         for known in (False, True):  # safe to repeat
@@ -138,7 +138,7 @@ async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: Bank
         await bank.person(name)
 
 
-async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_again(bank: Bank) -> None:
+async def test_a_compensation_approved_only_by_a_revoked_person_returns_to_review(bank: Bank) -> None:
     text = (bank.folder.path / "tools/pay.json").read_text()
     bank.folder.write("tools/pay.json", text.replace("result:/id", "args:/account"))
     await bank.rules(gate("u", "finance", action="unpay"))
@@ -148,7 +148,7 @@ async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_agai
     assert (await undone(bank.robot, view)).json()["effect"]["state"] == "review"
 
 
-async def test_a_revoked_commit_ends_what_it_decided_last(bank: Bank) -> None:
+async def test_revoking_a_commit_ends_the_effects_it_decided(bank: Bank) -> None:
     before, other = await ready(bank, run_key="before"), await ready(bank, run_key="other")
     view = await fired(bank, bank.robot)
     undo = (await undone(bank.robot, view)).json()
@@ -168,7 +168,7 @@ async def test_a_revoked_commit_ends_what_it_decided_last(bank: Bank) -> None:
     assert await bank.maya.task(view, "compensation_failed")
     assert (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"] == []
     # git's name is unknown where the bundle's folder is no repository, as in a container
-    with pytest.raises(NotFoundError, match=rf"lately decided: .*{commit}"):
+    with pytest.raises(NotFoundError, match=rf"Recent commits: .*{commit}"):
         await bank.operator("revoke-commit", {"commit": "8e1f" * 10, **WHY})
 
 
@@ -177,7 +177,7 @@ async def if_open(bank: Bank, effect_id: str) -> bool:
     return done["ended"]
 
 
-async def test_a_stop_holds_compensations_too(bank: Bank) -> None:
+async def test_an_emergency_stop_blocks_compensations(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     for tool in ("unpay", None):
         await bank.operator("stop", {"tool": tool, **WHY})
@@ -189,9 +189,7 @@ async def test_a_stop_holds_compensations_too(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("what", ["tool pay", "everything", "agent"])
-async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_unfrozen(
-    bank: Bank, what: str
-) -> None:
+async def test_a_stop_or_freeze_blocks_every_step_until_it_ends(bank: Bank, what: str) -> None:
     robot, named = bank.robot, f"agent {bank.robot.name}" if what == "agent" else what
     args: dict[str, Any] = {"tool": "pay" if what == "tool pay" else None}
     verb, end = ("stop", "go-on")
@@ -200,7 +198,7 @@ async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_
     waits, held = await bank.asks(run_key="a"), await ready(bank, run_key="b")
     tokens = await bank.tokens(held)
     effect_ids = await redeemed(robot, await pay(bank), await mail(bank), run_key="c")
-    await told(robot, (effect_ids[1], "unused"))
+    await report_outcomes(robot, (effect_ids[1], "unused"))
 
     async def asked() -> list[Any]:
         renew = f"/v1/redemptions/{robot.attempt}/renew"
@@ -231,8 +229,8 @@ async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_
         query = select(log.kind, log.actor, log.body).where(log.kind.like("agent_%frozen"))
         lines = await bank.service.db.read(lambda conn: conn.execute(query.order_by(log.audit_id)).all())
         said = [(kind, actor, json.loads(body)) for kind, actor, body in lines]
-        told_of = [line for line in said if line[2]["agent"] == robot.name]
-        assert told_of == [
+        lines = [line for line in said if line[2]["agent"] == robot.name]
+        assert lines == [
             ("agent_frozen", "operator", args | WHY),
             ("agent_unfrozen", "operator", args),
         ]

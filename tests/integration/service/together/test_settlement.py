@@ -1,4 +1,4 @@
-"""What nobody else can tell, a person settles: who may, once, what follows, and what does not."""
+"""Settling tasks: who may, once, with which consequences."""
 
 from __future__ import annotations
 
@@ -11,26 +11,22 @@ from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
 from policy_service.queries import repository
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.workflow.transitions import (
-    TransitionReason,
-    open_task,
-    sync_transaction_state,
-    transition_effect,
-)
+from policy_service.workflow.effects.outcomes import sync_transaction_state
+from policy_service.workflow.transitions import TransitionReason, open_task, transition_effect
 from tests.fakes.payments import person
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
 from tests.integration.service.together.test_compensation import fired, states, undo_ended, undone
-from tests.integration.service.together.test_outcomes import told
+from tests.integration.service.together.test_outcomes import report_outcomes
 
 pytestmark = pytest.mark.anyio
 
 
 async def unknown(
-    bank: Bank, robot: Agent | None = None, *, beside: str = "unused", amount: int = 10
+    bank: Bank, robot: Agent | None = None, *, other: str = "unused", amount: int = 10
 ) -> dict[str, Any]:
-    """A payment nobody knows about, beside a mail that ended as told."""
+    """A payment with an unknown outcome, next to a mail with a reported one."""
     robot = robot or await bank.fresh()
     view: dict[str, Any] = (await robot.submit(await pay(bank, amount), await mail(bank))).json()
     if view["state"] == "review":
@@ -38,7 +34,7 @@ async def unknown(
         view = await robot.see(view["txn"])
     await robot.spend(view, robot.attempt)
     one, two = (seen["effect_id"] for seen in view["effects"])
-    await told(robot, (one, "unknown"), (two, beside))
+    await report_outcomes(robot, (one, "unknown"), (two, other))
     return view
 
 
@@ -49,7 +45,7 @@ async def settled(bank: Bank, view: dict[str, Any], answer: str, kind: str = "un
 
 
 async def ten_minutes(bank: Bank) -> list[str]:
-    """The open tasks after the timers have run twice, ten minutes later."""
+    """The open tasks after the sweeps have run twice, ten minutes later."""
     bank.clock.pass_(minutes=10)
     await bank.sweep()
     await bank.sweep()
@@ -68,20 +64,20 @@ AFTER_AN_UNKNOWN = [
 ]
 
 
-async def test_a_word_on_an_unknown_moves_the_effect_and_its_transaction(bank: Bank) -> None:
-    for beside, answer, then, tasks in AFTER_AN_UNKNOWN:
-        view = await unknown(bank, beside=beside)
+async def test_settling_an_unknown_moves_the_effect_and_its_transaction(bank: Bank) -> None:
+    for other, answer, then, tasks in AFTER_AN_UNKNOWN:
+        view = await unknown(bank, other=other)
         said = await bank.maya.settle(await bank.maya.task(view, "unknown"), answer)
         assert said.json()["task"]["settlement"]["answer"] == answer
         assert (await bank.states(view), await bank.tasks()) == (then, tasks)
 
 
-async def test_the_agent_reads_who_said_what_and_why_and_takes_back_with_the_result_told(bank: Bank) -> None:
+async def test_the_agent_sees_the_settlement_and_compensates_with_its_result(bank: Bank) -> None:
     view = await unknown(bank)
     await settled(bank, view, "fired", reason=" booked as b-7 ", result={"id": "p-told"})
     (said,) = (await bank.robot.see(view["txn"]))["effects"][0]["settlements"]
-    told_of = {name: said[name] for name in ("kind", "answer", "person", "name", "reason", "result")}
-    assert told_of == {
+    stored = {name: said[name] for name in ("kind", "answer", "person", "name", "reason", "result")}
+    assert stored == {
         "kind": "unknown", "answer": "fired", "person": person("maya"), "name": "Maya", "reason": "booked as b-7",
         "result": {"id": "p-told"},
     }  # fmt: skip
@@ -93,23 +89,23 @@ async def test_the_agent_reads_who_said_what_and_why_and_takes_back_with_the_res
     assert await states(bank.robot, view) == ("settled", "compensated", "fired")
 
 
-async def test_a_later_result_completes_the_word_and_replaces_none(bank: Bank) -> None:
+async def test_a_later_result_completes_a_settlement_without_one(bank: Bank) -> None:
     view = await unknown(bank)
     await settled(bank, view, "fired")
-    told_again = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+    repeated = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
     for payment in ("p1", "p2"):
-        await bank.robot.report(bank.robot.attempt, told_again | {"result": {"id": payment}})
+        await bank.robot.report(bank.robot.attempt, repeated | {"result": {"id": payment}})
     assert await ten_minutes(bank) == ["compensation_due"]
     assert (await undone(bank.robot, view)).json()["effect"]["args"]["payment"] == "p1"
 
 
-async def test_nothing_is_due_while_another_effect_is_unknown(bank: Bank) -> None:
+async def test_no_compensation_is_due_while_another_effect_is_unknown(bank: Bank) -> None:
     calls = [await pay(bank), await pay(bank, 20), await mail(bank)]
     view = (await bank.robot.submit(*calls, attempt_id=bank.robot.attempt)).json()
     one, two, three = (seen["effect_id"] for seen in view["effects"])
-    await told(bank.robot, (one, "unknown"), (two, "unknown"), (three, "unused"))
+    await report_outcomes(bank.robot, (one, "unknown"), (two, "unknown"), (three, "unused"))
     task = await bank.maya.task(view, "unknown", effect_id=one)
-    assert "not known yet" in task["choices"][0]["follows"]
+    assert "is unknown" in task["choices"][0]["follows"]
     await bank.maya.settle(task, "fired")
     assert await ten_minutes(bank) == ["unknown"]
     task = await bank.maya.task(view, "unknown", effect_id=two)
@@ -119,20 +115,20 @@ async def test_nothing_is_due_while_another_effect_is_unknown(bank: Bank) -> Non
 
 
 async def undo_unknown(bank: Bank) -> dict[str, Any]:
-    """A payment whose taking back nobody knows about."""
+    """A payment whose compensation has an unknown outcome."""
     view = await fired(bank, await bank.fresh())
     await undo_ended(bank.robot, (await undone(bank.robot, view)).json(), "unknown")
     assert await states(bank.robot, view) == ("unsettled", "compensating", "unknown")
     return view
 
 
-async def test_a_word_on_an_unknown_compensation_settles_what_it_takes_back(bank: Bank) -> None:
+async def test_settling_an_unknown_compensation_moves_the_forward_effect(bank: Bank) -> None:
     for answer, then, tasks in (
         ("fired", ("settled", "compensated", "fired"), []),
         ("not_fired", ("unsettled", "compensation_failed", "failed"), ["compensation_failed"]),
     ):
         view = await undo_unknown(bank)
-        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was taken back"
+        assert (await bank.maya.task(view, "unknown"))["choices"][0]["text"] == "It was undone"
         await settled(bank, view, answer)
         assert (await states(bank.robot, view), await bank.tasks()) == (then, tasks)
 
@@ -144,7 +140,7 @@ async def compensation_failed(bank: Bank) -> dict[str, Any]:
 
 
 async def standing(bank: Bank) -> dict[str, Any]:
-    view = await unknown(bank, beside="fired")
+    view = await unknown(bank, other="fired")
     await settled(bank, view, "not_fired")
     return view
 
@@ -166,7 +162,7 @@ BY_HAND: list[tuple[Callable[[Bank], Awaitable[dict[str, Any]]], str, list[str]]
 ]
 
 
-async def test_what_is_done_by_hand_or_left_is_asked_for_no_more(bank: Bank) -> None:
+async def test_a_manually_compensated_or_kept_effect_needs_no_compensation(bank: Bank) -> None:
     for begun, answer, then in BY_HAND:
         view = await begun(bank)
         await settled(bank, view, answer, begun.__name__)
@@ -179,10 +175,10 @@ async def test_what_is_done_by_hand_or_left_is_asked_for_no_more(bank: Bank) -> 
         assert await ten_minutes(bank) == []
 
 
-async def test_a_later_report_that_says_otherwise_is_a_task_and_the_word_stands(bank: Bank) -> None:
+async def test_a_report_that_contradicts_a_settlement_is_a_task(bank: Bank) -> None:
     view = await unknown(bank)
     await settled(bank, view, "not_fired")
-    await told(bank.robot, (view["effects"][0]["effect_id"], "fired"))
+    await report_outcomes(bank.robot, (view["effects"][0]["effect_id"], "fired"))
     task = await bank.maya.task(view, "contradiction")
     assert "recorded as failed; a later report says fired" in task["task"]["text"]
     await settled(bank, view, "report_holds", "contradiction")
@@ -205,7 +201,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, ErrorCode]] = [
 ]
 
 
-async def test_a_word_that_settles_nothing(bank: Bank) -> None:
+async def test_an_invalid_settlement_is_refused(bank: Bank) -> None:
     view = await unknown(bank)
     task = await bank.maya.task(view, "unknown")
     for answer, said, status, code in REFUSED:
@@ -230,7 +226,7 @@ async def test_a_result_beyond_the_limits_is_refused(bank: Bank) -> None:
     assert (await bank.maya.settle(task, "fired", result={"id": "x" * 1_000})).status_code == 200
 
 
-async def test_the_first_word_stands_and_the_same_again_is_the_same(bank: Bank) -> None:
+async def test_the_first_settlement_is_kept_and_a_repeat_is_accepted(bank: Bank) -> None:
     view = await unknown(bank)
     task = await bank.maya.task(view, "unknown")
     assert (await bank.maya.settle(task, "fired")).status_code == 200
@@ -244,9 +240,9 @@ async def test_the_first_word_stands_and_the_same_again_is_the_same(bank: Bank) 
             "at": refused.json()["settlement"]["at"],
         }  # fmt: skip
     assert await bank.log(view["txn"]) == before
-    view = await unknown(bank)  # and one that settled itself
+    view = await unknown(bank)  # and one that closed automatically
     task = await bank.maya.task(view, "unknown")
-    await told(bank.robot, (view["effects"][0]["effect_id"], "failed"))
+    await report_outcomes(bank.robot, (view["effects"][0]["effect_id"], "failed"))
     refused = await bank.maya.settle(task, "fired")
     assert refusal(refused) == (409, ErrorCode.TASK_SETTLED)
     assert "settlement" not in refused.json() and refused.json()["effect_state"] == "failed"
@@ -267,16 +263,16 @@ OF_FINANCE = "only people in finance settle this, and you are not one of them; a
 NO_POLICY = "no policy permits you to settle this task"
 SETTLERS: list[tuple[list[str], str | None, int, str, str, str | None]] = [
     # the rules, whose agent it is, the amount; who may not settle it and why; who may
-    ([], "maya", 10, "maya", "own side", "tomas"),  # nobody for their own side
+    ([], "maya", 10, "maya", "you own", "tomas"),  # not the own side
     ([], None, 500, "ingrid", OF_FINANCE, "tomas"),  # the people of its gates
-    ([], None, 10, "jonas", "", "ingrid"),  # whoever some gate asks
-    ([LEGAL], None, 500, "maya", NO_POLICY, "ingrid"),  # whom a rule names
-    ([ANYBODY], "ingrid", 10, "ingrid", "own side", "jonas"),  # no owner, whatever the rule
-    ([ANYBODY, NEVER_EVALUATED], None, 10, "maya", "doubt is a no", None),  # nobody where a rule errs
+    ([], None, 10, "jonas", "", "ingrid"),  # anyone some gate asks
+    ([LEGAL], None, 500, "maya", NO_POLICY, "ingrid"),  # named by a rule
+    ([ANYBODY], "ingrid", 10, "ingrid", "you own", "jonas"),  # not the owner, despite the rule
+    ([ANYBODY, NEVER_EVALUATED], None, 10, "maya", "doubt is a no", None),  # no one if a rule fails
 ]
 
 
-async def test_who_settles_a_task(bank: Bank) -> None:
+async def test_who_may_settle_a_task(bank: Bank) -> None:
     for row, (rules, owner, amount, refused, why, may) in enumerate(SETTLERS):
         await bank.rules(*rules)
         robot = await bank.agent(f"{bank.robot.name}-{row}", owner=owner and person(owner))
@@ -295,7 +291,7 @@ async def test_who_settles_a_task(bank: Bank) -> None:
 # --------------------------------------------------------------------------------------------------------- list
 
 
-async def test_tasks_are_listed_by_state_and_kind_and_page(bank: Bank) -> None:
+async def test_tasks_are_listed_by_state_kind_and_page(bank: Bank) -> None:
     views = [await unknown(bank) for _ in range(3)]
     mine = {view["txn"] for view in views}
 
@@ -317,7 +313,7 @@ async def test_tasks_are_listed_by_state_and_kind_and_page(bank: Bank) -> None:
     assert refusal(await bank.maya.get("/v1/tasks?kind=odd")) == (400, "invalid_request")
 
 
-async def test_a_settlement_is_one_line_for_each_move_and_keeps_the_words_out_of_the_log(bank: Bank) -> None:
+async def test_a_settlement_is_audited_without_the_persons_text(bank: Bank) -> None:
     view = await unknown(bank)
     before = len(await bank.log(view["txn"]))
     await settled(bank, view, "not_fired", reason="the bank has no such payment")
@@ -331,7 +327,7 @@ async def test_a_settlement_is_one_line_for_each_move_and_keeps_the_words_out_of
 
 
 async def restored(bank: Bank, robot: Agent) -> dict[str, Any]:
-    """A transaction of which the service remembers nothing after it was put back to before its redemption."""
+    """A transaction that the service lost with a restore to before its redemption."""
     view: dict[str, Any] = (await robot.submit(await pay(bank), await mail(bank))).json()
 
     def put_back(tx: Tx) -> None:
@@ -353,7 +349,7 @@ RESTORED = {
 }
 
 
-async def test_a_restored_gap_is_settled_as_an_unknown(bank: Bank) -> None:
+async def test_a_restored_effect_is_settled_like_an_unknown(bank: Bank) -> None:
     for said, then in RESTORED.items():
         view = await restored(bank, await bank.fresh())
         for effect, answer in zip(view["effects"], said, strict=True):

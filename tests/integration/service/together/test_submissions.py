@@ -1,4 +1,4 @@
-"""What a submission names and finds: names are the service's own, a rerun finds its revision, and U+0000 is no text."""
+"""Submissions: names are computed by the service, a rerun finds its revision, and U+0000 is refused in text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def refused(bank: Bank, *effects: dict[str, Any]) -> tuple[int, str]:
-    """How a submission and a dry run of it are refused; both the same."""
+    """The refusal of a submission and of a dry run of it; both are the same."""
     answer = await bank.robot.submit(*effects)
     body = {"run_key": "run-1", "effects": list(effects)}
     assert (await bank.robot.send("POST", "/v1/evaluations", body)).status_code == answer.status_code
     return refusal(answer)
 
 
-async def test_every_name_follows_from_the_submission(bank: Bank) -> None:
+async def test_every_name_is_derived_from_the_submission(bank: Bank) -> None:
     effect, run = await pay(bank), {"agent": bank.robot.name, "run_key": "run-1"}
     view = (await bank.robot.submit(effect, await mail(bank), await pay(bank, 11))).json()
     key, txn = names.call_key(**run, tool="pay", args=effect["args"], n=0), names.txn_id(**run)
@@ -44,17 +44,17 @@ async def test_every_name_follows_from_the_submission(bank: Bank) -> None:
 NONE = "0" * 64
 
 
-async def test_names_that_are_told_must_be_right(bank: Bank) -> None:
+async def test_sent_names_must_match(bank: Bank) -> None:
     effect, named = await pay(bank), {"agent": bank.robot.name, "run_key": "run-1", "tool": "pay"}
     keys = [names.call_key(**named, args=effect["args"], n=n) for n in (0, 1)]
     for n in (0, 1):
-        told = effect | {"call_key": keys[1 - n], "n": n}
-        assert await refused(bank, told) == (400, "call_key_mismatch")
+        sent = effect | {"call_key": keys[1 - n], "n": n}
+        assert await refused(bank, sent) == (400, "call_key_mismatch")
     for kind, name in (("Account", "other"), ("Other", "acme"), ("account", "acme")):
-        told = effect | {"resource": {"type": kind, "id": name}}
-        assert await refused(bank, told) == (400, "resource_mismatch")
-    told = effect | {"call_key": keys[0], "resource": {"type": "Account", "id": "acme"}}
-    assert (await bank.robot.submit(told)).status_code == 201
+        sent = effect | {"resource": {"type": kind, "id": name}}
+        assert await refused(bank, sent) == (400, "resource_mismatch")
+    sent = effect | {"call_key": keys[0], "resource": {"type": "Account", "id": "acme"}}
+    assert (await bank.robot.submit(sent)).status_code == 201
 
 
 async def test_a_list_for_two_redeemers_is_refused(bank: Bank) -> None:
@@ -69,7 +69,7 @@ async def test_the_same_call_twice_is_refused_unless_it_is_numbered(bank: Bank) 
     assert view["state"] == "ready" and len({seen["effect_id"] for seen in view["effects"]}) == 2
 
 
-async def test_equal_values_in_other_bytes_are_the_same_call(bank: Bank) -> None:
+async def test_equal_values_in_another_encoding_are_the_same_call(bank: Bank) -> None:
     effect = await pay(bank, 10)
     raw = (
         '{"run_key":"run-1","effects":[{"args":{"amount":1.0e1,"account":"ac\\u006de"},"tool":"pay",'
@@ -90,7 +90,7 @@ DENIED: list[tuple[str, dict[str, Any], str | None, str]] = [
 ]
 
 
-async def test_what_cannot_be_weighed_is_denied_and_nothing_of_it_can_be_released(bank: Bank) -> None:
+async def test_a_list_that_cannot_be_evaluated_is_denied(bank: Bank) -> None:
     for n, (tool, args, digest, code) in enumerate(DENIED):
         effect = {"tool": tool, "tool_digest": digest or await bank.manifest_digest("pay"), "args": args}
         answer = await bank.robot.submit(effect, run_key=f"run {n}", attempt_id=bank.robot.attempt)
@@ -110,7 +110,7 @@ async def test_what_cannot_be_weighed_is_denied_and_nothing_of_it_can_be_release
 # -- what a rerun finds (design section 6, "Revisions") --------------------------------------------------------------
 
 
-async def test_the_same_list_again_finds_the_same_review_and_its_votes(bank: Bank) -> None:
+async def test_submitting_the_same_list_again_returns_its_review(bank: Bank) -> None:
     effect = await pay(bank, 5_000)
     first = (await bank.robot.submit(effect)).json()
     await bank.maya.vote(first)
@@ -121,7 +121,7 @@ async def test_the_same_list_again_finds_the_same_review_and_its_votes(bank: Ban
     assert view["effects"][0]["review"]["needs"][0]["have"] == 1
 
 
-async def test_another_list_supersedes_the_old_one_and_voids_its_votes(bank: Bank) -> None:
+async def test_another_list_supersedes_the_open_one(bank: Bank) -> None:
     old = (await bank.robot.submit(await pay(bank, 5_000))).json()
     await bank.maya.vote(old)
     answer = await bank.robot.submit(await pay(bank, 5_000), await mail(bank))
@@ -142,7 +142,7 @@ async def test_another_list_supersedes_the_old_one_and_voids_its_votes(bank: Ban
     assert (await bank.maya.vote(new)).json()["state"] == "met"
 
 
-async def test_any_other_list_is_another_revision_and_old_releases_are_dead(bank: Bank) -> None:
+async def test_another_list_is_a_new_revision_that_voids_releases(bank: Bank) -> None:
     for other in (  # (amount, n) of the second list; the first is [(10, 0), (11, 0)]
         [(11, 0), (10, 0)],
         [(10, 0)],
@@ -156,12 +156,12 @@ async def test_any_other_list_is_another_revision_and_old_releases_are_dead(bank
         assert (new["rev"], new["state"]) == (2, "ready")
         dead = await bank.robot.redeem(tokens)
         assert (refusal(dead), dead.json()["rev"]) == ((409, "superseded"), 2)
-        for rev in (1, 3):  # the old one, and one nobody has seen
+        for rev in (1, 3):  # the old one, and an unknown one
             assert refusal(await bank.robot.release(old | {"rev": rev})) == (409, "superseded")
         assert (await bank.robot.spend(new))["redeemed"] is True
 
 
-async def test_the_same_list_after_its_end_is_decided_afresh(bank: Bank) -> None:
+async def test_the_same_list_is_decided_again_after_its_end(bank: Bank) -> None:
     old = await bank.asks()
     await bank.maya.vote(old)
     await bank.withdraw(old, reason="no more")
@@ -174,7 +174,7 @@ async def test_the_same_list_after_its_end_is_decided_afresh(bank: Bank) -> None
     assert stale.json()["changed"] == []  # the same bytes, and still another question
 
 
-async def test_what_the_policy_denied_is_decided_afresh(bank: Bank) -> None:
+async def test_a_list_denied_by_policy_is_decided_again(bank: Bank) -> None:
     await bank.rules(plain_forbid("never"))
     assert (await bank.asks(10))["state"] == "ended"
     await bank.rules(gate("legal-too", "legal"))
@@ -183,7 +183,7 @@ async def test_what_the_policy_denied_is_decided_afresh(bank: Bank) -> None:
     assert view["effects"][0]["decision"]["gates"] == ["legal-too"]
 
 
-async def test_what_a_person_denied_is_answered_again_and_nobody_is_asked_twice(bank: Bank) -> None:
+async def test_a_list_denied_by_a_person_is_not_reviewed_again(bank: Bank) -> None:
     effects = [await pay(bank, 500), await pay(bank, 10)]
     old = (await bank.robot.submit(*effects)).json()
     assert (await bank.maya.vote(old, "deny", reason="not this month")).status_code == 200
@@ -203,7 +203,7 @@ async def test_what_a_person_denied_is_answered_again_and_nobody_is_asked_twice(
     assert (await bank.states(view))[0] == "review"  # what is open was not touched
 
 
-async def test_what_was_redeemed_answers_with_its_outcome_and_never_a_new_revision(bank: Bank) -> None:
+async def test_a_redeemed_list_returns_its_outcome(bank: Bank) -> None:
     for outcome, state in ((None, "redeemed"), ("fired", "settled"), ("failed", "ended"), ("unused", "ended"),
                            ("unknown", "unsettled")):  # fmt: skip
         robot = await bank.fresh()
@@ -221,7 +221,7 @@ async def test_what_was_redeemed_answers_with_its_outcome_and_never_a_new_revisi
         assert (await robot.see(view["txn"]))["rev"] == 1
 
 
-async def test_what_is_over_before_any_timer_looked_is_over_for_a_resubmission(bank: Bank) -> None:
+async def test_a_resubmission_expires_what_is_due_before_any_sweep(bank: Bank) -> None:
     for amount, hours, state in ((500, 25, "review"), (10, 2, "redeemed")):
         assert (await bank.asks(amount, run_key=state))["rev"] == 1
         bank.clock.pass_(hours=hours)
@@ -229,7 +229,7 @@ async def test_what_is_over_before_any_timer_looked_is_over_for_a_resubmission(b
         assert (view["rev"], view["state"]) == (2, state)
 
 
-STANDING: list[list[tuple[Any, str]]] = [
+SUBMITTED: list[list[tuple[Any, str]]] = [
     [(10, "acme")],  # released at once
     [(10, "acme"), (500, "acme")],  # one asks
     [(10, "acme"), (500, "acme"), (20, "closed")],  # one is forbidden, its siblings end
@@ -237,16 +237,16 @@ STANDING: list[list[tuple[Any, str]]] = [
 ]
 
 
-async def test_a_submission_is_told_what_a_later_look_sees(bank: Bank) -> None:
+async def test_a_submission_returns_what_a_later_read_returns(bank: Bank) -> None:
     await bank.rules(plain_forbid("closed", 'context.input.account == "closed"'))
-    for payments in STANDING:
+    for payments in SUBMITTED:
         calls = [await pay(bank, amount, account) for amount, account in payments]
         for named in ({"attempt_id": bank.robot.attempt}, {}):
             await bank.fresh()
-            told = (await bank.robot.submit(*calls, claimed={"purpose": "rent"}, **named)).json()
-            seen = await bank.robot.see(told["txn"])
-            told_once = {"releases": told.pop("releases"), "receipt": told.pop("receipt", None)}
-            assert told == {name: value for name, value in seen.items() if name not in told_once}
+            sent = (await bank.robot.submit(*calls, claimed={"purpose": "rent"}, **named)).json()
+            seen = await bank.robot.see(sent["txn"])
+            only_once = {"releases": sent.pop("releases"), "receipt": sent.pop("receipt", None)}
+            assert sent == {name: value for name, value in seen.items() if name not in only_once}
 
 
 # -- U+0000, which PostgreSQL cannot store as text and SQLite can ----------------------------------------------------
@@ -255,7 +255,7 @@ async def test_a_submission_is_told_what_a_later_look_sees(bank: Bank) -> None:
 NUL = "\0"
 
 
-async def test_text_that_holds_it_is_refused(bank: Bank) -> None:
+async def test_text_with_a_nul_character_is_refused(bank: Bank) -> None:
     robot, maya = bank.robot, bank.maya
     asked = (await robot.submit(await pay(bank, 500), run_key="asked")).json()
     spent = (await robot.submit(await pay(bank), run_key="spent", attempt_id=robot.attempt)).json()
@@ -277,12 +277,12 @@ async def test_text_that_holds_it_is_refused(bank: Bank) -> None:
     )
 
 
-async def test_an_agent_of_such_a_name_is_nobody(bank: Bank) -> None:
+async def test_an_agent_name_with_a_nul_character_is_refused(bank: Bank) -> None:
     stranger = Agent(f"robot{NUL}", PrivateKey.generate(), bank.http, bank.clock)
     assert (await stranger.submit(await pay(bank))).status_code in {400, 401}
 
 
-async def test_in_args_it_is_data_like_any_other(bank: Bank) -> None:
+async def test_a_nul_character_in_args_is_data(bank: Bank) -> None:
     text, attempt = f"a{NUL}b", bank.robot.attempt
     answer = await bank.robot.submit(await mail(bank, text), claimed={"purpose": text}, attempt_id=attempt)
     view = answer.json()

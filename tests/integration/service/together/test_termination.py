@@ -1,4 +1,4 @@
-"""How a transaction ends unfired, and how whoever waits hears of it."""
+"""How a transaction ends unfired, and how waiting requests learn of it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from policy_service.audit.feed import transaction_topic
 from tests.fakes.payments import gate
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
-from tests.integration.service.together.test_outcomes import redeemed, told
+from tests.integration.service.together.test_outcomes import redeemed, report_outcomes
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_question_is_open_until_its_time_is_over(bank: Bank) -> None:
+async def test_a_review_is_open_until_its_deadline(bank: Bank) -> None:
     await bank.only(gate("quick", "finance", answer_within="10m"), gate("slow", "legal", answer_within="1h"))
     view = await bank.asks(10)
     answer_by = moment(view["effects"][0]["review"]["answer_by"])
@@ -31,7 +31,7 @@ async def test_a_question_is_open_until_its_time_is_over(bank: Bank) -> None:
         assert (await ends(bank, view))[0] == state
 
 
-async def test_an_expired_question_takes_no_vote_even_before_any_timer_has_looked(bank: Bank) -> None:
+async def test_an_expired_review_refuses_votes_before_any_sweep(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500), await pay(bank))).json()
     bank.clock.pass_(hours=24)
     answer = (await (await bank.person("maya")).vote(view)).json()
@@ -46,7 +46,7 @@ async def test_an_expired_question_takes_no_vote_even_before_any_timer_has_looke
     assert (await reasons(bank, denied))[1] == sibling
 
 
-async def test_releases_may_be_used_for_an_hour_unless_a_gate_says_less(bank: Bank) -> None:
+async def test_releases_are_valid_for_an_hour_unless_a_gate_shortens_it(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank), await mail(bank))).json()
     valid_until = moment(view["valid_until"])
     assert valid_until - moment(view["submitted_at"]) == timedelta(hours=1)
@@ -55,7 +55,7 @@ async def test_releases_may_be_used_for_an_hour_unless_a_gate_says_less(bank: Ba
         assert (await ends(bank, view))[0] == state
 
 
-async def test_the_time_of_releases_runs_from_when_all_were_ready(bank: Bank) -> None:
+async def test_the_validity_of_releases_starts_when_all_are_ready(bank: Bank) -> None:
     await bank.only(gate("slow", "finance", valid_for="5m"))
     view = (await bank.robot.submit(await mail(bank), await pay(bank))).json()
     bank.clock.pass_(hours=3)
@@ -69,7 +69,7 @@ async def test_the_time_of_releases_runs_from_when_all_were_ready(bank: Bank) ->
     assert await ends(bank, ready) == ["ended", "expired", "withdrawn"]
 
 
-async def test_releases_that_are_over_are_not_redeemed_even_before_any_timer_has_looked(bank: Bank) -> None:
+async def test_expired_releases_are_refused_before_any_sweep(bank: Bank) -> None:
     await bank.only(gate("slow", "finance", valid_for="1m"))
     view = await bank.asks(10)
     await bank.maya.vote(view)
@@ -80,14 +80,14 @@ async def test_releases_that_are_over_are_not_redeemed_even_before_any_timer_has
     assert await ends(bank, ready) == ["ended", "expired"]
 
 
-async def test_the_agent_takes_back_what_is_open(bank: Bank) -> None:
+async def test_the_agent_withdraws_an_open_transaction(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank), await pay(bank, 500))).json()
     for _ in range(2):
         answer = await bank.withdraw(view, reason="the customer called")
         assert (answer.status_code, answer.json()["state"]) == (200, "ended")
     assert await ends(bank, view) == ["ended", "withdrawn", "withdrawn"]
     assert (await bank.maya.vote(view, effect=1)).json()["state"] == "withdrawn"
-    why = [told[-1] for told in await reasons(bank, view)]
+    why = [each[-1] for each in await reasons(bank, view)]
     assert why == [("withdrawn", "it was taken back: the customer called")] * 2
     assert "called" not in str(await bank.log(view["txn"]))
     query = text("SELECT error, taken_back FROM effects WHERE txn = :txn AND taken_back IS NOT NULL")
@@ -101,7 +101,7 @@ async def test_the_agent_takes_back_what_is_open(bank: Bank) -> None:
     assert (await bank.withdraw(denied)).json()["effects"][0]["state"] == "denied"
 
 
-async def test_timers_that_run_twice_or_with_nothing_to_do_change_nothing(bank: Bank) -> None:
+async def test_sweeps_are_idempotent(bank: Bank) -> None:
     view = await bank.asks()
     await bank.sweep()
     bank.clock.pass_(hours=25)
@@ -111,7 +111,7 @@ async def test_timers_that_run_twice_or_with_nothing_to_do_change_nothing(bank: 
     assert kinds.count("effect_expired") == kinds.count("transaction_ended") == 1
 
 
-async def test_an_agent_cannot_shorten_the_time_people_have(bank: Bank) -> None:
+async def test_an_agent_cannot_shorten_a_deadline(bank: Bank) -> None:
     asked = await pay(bank, 500)
     for more in ({"answer_within": "1s"}, {"answer_by": "2026-01-01T00:00:00Z"}, {"deadline": 1}):
         assert refusal(await bank.robot.submit(asked, run_key="hurry", **more)) == (400, "unknown_field")
@@ -123,7 +123,7 @@ async def test_an_agent_cannot_shorten_the_time_people_have(bank: Bank) -> None:
 
 
 async def ends(bank: Bank, view: dict[str, Any]) -> list[str]:
-    """The states of a transaction and its effects after the timers have run."""
+    """The states of a transaction and its effects after the sweeps have run."""
     await bank.sweep()
     return await bank.states(view)
 
@@ -133,19 +133,19 @@ def moment(text: str) -> datetime:
 
 
 async def reasons(bank: Bank, view: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """Why each effect ended, as the agent is told."""
+    """Why each effect ended, as the agent sees it."""
     seen = await bank.robot.see(view["txn"])
-    told = [effect["decision"]["reasons"] for effect in seen["effects"]]
-    return [[(reason["code"], reason["text"]) for reason in each] for each in told]
+    found = [effect["decision"]["reasons"] for effect in seen["effects"]]
+    return [[(reason["code"], reason["text"]) for reason in each] for each in found]
 
 
-# -- whoever waits: `Prefer: wait=N` -----------------------------------------------------------------------------------
+# -- waiting requests: `Prefer: wait=N` --------------------------------------------------------------------------------
 
 
 PROMPT = 5.0  # seconds: far less than the wait asked for, far more than a busy machine needs
 
 
-async def test_a_wait_ends_promptly_however_the_question_does(bank: Bank) -> None:
+async def test_a_wait_ends_promptly_with_the_review(bank: Bank) -> None:
     for how, ended in (
         ("approve", (1, "ready")),
         ("deny", (1, "ended")),
@@ -189,15 +189,15 @@ async def test_a_submission_may_wait_too_and_its_repeat_joins_the_wait(bank: Ban
     assert {answer.json()["state"] for answer in answers} == {"ready"}
 
 
-async def test_who_does_not_ask_to_wait_does_not_and_a_wait_ends_when_its_time_is_up(bank: Bank) -> None:
+async def test_a_wait_is_optional_and_limited(bank: Bank) -> None:
     view = await bank.asks()
     path = f"/v1/transactions/{view['txn']}"
     async with asyncio.timeout(PROMPT):
         for prefer in ("", "wait=0", "wait", "wait=x", "respond-async", "wait=-5", "handling=strict"):
             answer = await bank.robot.send("GET", path, headers={"Prefer": prefer})
             assert answer.json()["state"] == "review"
-        nobody = await bank.robot.submit(await pay(bank), await mail(bank), run_key="nobody", wait=30)
-        assert nobody.json()["state"] == "ready", "what nobody is asked about is not waited for"
+        released = await bank.robot.submit(await pay(bank), await mail(bank), run_key="released", wait=30)
+        assert released.json()["state"] == "ready", "a transaction without a review does not wait"
     begun = time.monotonic()
     assert (await bank.robot.see(view["txn"], wait=1))["state"] == "review"
     assert 0.9 < time.monotonic() - begun < PROMPT
@@ -206,9 +206,9 @@ async def test_who_does_not_ask_to_wait_does_not_and_a_wait_ends_when_its_time_i
 # ---------------------------------------------------------------------------------- coming back after a lost process
 
 
-async def test_whoever_looks_at_what_is_unsettled_waits_until_people_have_settled_more(bank: Bank) -> None:
+async def test_a_read_of_an_unsettled_transaction_can_wait_for_a_settlement(bank: Bank) -> None:
     one, two = await redeemed(bank.robot, await pay(bank), await pay(bank, 20))
-    await told(bank.robot, (one, "unknown"), (two, "unknown"))
+    await report_outcomes(bank.robot, (one, "unknown"), (two, "unknown"))
     (txn,) = bank.robot.txns
     for effect_id, state in ((one, "unsettled"), (two, "settled")):
         waiting = asyncio.create_task(bank.robot.see(txn, wait=30))
@@ -220,10 +220,10 @@ async def test_whoever_looks_at_what_is_unsettled_waits_until_people_have_settle
         assert seen["state"] == state
         (effect,) = [effect for effect in seen["effects"] if effect["effect_id"] == effect_id]
         assert (effect["state"], effect["settlements"][0]["name"]) == ("fired", "Maya")
-    assert (await bank.robot.see(txn, wait=30))["state"] == "settled"  # nobody is left to wait for
+    assert (await bank.robot.see(txn, wait=30))["state"] == "settled"  # nothing is left to wait for
 
 
-async def test_an_agent_that_lost_its_names_finds_its_transactions_by_page(bank: Bank) -> None:
+async def test_an_agent_lists_its_transactions_by_page(bank: Bank) -> None:
     views = [await bank.asks(10 + n, run_key=f"step {n}") for n in range(5)]
     # another list: its revision 2
     await bank.robot.submit(await pay(bank, 12), await pay(bank, 13), run_key="step 2")
@@ -245,7 +245,7 @@ async def test_an_agent_that_lost_its_names_finds_its_transactions_by_page(bank:
     assert {one["agent"] for one in await listed()} == {bank.robot.name}
 
 
-async def test_a_party_sees_what_it_may_redeem_and_nobody_elses(bank: Bank) -> None:
+async def test_a_party_lists_only_what_it_may_redeem(bank: Bank) -> None:
     other = await bank.agent(f"{bank.robot.name}-other")
     await bank.asks(10)
     assert (await other.send("GET", "/v1/transactions")).json()["transactions"] == []

@@ -1,4 +1,4 @@
-"""A rollout of a tool's manifest: agents on the old and on the new version work side by side until the old one ends."""
+"""A rollout of a tool's manifest: agents on the old and the new version work at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_both_versions_work_until_the_old_one_ends(rollout: Bank) -> None:
     assert [view["state"] for view in (old, late, new, waits)] == ["review", "review", "ready", "review"]
     page = await rollout.maya.get("/reviews/" + old["effects"][0]["review"]["review_id"])
     assert page.status_code == 200 and "Pay for acme" in page.text
-    assert "no longer holds this version" not in page.text
+    assert "does not contain this version" not in page.text
     await rollout.maya.vote(old)
     for view, attempt in ((await robot.see(old["txn"]), "a"), (new, "b")):
         await robot.spend(view, attempt)
@@ -47,17 +47,17 @@ async def test_both_versions_work_until_the_old_one_ends(rollout: Bank) -> None:
     assert (await robot.see(late["txn"]))["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
 
 
-async def test_the_service_gives_out_the_current_version_and_any_other_by_digest(rollout: Bank) -> None:
+async def test_the_service_serves_the_current_version_and_others_by_digest(rollout: Bank) -> None:
     robot = rollout.robot
     current = (await robot.send("GET", "/v1/tools/pay")).json()
     old = (await robot.send("GET", f"/v1/tools/pay?digest={OLD_DIGEST}")).json()
     assert (current, old) == (_json(NEW_PAY), _json(PAY))
     missing = await robot.send("GET", f"/v1/tools/pay?digest={'0' * 64}")
     assert missing.status_code == 404 and "no version" in missing.json()["detail"]
-    told = (await robot.send("GET", f"/v1/tools/pay?full=true&digest={OLD_DIGEST}")).json()
-    assert (told["tool_digest"], told["unseen"]) == (OLD_DIGEST, ["items"])
-    assert told["manifest"] == _json(PAY)
-    versions = {one["file"]: one["current"] for one in told["versions"]}
+    body = (await robot.send("GET", f"/v1/tools/pay?full=true&digest={OLD_DIGEST}")).json()
+    assert (body["tool_digest"], body["unseen"]) == (OLD_DIGEST, ["items"])
+    assert body["manifest"] == _json(PAY)
+    versions = {one["file"]: one["current"] for one in body["versions"]}
     assert versions == {"tools/pay.json": True, "tools/pay@before-notes.json": False}
 
 

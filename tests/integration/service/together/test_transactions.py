@@ -1,6 +1,4 @@
-"""A transaction of several effects, read and decided on one page: each effect by a vote of its own, and nothing fires
-before all of them are let go.
-"""
+"""A transaction of several effects, decided on one page with a separate vote for each effect."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ async def whole(visitor: Visitor, review_id: str) -> str:
 
 
 def lines_in(page: str) -> dict[str, str]:
-    """What the button that approves sends; the form that denies stands first, and sends the first line alone."""
+    """What the approving button sends; the denying form comes first, and sends the first line alone."""
     return dict(_LINES.findall(page[page.index('id="approve"') :])) if 'id="approve"' in page else {}
 
 
@@ -47,7 +45,7 @@ async def send(visitor: Visitor, review_id: str, *, status: int = 200, **fields:
 
 
 async def approved(visitor: Visitor, view: dict[str, Any], lines: dict[str, str], **more: str) -> str:
-    """What is told after somebody pressed the button that approves those lines."""
+    """The text after the approving button for those lines was pressed."""
     return await send(visitor, review_of(view), verdict="approve", seen="yes", **more, **lines)
 
 
@@ -62,7 +60,7 @@ async def plan(bank: Bank, *amounts: int, key: str = "plan") -> dict[str, Any]:
     return view
 
 
-async def test_a_plan_is_approved_as_a_whole_by_votes_of_their_own(bank: Bank) -> None:
+async def test_a_transaction_is_approved_on_one_page_with_separate_votes(bank: Bank) -> None:
     await rules(bank)
     view = await plan(bank, 500, 501, 502)
     own = (await bank.maya.get(f"/reviews/{review_of(view, 1)}")).text
@@ -81,7 +79,7 @@ async def test_a_plan_is_approved_as_a_whole_by_votes_of_their_own(bank: Bank) -
 
 
 @pytest.mark.long
-async def test_the_longest_plan_there_is_fits_on_the_page(bank: Bank) -> None:
+async def test_the_longest_transaction_fits_on_the_page(bank: Bank) -> None:
     await rules(bank)
     view = await plan(bank, *range(500, 500 + MAX_EFFECTS))
     lines = lines_in(await whole(bank.maya, review_of(view)))
@@ -89,31 +87,31 @@ async def test_the_longest_plan_there_is_fits_on_the_page(bank: Bank) -> None:
     assert (await bank.states(view))[0] == "ready"
 
 
-async def test_one_denial_ends_the_whole(bank: Bank) -> None:
+async def test_one_denial_ends_the_transaction(bank: Bank) -> None:
     await rules(bank)
     view = await plan(bank, 500, 501)
     first, *_ = _LINES.findall(await whole(bank.maya, review_of(view)))
-    told = await send(bank.maya, review_of(view), verdict="deny", reason="too many", **dict([first]))
-    assert "1 of 1 vote counted" in told
+    text = await send(bank.maya, review_of(view), verdict="deny", reason="too many", **dict([first]))
+    assert "1 of 1 vote counted" in text
     assert (await bank.states(view))[0] == "ended"
     assert lines_in(await whole(bank.maya, review_of(view))) == {}
 
 
-async def test_what_is_released_at_once_stands_beside_what_is_decided(bank: Bank) -> None:
+async def test_effects_released_at_once_are_shown_with_the_reviews(bank: Bank) -> None:
     await rules(bank)
     effects = [await mail(bank, "the money is on its way"), await pay(bank, 500), await pay(bank, 501)]
     view = (await bank.robot.submit(*effects, run_key="plan")).json()
     page = await whole(bank.maya, review_of(view, 1))
-    assert "the money is on its way" in page and "no rule asks anybody about it" in page
+    assert "the money is on its way" in page and "no gate applies to it" in page
     assert len(lines_in(page)) == 2
-    alone = await plan(bank, 500, key="alone")  # one that stands alone has no such page
+    alone = await plan(bank, 500, key="alone")  # a transaction of one effect has no such page
     path = f"/reviews/{review_of(alone)}"
     assert (await bank.maya.get(f"{path}/whole")).status_code == 400
     assert f"{path}/whole" not in (await bank.maya.get(path)).text
     assert (await bank.maya.get("/reviews/rev_none/whole")).status_code == 404
 
 
-async def test_what_takes_more_than_reading_is_decided_on_its_own_page(bank: Bank) -> None:
+async def test_an_effect_that_needs_more_than_a_vote_has_its_own_page(bank: Bank) -> None:
     for why, asking, risk in (
         ("a gate asks for a passkey", {"step_up": "passkey"}, "medium"),
         ("a gate asks for a reason", {"reason": ""}, "medium"),
@@ -129,7 +127,7 @@ async def test_what_takes_more_than_reading_is_decided_on_its_own_page(bank: Ban
         assert (await bank.states(view))[0] == "review"
 
 
-async def test_each_part_asks_its_own_people(bank: Bank) -> None:
+async def test_each_effect_asks_its_own_groups(bank: Bank) -> None:
     small, large = "context.input.amount < 600", "context.input.amount >= 600"
     await rules(bank, gate("fin", "finance", small), gate("law", "legal", large))
     view = await plan(bank, 500, 700)
@@ -143,33 +141,35 @@ async def test_each_part_asks_its_own_people(bank: Bank) -> None:
     assert (await bank.states(view))[0] == "ready"
 
 
-async def test_another_revision_is_not_approved_by_a_page_that_was_read_before(bank: Bank) -> None:
+async def test_a_stale_page_does_not_approve_another_revision(bank: Bank) -> None:
     await rules(bank)
     view = await plan(bank, 500, 501)
     lines = lines_in(await whole(bank.maya, review_of(view)))
-    told = await send(bank.maya, review_of(view), status=400, verdict="approve", **lines)
-    assert "say that you have read every effect" in told.lower()
+    text = await send(bank.maya, review_of(view), status=400, verdict="approve", **lines)
+    assert "confirm that you have read every effect" in text.lower()
     again = await plan(bank, 500, 9_000)
-    told = await send(bank.maya, review_of(view), status=400, verdict="approve", seen="yes", **lines)
-    assert "another revision" in told.lower()
+    text = await send(bank.maya, review_of(view), status=400, verdict="approve", seen="yes", **lines)
+    assert "not the newest" in text.lower()
     assert "0 of 2 votes counted" in await approved(bank.maya, again, lines)
     assert (await bank.states(view))[0] == "review"
 
 
-async def test_the_same_form_sent_again_is_the_same_votes(bank: Bank) -> None:
-    """Whoever loads the page again that told of them hears that they count."""
+async def test_a_repeated_form_is_the_same_votes(bank: Bank) -> None:
+    """Reloading the page shows that the votes count."""
     await rules(bank, gate("fin", "finance", quorum="2"))
     view = await plan(bank, 500, 501)
     lines = lines_in(await whole(bank.maya, review_of(view)))
     for _ in range(2):
         assert "2 of 2 votes counted" in await approved(bank.maya, view, lines)
     assert [kind for kind, _ in await bank.log(view["txn"])].count("vote_recorded") == 2
-    told = await send(bank.maya, review_of(view), verdict="deny", reason="after all", **lines)
-    assert "your vote to approve stands: open it" in told.lower() and "0 of 2 votes counted" in told
+    text = await send(bank.maya, review_of(view), verdict="deny", reason="after all", **lines)
+    assert "your vote to approve counts: open the review" in text.lower() and "0 of 2 votes counted" in text
 
 
-async def test_a_long_one_is_drawn_beside_the_event_loop(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents wait for their answers on it."""
+async def test_a_long_page_is_rendered_outside_the_event_loop(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents wait for their responses on the loop."""
     await bank.only(gate("fin", "finance", action="mail"))
     drawn = list[bool]()
 

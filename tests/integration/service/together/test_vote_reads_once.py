@@ -1,4 +1,4 @@
-"""One vote loads the transaction once and counts the votes once, and its answer is what a later read returns."""
+"""One vote loads the transaction once and counts the votes once, and returns what a later read returns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 async def shown(bank: Bank, view: dict[str, Any]) -> dict[str, Any]:
-    """The review as maya's program reads it."""
+    """The review as Maya's API client reads it."""
     found: dict[str, Any] = (
         await bank.maya.get(f"/v1/reviews/{view['effects'][0]['review']['review_id']}")
     ).json()

@@ -1,4 +1,4 @@
-"""Votes: exactly these bytes, by people who may, counted once, final where they deny."""
+"""Votes: on exactly these bytes, by eligible people, counted once, and a denial is final."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def votes(bank: Bank) -> list[tuple[str, str, bool]]:
-    """Who voted what on the agent's effects, and whether too late, in the order they did."""
+    """The votes on the agent's effects, and whether they were late, in order."""
     rows, reviews = table(VoteRow).c, table(ReviewRow).c
     query = (
         select(rows.sub, rows.verdict, rows.late)
@@ -36,7 +36,7 @@ async def refused(visitor: Visitor, view: dict[str, Any], *args: Any, **other: A
 
 
 async def voted(visitor: Visitor, view: dict[str, Any], *args: Any, **other: Any) -> str:
-    """What a vote made of its review."""
+    """The review after a vote."""
     answer = await visitor.vote(view, *args, **other)
     assert answer.status_code == 200, answer.text
     state: str = answer.json()["state"]
@@ -60,7 +60,7 @@ async def test_a_vote_on_anything_else_is_not_counted(bank: Bank) -> None:
     view = await bank.asks()
     for other in ({"rev": 2}, {"effect_digest": "0" * 64}, {"txn_digest": "0" * 64}):
         assert await refused(bank.maya, view, **other) == (409, "stale_review"), other
-    strangers = bank.ingrid, bank.jonas, await bank.person("nobody-we-know")
+    strangers = bank.ingrid, bank.jonas, await bank.person("stranger")
     for late in (False, True):
         for visitor in strangers:
             assert await refused(visitor, view) == (403, "not_eligible")
@@ -69,7 +69,7 @@ async def test_a_vote_on_anything_else_is_not_counted(bank: Bank) -> None:
         await bank.maya.vote(view)
 
 
-async def test_a_stale_vote_is_told_what_has_changed(bank: Bank) -> None:
+async def test_a_stale_vote_gets_the_differences(bank: Bank) -> None:
     old = (await bank.robot.submit(await pay(bank, 500), await mail(bank))).json()
     new = (await bank.robot.submit(await pay(bank, 500), await pay(bank, 7_000))).json()
     answer = (await bank.maya.vote(old)).json()
@@ -80,7 +80,7 @@ async def test_a_stale_vote_is_told_what_has_changed(bank: Bank) -> None:
     assert {"name": "amount", "read": "500", "now": "(absent)"} in changed
 
 
-async def test_the_owner_of_the_agent_may_not_answer_whatever_the_bundle_says(bank: Bank) -> None:
+async def test_the_owner_of_the_agent_may_never_vote(bank: Bank) -> None:
     view = await bank.asks(robot=await bank.agent("owned", owner=person("maya")))
     for verdict in ("approve", "deny"):
         assert await refused(bank.maya, view, verdict, reason="no") == (403, "not_eligible")
@@ -100,8 +100,8 @@ async def test_cedar_narrows_who_may_approve(bank: Bank) -> None:
     assert await voted(bank.tomas, view) == "met"
 
 
-async def test_two_people_are_two_people(bank: Bank) -> None:
-    """However often one of them approves, from however many browsers, and even at the same time."""
+async def test_a_quorum_of_two_needs_two_people(bank: Bank) -> None:
+    """However often one of them approves, in several browsers and at the same time."""
     view = await bank.asks(5_000)
     answers = await asyncio.gather(*(bank.maya.vote(view) for _ in range(10)))
     assert {(answer.status_code, answer.json()["state"]) for answer in answers} == {(200, "open")}
@@ -141,7 +141,7 @@ async def test_late_votes_are_recorded_and_change_nothing(bank: Bank) -> None:
     assert (await bank.states(view))[0] == "redeemed"
 
 
-async def test_the_winner_of_two_answers_at_once_is_one_of_them(bank: Bank) -> None:
+async def test_one_of_two_concurrent_votes_wins(bank: Bank) -> None:
     view = await bank.asks()
     answers = await asyncio.gather(bank.maya.vote(view), bank.tomas.vote(view, "deny", reason="no"))
     assert {answer.status_code for answer in answers} == {200}
@@ -153,8 +153,8 @@ async def test_the_winner_of_two_answers_at_once_is_one_of_them(bank: Bank) -> N
     assert (kinds.count("effect_released"), kinds.count("review_settled")) == (int(met), 1)
 
 
-async def test_a_gate_that_asks_for_a_passkey_cannot_be_met_without_one_but_denied(bank: Bank) -> None:
-    """And one that asks for reasons wants one for approving, too."""
+async def test_a_gate_with_step_up_needs_a_passkey_to_approve_but_not_to_deny(bank: Bank) -> None:
+    """A gate that requires reasons requires one for an approval too."""
     await bank.only(gate("careful", "finance", step_up="passkey"))
     view = await bank.asks(10)
     assert await refused(bank.maya, view) == (403, "step_up_required")
@@ -165,14 +165,14 @@ async def test_a_gate_that_asks_for_a_passkey_cannot_be_met_without_one_but_deni
     assert await voted(bank.maya, view, reason="seen the invoice") == "met"
 
 
-async def test_what_policy_cannot_weigh_is_looked_at_by_people(bank: Bank) -> None:
+async def test_unseen_arguments_are_reviewed_by_people(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, items=["a", "a"]))).json()
     assert view["state"] == "review" and view["effects"][0]["decision"]["unseen"] == ["items"]
     assert view["effects"][0]["review"]["needs"][0]["groups"] == ["unseen"]
     assert await voted(bank.ingrid, view) == "met"
 
 
-async def test_every_effect_of_a_transaction_is_answered_by_itself(bank: Bank) -> None:
+async def test_every_effect_of_a_transaction_has_its_own_review(bank: Bank) -> None:
     for verdict, ended in (
         ("approve", ["ready", "released", "released"]),
         ("deny", ["ended", "withdrawn", "denied"]),
@@ -184,7 +184,7 @@ async def test_every_effect_of_a_transaction_is_answered_by_itself(bank: Bank) -
         assert await bank.states(view) == ended
 
 
-async def test_nobody_in_the_group_leaves_the_question_open(bank: Bank) -> None:
+async def test_a_review_stays_open_without_voters_in_the_group(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ()})
     view = await bank.asks()
     assert await refused(bank.maya, view) == (403, "not_eligible")

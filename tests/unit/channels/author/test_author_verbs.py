@@ -34,29 +34,31 @@ def test_a_warning_ends_with_one_only_when_strict_and_a_note_never(folder: Bundl
     assert (relaxed.exit_code, strict.exit_code) == (0, 1)
     assert "warning: rules.cedar:2: never: no call can satisfy" in strict.output
     assert "[never-matches]" in strict.output
-    told = json.loads(run("check", "--strict", "--json", folder.path).output)
-    (warning,) = told["warnings"]
+    result = json.loads(run("check", "--strict", "--json", folder.path).output)
+    (warning,) = result["warnings"]
     place = {"file": "rules.cedar", "line": 2, "code": "never-matches", "level": "warning"}
-    assert (told["ok"], warning | place) == (False, warning)
-    assert [note["code"] for note in told["notes"]] == ["unseen-fields"]
+    assert (result["ok"], warning | place) == (False, warning)
+    assert [note["code"] for note in result["notes"]] == ["unseen-fields"]
 
 
-def test_an_error_is_told_with_its_place(folder: BundleFolder) -> None:
+def test_an_error_has_its_location(folder: BundleFolder) -> None:
     folder.policies('@id("a") @titel("x") permit (principal, action, resource);\n' + PERMIT_ALL + PERMIT_ALL)
     done = run("check", "--json", folder.path)
-    told = json.loads(done.output)["problems"]
+    result = json.loads(done.output)["problems"]
     assert done.exit_code == 1
-    assert [(one["line"], one["level"]) for one in told] == [(1, "error"), (3, "error")]
-    assert "did you mean @title?" in told[0]["message"] and "is taken at rules.cedar:2" in told[1]["message"]
+    assert [(one["line"], one["level"]) for one in result] == [(1, "error"), (3, "error")]
+    assert (
+        "did you mean @title?" in result[0]["message"] and "is taken at rules.cedar:2" in result[1]["message"]
+    )
 
 
-def test_fmt_writes_what_differs_and_keeps_the_rest(folder: BundleFolder) -> None:
+def test_fmt_writes_only_changed_files(folder: BundleFolder) -> None:
     folder.write("neat.cedar", NEAT.format("b"))
     kept = [folder.path / name for name in ("groups.toml", "tools/pay.json", "neat.cedar")]
     before, rules = [path.read_bytes() for path in kept], folder.path / "rules.cedar"
     rules.chmod(0o640)
     done = run("fmt", folder.path)
-    assert (done.exit_code, done.output) == (0, "1 of 2 policy files laid out anew\n")
+    assert (done.exit_code, done.output) == (0, "1 of 2 policy files formatted\n")
     assert rules.read_text() == NEAT.format("all")
     assert rules.stat().st_mode & 0o777 == 0o640
     assert [path.read_bytes() for path in kept] == before
@@ -68,13 +70,13 @@ def test_fmt_writes_what_differs_and_keeps_the_rest(folder: BundleFolder) -> Non
     }
 
 
-def test_fmt_check_shows_a_diff_writes_nothing_and_ends_with_one(folder: BundleFolder) -> None:
+def test_fmt_check_prints_a_diff_writes_nothing_and_exits_with_one(folder: BundleFolder) -> None:
     raw = (folder.path / "rules.cedar").read_bytes()
     done = run("fmt", "--check", folder.path)
     assert done.exit_code == 1 and (folder.path / "rules.cedar").read_bytes() == raw
     assert '-@id("all") permit (principal, action, resource);\n+@id("all")\n' in done.output
-    told = json.loads(run("fmt", "--check", "--json", folder.path).output)
-    assert (told["ok"], told["changed"]) == (False, ["rules.cedar"])
+    result = json.loads(run("fmt", "--check", "--json", folder.path).output)
+    assert (result["ok"], result["changed"]) == (False, ["rules.cedar"])
     broken = run("fmt", folder.write("broken.cedar", "permit (").path)
     assert broken.exit_code == 1 and "broken.cedar:1" in broken.output
     assert (folder.path / "rules.cedar").read_bytes() == raw, "nothing is written where one cannot be read"
@@ -85,7 +87,7 @@ def test_fmt_check_shows_a_diff_writes_nothing_and_ends_with_one(folder: BundleF
 
 @pytest.mark.parametrize("people", [(), ("--people",)], ids=["tools", "people"])
 @pytest.mark.parametrize("bundle", ["policies", "policies/examples/airline"])
-def test_both_forms_of_the_schema_say_the_same_of_ours(bundle: str, people: tuple[str, ...]) -> None:
+def test_both_schema_formats_are_equal(bundle: str, people: tuple[str, ...]) -> None:
     human = Schema.from_str(run("schema", *people, bundle).output)
     machine = Schema.from_json_str(run("schema", *people, "--json", bundle).output)
     files = [path for path in Path(bundle).glob("*.cedar") if people or path.name != "people.cedar"]
@@ -138,7 +140,7 @@ def test_odd_names_are_written_as_cedar_reads_them(folder: BundleFolder, tool: s
         assert passed == [valid, valid], condition
 
 
-def test_a_schema_that_cannot_be_made_or_written_is_told(folder: BundleFolder) -> None:
+def test_an_invalid_or_unwritable_schema_is_reported(folder: BundleFolder) -> None:
     done = run("schema", "--out", folder.path / "no" / "where", folder.path)
     assert done.exit_code == 1 and "cannot be written" in done.output
     done = run("schema", folder.policies("permit (").path)

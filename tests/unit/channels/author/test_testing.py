@@ -28,32 +28,32 @@ def run(folder: BundleFolder, *words: str) -> Result:
     return CliRunner().invoke(app, ["test", str(folder.path), *words])
 
 
-def test_cases_that_hold_are_counted_with_their_coverage_when_asked(folder: BundleFolder) -> None:
+def test_passing_cases_are_counted_with_coverage(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS))
-    assert (result.exit_code, result.stdout) == (0, "1 cases hold, 0 do not\n")
+    assert (result.exit_code, result.stdout) == (0, "1 cases pass, 0 fail\n")
     assert "never decides" in run(folder, "--coverage").stdout
 
 
-def test_a_case_that_does_not_hold_is_a_line_with_its_place(folder: BundleFolder) -> None:
+def test_a_failing_case_is_a_line_with_its_location(folder: BundleFolder) -> None:
     """And what a case is called does not move the cursor."""
     result = run(folder.write("cases/a.yaml", FAILS))
     assert result.exit_code == 1
-    told = [f"cases/a.yaml:8: small: {'; '.join(DIFFERENCES)}", "0 cases hold, 1 do not"]
-    assert result.stdout.splitlines() == told
+    printed = [f"cases/a.yaml:8: small: {'; '.join(DIFFERENCES)}", "0 cases pass, 1 fail"]
+    assert result.stdout.splitlines() == printed
     folder.write("cases/a.yaml", FAILS.replace("it: small", 'it: "\\x1b[2Jsmall"'))
     assert "\x1b" not in run(folder).stdout
 
 
 def test_a_bundle_that_has_no_cases_or_does_not_load_is_refused(folder: BundleFolder) -> None:
     result = run(folder)
-    assert (result.exit_code, "held by nothing" in result.stdout) == (1, True)
+    assert (result.exit_code, "the bundle has no cases" in result.stdout) == (1, True)
     result = run(folder.policies("permit (").write("cases/a.yaml", HOLDS))
     assert (result.exit_code, "rules.cedar:1" in result.stderr) == (1, True)
     result = CliRunner().invoke(app, ["test", str(folder.path / "none")])
     assert (result.exit_code, "there is no such folder" in result.stderr) == (1, True)
 
 
-def test_cases_that_cannot_be_read_are_told_with_their_line(folder: BundleFolder) -> None:
+def test_unreadable_cases_are_reported_with_their_line(folder: BundleFolder) -> None:
     folder.write("cases/a.yaml", f"{HEAD}  - {{it: a}}\n")
     plain, machine = run(folder), run(folder, "--json")
     assert (plain.exit_code, machine.exit_code) == (1, 1)
@@ -74,30 +74,30 @@ def test_json_holds_every_case_and_the_coverage(folder: BundleFolder) -> None:
     assert "mutants" not in answer
 
 
-def test_junit_is_written_also_when_cases_do_not_hold(folder: BundleFolder, tmp_path: Path) -> None:
+def test_junit_is_also_written_when_cases_fail(folder: BundleFolder, tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     assert run(folder.write("cases/a.yaml", FAILS), "--junit", str(report)).exit_code == 1
     assert Xml.parse(report).getroot().get("failures") == "1"
 
 
 @pytest.mark.parametrize(
-    ("file", "told"), [("rules.cedar", "lies in the bundle"), ("../no/x", "cannot be written")]
+    ("file", "printed"), [("rules.cedar", "is inside the bundle"), ("../no/x", "cannot be written")]
 )
-def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, told: str) -> None:
+def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, printed: str) -> None:
     rules = (folder.path / "rules.cedar").read_text()
     result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / file))
-    assert (result.exit_code, told in result.output) == (1, True)
+    assert (result.exit_code, printed in result.output) == (1, True)
     assert (folder.path / "rules.cedar").read_text() == rules
 
 
-def test_a_survivor_is_refused_by_name_and_place(folder: BundleFolder) -> None:
+def test_a_surviving_mutant_is_reported_with_its_location(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS), "--mutate")
     assert result.exit_code == 1
-    told = "rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case"
-    assert any(line.startswith(told) for line in result.stdout.splitlines())
+    printed = "rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case"
+    assert any(line.startswith(printed) for line in result.stdout.splitlines())
 
 
-def test_cases_that_notice_everything_pass(folder: BundleFolder) -> None:
+def test_cases_that_detect_every_mutant_pass(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", ALL_CASES), "--mutate", "--json")
     assert result.exit_code == 0, result.output
     mutants = json.loads(result.stdout)["mutants"]
@@ -121,7 +121,7 @@ def test_an_explained_survivor_passes_and_a_stale_explanation_does_not(folder: B
     assert all(each["mutant"] != "@quorum: 2 -> 3" for each in left["survived"])
 
 
-# -- `new`: a bundle that passes everything it tells its reader to run, and nothing overwritten
+# -- `new`: the bundle passes every command in its README, and nothing is overwritten
 
 
 def invoked(*words: str) -> tuple[int, str, str]:
@@ -133,13 +133,13 @@ def invoked(*words: str) -> tuple[int, str, str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("new") / "rules"
     code, out, _ = invoked("new", "--json", str(folder))
-    told = json.loads(out)
-    assert (code, told["ok"]) == (0, True)
-    assert all((folder / name).is_file() for name in told["files"])
+    printed = json.loads(out)
+    assert (code, printed["ok"]) == (0, True)
+    assert all((folder / name).is_file() for name in printed["files"])
     return folder
 
 
-def test_it_is_valid_without_a_warning_and_its_cases_notice_every_slip(made: Path) -> None:
+def test_the_starter_is_valid_and_its_cases_detect_every_mutant(made: Path) -> None:
     assert load_bundle(made).warnings == ()
     code, out, _ = invoked("test", "--mutate", str(made))
     assert (code, ", 0 survive" in out) == (0, True), out
@@ -147,7 +147,7 @@ def test_it_is_valid_without_a_warning_and_its_cases_notice_every_slip(made: Pat
     assert {"README.md", "rules.cedar", "groups.toml", "facts.toml", "cases/rules.yaml"} <= files
 
 
-def test_its_workflow_runs_what_its_page_says_and_no_words_of_a_pull_request(made: Path) -> None:
+def test_the_workflow_runs_the_documented_commands_without_pull_request_text(made: Path) -> None:
     """A branch's name is somebody else's text: it goes through the environment, never into the script."""
     workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
     steps = [step.get("run", "") for step in workflow["jobs"]["policies"]["steps"]]
@@ -159,22 +159,22 @@ def test_its_workflow_runs_what_its_page_says_and_no_words_of_a_pull_request(mad
     assert all("${{" not in step for step in steps)
 
 
-def test_an_empty_repository_is_a_place_for_it(tmp_path: Path) -> None:
+def test_new_writes_into_an_empty_repository(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     assert invoked("new", str(tmp_path))[0] == 0
 
 
 @pytest.mark.parametrize("name", ["rules.cedar", "notes.txt", ".github"])
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, name: str) -> None:
+def test_new_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     code, _, said = invoked("new", str(tmp_path))
     assert code == 1
-    assert f"holds {name!r}" in said
+    assert f"contains {name!r}" in said
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_place_that_is_no_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_new_refuses_a_path_that_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place, told in (("file", "is a file"), ("file/inner", "cannot be written")):
+    for place, printed in (("file", "is a file"), ("file/inner", "cannot be written")):
         code, _, said = invoked("new", str(tmp_path / place))
-        assert (code, told in said) == (1, True)
+        assert (code, printed in said) == (1, True)

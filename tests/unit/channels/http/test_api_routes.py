@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from countersign.contract.wire import TransactionView, WithdrawRequest
-from policy_service.channels.http.api_routes import ApiRoutes
+from policy_service.channels.http.api import ApiRoutes
 from policy_service.identity.sessions import Session
 
 

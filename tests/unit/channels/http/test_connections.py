@@ -13,7 +13,7 @@ import pytest
 
 from policy_service.channels.http import connections
 from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
-from policy_service.channels.shared_limit import UNIDENTIFIED
+from policy_service.channels.requests import UNIDENTIFIED
 from tests.fakes.echo_server import EchoServer, echo_server
 
 pytestmark = pytest.mark.anyio
@@ -132,7 +132,9 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_a_request_with_two_readings_is_refused_and_closes(server: EchoServer, name: str) -> None:
+async def test_an_ambiguous_request_is_refused_and_closes_the_connection(
+    server: EchoServer, name: str
+) -> None:
     status, code = (421, "misdirected_host") if b" http://" in ODD[name] else (400, "invalid_request")
     answer = await server.exchange(ODD[name])
     assert (statuses(answer), server.seen) == ([status], [])
@@ -150,12 +152,12 @@ SOUND = {
         b"GET //there/a HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n",
         "//there/a",
     ),
-    "an upgrade nobody needs": (b"GET /a HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n", "/a"),
+    "an unused upgrade": (b"GET /a HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n", "/a"),
 }
 
 
 @pytest.mark.parametrize(("request_", "path"), SOUND.values(), ids=SOUND)
-async def test_a_request_with_one_reading_is_served(server: EchoServer, request_: bytes, path: str) -> None:
+async def test_an_unambiguous_request_is_served(server: EchoServer, request_: bytes, path: str) -> None:
     assert statuses(await server.exchange(request_)) == [200]
     assert [seen.path for seen in server.seen] == [path]
 
@@ -163,7 +165,7 @@ async def test_a_request_with_one_reading_is_served(server: EchoServer, request_
 # --- connections
 
 
-async def test_few_requests_wait_behind_one(server: EchoServer) -> None:
+async def test_pipelined_requests_are_limited(server: EchoServer) -> None:
     one, last = GET + b"\r\n", GET + CLOSE + b"\r\n"
     assert statuses(await server.exchange(one * (MAX_PIPELINED - 1) + last)) == [200] * MAX_PIPELINED
     assert len(statuses(await server.exchange(one * 1_000))) <= MAX_PIPELINED
@@ -171,7 +173,7 @@ async def test_few_requests_wait_behind_one(server: EchoServer) -> None:
     assert 400 not in statuses(refused), "no answer to an earlier request"
 
 
-async def test_an_answer_arrives_although_the_body_is_not_read(server: EchoServer) -> None:
+async def test_a_response_arrives_although_the_body_is_not_read(server: EchoServer) -> None:
     head = POST.replace(b"/ ", b"/unread ") + CLOSE
     sized = head + b"Content-Length: 4000000\r\n\r\n"
     assert (await server.exchange(sized, b"a" * 4_000_000)).endswith(b"seen")
@@ -193,7 +195,7 @@ async def test_an_empty_line_keeps_no_connection_open(server: EchoServer, after:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_client_that_takes_no_answer_is_dropped(server: EchoServer) -> None:
+async def test_a_client_that_reads_no_response_is_dropped(server: EchoServer) -> None:
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.setblocking(False)

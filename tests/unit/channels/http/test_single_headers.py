@@ -7,7 +7,7 @@ from pathlib import Path
 
 import policy_service
 from policy_service.channels.http import webhook_signatures
-from policy_service.channels.http.duplicate_headers import SINGLE_VALUE_HEADERS
+from policy_service.channels.http.middleware import SINGLE_VALUE_HEADERS
 
 LISTS = {"accept", "cookie", "prefer"}  # read with `getlist`
 READ = re.compile(r'headers\.(get|getlist)\(\s*"([a-z0-9-]+)"|"([a-z0-9-]+)" in \w+\.headers')
@@ -25,7 +25,7 @@ def test_every_header_that_is_read_is_single_or_read_as_a_list() -> None:
     assert {"host", "origin", "content-type", "agent-proof", "x-csrf-token"} <= {name for _, name in found}
 
 
-def test_what_signs_a_webhook_is_single() -> None:
+def test_webhook_signature_headers_are_single() -> None:
     hooks = {
         webhook_signatures._GITHUB,
         webhook_signatures._GITLAB,

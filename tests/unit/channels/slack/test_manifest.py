@@ -26,7 +26,7 @@ NEEDS = {
     "views.publish": set[str](),
     "views.update": set[str](),
 }
-BESIDE = {"commands", "users:read.email"}  # of what Slack sends by itself, and of a field of users.info
+OTHER_SCOPES = {"commands", "users:read.email"}  # for the slash command, and for a field of users.info
 
 
 TEXT = (ROOT / "deploy/slack/manifest.yaml").read_text()
@@ -45,22 +45,22 @@ def test_every_method_that_is_called_is_known_here() -> None:
 
 
 def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
-    assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == BESIDE.union(*NEEDS.values())
+    assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == OTHER_SCOPES.union(*NEEDS.values())
 
 
-def test_everything_is_delivered_to_the_one_address_we_have() -> None:
+def test_every_request_url_is_the_events_endpoint() -> None:
     settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
-    told = [
+    output = [
         command["url"],
         settings["event_subscriptions"]["request_url"],
         settings["interactivity"]["request_url"],
     ]
-    assert set(told) == {HOME + PATH}
-    assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(told)
+    assert set(output) == {HOME + PATH}
+    assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(output)
 
 
-def test_the_events_that_are_asked_for_are_those_the_desk_knows() -> None:
+def test_subscribed_events_are_those_the_dispatcher_handles() -> None:
     asked = set(MANIFEST["settings"]["event_subscriptions"]["bot_events"])
-    desk = (CODE / "desk.py").read_text()
+    dispatcher = (CODE / "dispatcher.py").read_text()
     assert asked == {"app_home_opened", "app_uninstalled", "tokens_revoked"}
-    assert all(f'"{event}"' in desk for event in asked)
+    assert all(f'"{event}"' in dispatcher for event in asked)

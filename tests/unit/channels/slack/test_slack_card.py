@@ -1,4 +1,4 @@
-"""The card of a review: what stands on it, when it has buttons, and why it has none."""
+"""The card of a review: its content, when it has buttons, and why it has none."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +12,7 @@ from policy_service.channels.slack.blocks.card import card, minimal_card, no_but
 from policy_service.channels.slack.blocks.card_body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, lay_out_args
 from policy_service.channels.slack.blocks.people import MAX_GATES
 from policy_service.queries import review_models as reading
-from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
+from policy_service.queries.effects import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
 from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteLine
 from tests.fakes import reviews
 from tests.fakes.blocks import buttons, code, kinds, refused, values, words
@@ -77,15 +77,15 @@ SECOND = replace(ASKED_TWO, policy_id="second", title="Second", own_quorum=2, ow
 TWO_GATES = reviews.refund(gates=(ASKED_TWO, SECOND))
 OF_LEGAL = reviews.refund(gates=(GATE, replace(SECOND, groups=("legal",), own_step_up=None)))
 BEFORE = reviews.refund(
-    denied_before=(reading.DeniedBefore("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
+    denied_before=(reading.RecentDenial("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
     since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
     unanswerable="nobody in finance is left",
 )
-TOLD = [
+OUTPUT = [
     (DEPLOY, "1 of 2 approvals by release-captains or sre-oncall: Tomás Reyes."),
     (DEPLOY, "Ingrid Vik, Anna Berg, Sven Öst, Wen Li, Amara Obi, José Díaz and 4 more could sign."),
-    (DEPLOY, "Not Jonas Lindqvist, on the asking side."),
+    (DEPLOY, "Not Jonas Lindqvist, on the requester's side."),
     (DEPLOY, "Answer by 19 Nov 2026, 14:38 UTC, else it expires unfired."),
     (DEPLOY, "prod-deploy-needs-two."),
     (DEPLOY, "revision 2 · Rule deploys.cedar line 22 at commit 9f3c1ab"),
@@ -95,35 +95,37 @@ TOLD = [
     (REFUND, "One of 2 effects that commit together."),
     (REFUND, "Effect 2: E-mail dana@example.com about it."),
     (REFUND, "Approving this releases nothing yet: 1 more of its transaction waits for people."),
-    (REFUND, "On the page: 3 facts looked up, and what the agent says of it, unchecked."),
+    (REFUND, "On the web: 3 facts looked up, and the agent's unverified explanation."),
     (reviews.refund(gates=(replace(GATE, own_step_up="passkey"),)), "with a passkey"),
     (TWO_GATES, "0 of 2 approvals by finance"),
     (TWO_GATES, "refund-needs-finance. It asks 1 person in finance."),
     (TWO_GATES, "Second. It asks 2 people in finance, with a passkey."),
     (OF_LEGAL, "Second. It asks 2 people in legal."),
-    (reviews.refund(agent_owner=None), "for nobody: this agent has no owner"),
+    (reviews.refund(agent_owner=None), "; this agent has no owner"),
     (reviews.talked(), "Board is asked as well by now."),
-    (NOT_COUNTED, "What Wen Li approved does not count as things stand."),
-    (reviews.refund(break_glass=SIGNED), "Signed, to open it in an emergency, by Wen Li"),
-    (OPENED, "Opened in an emergency by Wen Li"),
+    (NOT_COUNTED, "What Wen Li approved does not count at present."),
+    (reviews.refund(break_glass=SIGNED), "Signed for break-glass by Wen Li"),
+    (OPENED, "Released by break-glass by Wen Li"),
     (BEFORE, "Denied before by Ingrid Vik · 19 Nov 2026, 14:26 UTC. Different here: amount_cents."),
     (BEFORE, "Voucher <!here>"),
     (BEFORE, "The rules changed while this waited. Asks finance now"),
     (BEFORE, "Changed since the agent staged it: amount_cents."),
     (BEFORE, "Waiting does not help: nobody in finance is left"),
 ]
-NOT_TOLD = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
+NOT_SHOWN = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
 
 
-def test_what_the_card_tells() -> None:
-    assert [line for page, line in TOLD if line not in text(page)] == []
-    assert [line for page, line in NOT_TOLD if line in text(page)] == []
+def test_card_lines() -> None:
+    assert [line for page, line in OUTPUT if line not in text(page)] == []
+    assert [line for page, line in NOT_SHOWN if line in text(page)] == []
     assert "approve" in buttons(drawn(BEFORE).blocks)
 
 
-def test_how_far_it_has_come_is_told_before_the_rules_and_their_places_last() -> None:
-    told = text(DEPLOY)
-    places = [told.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")]
+def test_the_quorum_comes_first_and_rule_locations_last() -> None:
+    output = text(DEPLOY)
+    places = [
+        output.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
+    ]
     assert places == sorted(places)
 
 
@@ -150,15 +152,15 @@ def test_approving_takes_two_presses_and_the_second_names_what_is_signed() -> No
     assert with_form["text"]["text"] == "Approve $1,240.00…" and "confirm" not in with_form
 
 
-def test_what_is_too_long_to_confirm_is_named_by_its_digest() -> None:
+def test_a_sentence_too_long_to_confirm_is_replaced_by_its_digest() -> None:
     long = reviews.refund(sentence=(Piece("Refund "), reviews.value("x" * 290)))
     digest = f"{long.effect_digest[:4]} {long.effect_digest[4:8]}"
-    said = f"You sign the effect as it stands in the message, digest {digest}, once. This cannot be undone."
+    said = f"You sign the effect as shown in the message, digest {digest}, once. This cannot be undone."
     assert approving(long)["confirm"]["text"]["text"] == said
 
 
 @pytest.mark.parametrize("finality", ["This cannot be undone. If it fails, the others go on.", "f" * 250])
-def test_the_dialog_says_whether_it_can_be_taken_back(finality: str) -> None:
+def test_the_dialog_says_whether_the_effect_can_be_reversed(finality: str) -> None:
     said = approving(reviews.refund(finality=finality))["confirm"]["text"]["text"]
     assert finality[:100] in said
     assert len(said) <= 300
@@ -180,9 +182,9 @@ def of_characters(many: int) -> ReviewPage:
 
 
 PROPOSAL = reading.ProposalCard("p", "Wen Li", "less", NOW, "oidc", (), (), 1, mine=False, may_answer=False)
-MISLEADS, TOO_LONG, TOO_MUCH = "can mislead", "longer than a message", "more than a message"
+MISLEADS, TOO_LONG, TOO_MUCH = "can mislead", "longer than a message", "larger than a message"
 WITHHELD: dict[str, tuple[ReviewPage, str]] = {
-    "the rows are not the bytes": (replace(REFUND, canonical=b'{"a":2}'), "do not add up"),
+    "the rows are not the bytes": (replace(REFUND, canonical=b'{"a":2}'), "do not match"),
     "a bidi override": (with_value("memo", "a\u202eb"), MISLEADS),
     "a look-alike host": (with_value("to", f"a@b{reviews.CYRILLIC_A}nk.example", recipient=True), MISLEADS),
     "a name like another": (with_value("customer ", "cus_2"), MISLEADS),
@@ -192,7 +194,7 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
         reviews.refund(sentence=(Piece("Refund "), reviews.value("1\u202e2"))), MISLEADS),
     "something hidden in the sentence of another effect": (
         reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=(reviews.value("1\u202e2"),)),)), MISLEADS),
-    "a space that is none": (with_value("memo", "a\u00a0b"), "cannot be seen"),
+    "a space that is none": (with_value("memo", "a\u00a0b"), "invisible characters"),
     "one character too many": (of_characters(MAX_ARGS_CHARACTERS + 1), TOO_LONG),
     "one line too many": (reviews.with_args(REFUND, *numbers(MAX_ARGS_LINES - 1)), TOO_LONG),
     "a long sentence": (reviews.refund(sentence=(reviews.value("x" * 301),)), TOO_MUCH),
@@ -204,21 +206,21 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
     "a tool that changed": (reviews.refund(warnings=("No longer holds this version.",)), "a warning"),
     "an open proposal": (reviews.refund(proposals=(PROPOSAL,)), "Other arguments are proposed"),
     "another revision": (reviews.refund(superseded_by=2), "Replaced by revision 2"),
-    "a settled review": (reviews.fired(), "nobody is asked here any more"),
+    "a settled review": (reviews.fired(), "this review is no longer open"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("page", "why"), WITHHELD.values(), ids=WITHHELD)
 def test_a_card_without_buttons_says_why_and_where_to_go(page: ReviewPage, why: str) -> None:
     message = drawn(page)
-    told = no_buttons_reason(page)
-    assert told is not None
-    assert why in told
+    output = no_buttons_reason(page)
+    assert output is not None
+    assert why in output
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
     assert POINTER.value not in str(message.blocks)
     assert buttons(message.blocks)["open"]["url"] == f"{URL}/reviews/{page.review_id}"
     if page.state == "open" and page.superseded_by is None:
-        assert f"Decide on the page. {told}" in words(message.blocks)
+        assert f"Decide on the web. {output}" in words(message.blocks)
         assert buttons(message.blocks)["open"]["text"]["text"] == "Open to review"
 
 
@@ -233,12 +235,12 @@ ALLOWED: dict[str, ReviewPage] = {
 
 
 @pytest.mark.parametrize("page", ALLOWED.values(), ids=ALLOWED)
-def test_what_is_whole_and_plain_has_buttons(page: ReviewPage) -> None:
+def test_a_complete_unchanged_effect_has_buttons(page: ReviewPage) -> None:
     assert no_buttons_reason(page) is None
     assert {"approve", "deny", "ask"} <= set(buttons(drawn(page).blocks))
 
 
-def test_when_the_time_is_up_there_are_no_buttons() -> None:
+def test_an_expired_card_has_no_buttons() -> None:
     before, late = (drawn(REFUND, now=REFUND.answer_by - timedelta(microseconds=n)) for n in (1, 0))
     assert "approve" in buttons(before.blocks)
     assert list(buttons(late.blocks)) == ["open"]
@@ -248,8 +250,8 @@ def test_when_the_time_is_up_there_are_no_buttons() -> None:
 def test_many_lines_and_long_values_show_their_beginning_with_the_exact_count() -> None:
     lines, long = reviews.with_args(REFUND, *numbers(338)), with_value("memo", "x" * 18_000)
     whole = len(code(drawn(with_value("memo", "")).blocks)) + 18_000
-    for page, told in ((lines, "20 of 340 lines"), (long, f"600 of {whole:,} characters")):
-        assert f"The first {told}; all {len(page.canonical):,} bytes are on the page." in text(page)
+    for page, output in ((lines, "20 of 340 lines"), (long, f"600 of {whole:,} characters")):
+        assert f"The first {output}; all {len(page.canonical):,} bytes are on the web." in text(page)
     assert code(drawn(lines).blocks).count("\n") == 19
     assert len(code(drawn(long).blocks)) == 600
 
@@ -257,21 +259,21 @@ def test_many_lines_and_long_values_show_their_beginning_with_the_exact_count() 
 def test_arguments_that_are_not_the_bytes_are_not_shown() -> None:
     message = drawn(replace(REFUND, canonical=b'{"a":2}'))
     assert code(message.blocks) == ""
-    assert "The arguments are not shown: they do not add up to the canonical bytes." in words(message.blocks)
+    assert "The arguments are not shown: they do not match the canonical bytes." in words(message.blocks)
 
 
-def test_what_cannot_be_seen_is_written_out_and_told() -> None:
+def test_invisible_characters_are_escaped_and_warned_of() -> None:
     message = drawn(reviews.hostile())
-    told = words(message.blocks)
-    assert told.startswith("E-mail 48,210 customers from")
-    assert told.index("5 things here can mislead you") < told.index("{\n")
-    assert "accounts@northwind-st\u0430‹U+0430›tements.example" in told
-    assert "On the wire this host is xn--northwind-sttements-1op.example." in told
-    assert "right-to-left override" in told
+    output = words(message.blocks)
+    assert output.startswith("E-mail 48,210 customers from")
+    assert output.index("5 things here can mislead you") < output.index("{\n")
+    assert "accounts@northwind-st\u0430‹U+0430›tements.example" in output
+    assert "On the wire this host is xn--northwind-sttements-1op.example." in output
+    assert "right-to-left override" in output
     assert not any(char in str(message) for char in "\u202e\u202c\u200b")
 
 
-def test_a_hidden_character_of_the_arguments_stands_in_its_place() -> None:
+def test_an_invisible_character_of_the_arguments_is_escaped_in_place() -> None:
     message = drawn(with_value("memo", "a\u202eb" + "\u200b" * 3))
     assert '"memo": "a‹U+202E›b‹3 × U+200B›"' in code(message.blocks)
 
@@ -324,31 +326,31 @@ STATES = [
 
 
 @pytest.mark.parametrize(("page", "line"), STATES)
-def test_a_settled_card_says_what_became_of_it_and_keeps_the_effect(page: ReviewPage, line: str) -> None:
+def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, line: str) -> None:
     message = drawn(page)
-    told = words(message.blocks)
-    assert line in told
-    assert told.startswith("Refund $1,240.00 to Dana Whitfield")
+    output = words(message.blocks)
+    assert line in output
+    assert output.startswith("Refund $1,240.00 to Dana Whitfield")
     assert '"amount_cents": 124000' in code(message.blocks)
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
-    assert "could sign" not in told
-    assert page.state not in ("denied", "expired") or "cannot be undone" not in told
+    assert "could sign" not in output
+    assert page.state not in ("denied", "expired") or "cannot be undone" not in output
 
 
 @pytest.mark.parametrize("page", [reviews.denied(), reviews.fired(effect_state="released")])
-def test_who_settled_it_and_what_became_of_it_are_one_line(page: ReviewPage) -> None:
-    told = text(page)
+def test_decider_and_outcome_are_one_line(page: ReviewPage) -> None:
+    output = text(page)
     assert buttons(drawn(REPLACED).blocks)["open_newer"]["url"] == f"{URL}/reviews/rev_2"
-    assert told.count("Denied") + told.count("Approved") == 1
-    assert told.index("Denied" if page.state == "denied" else "Approved") < told.index("{\n")
+    assert output.count("Denied") + output.count("Approved") == 1
+    assert output.index("Denied" if page.state == "denied" else "Approved") < output.index("{\n")
 
 
-def test_a_bare_card_holds_tool_agent_state_and_link() -> None:
+def test_a_minimal_card_has_tool_agent_state_and_link() -> None:
     message = minimal_card(reviews.hostile(), outbox_id="out_1", public_url=URL, now=NOW)
     assert refused(message.blocks) == []
-    told = words(message.blocks)
-    assert "Review wanted: send_campaign, asked by campaign-writer." in told
-    assert "northwind" not in told
+    output = words(message.blocks)
+    assert "Review wanted: send_campaign, asked by campaign-writer." in output
+    assert "northwind" not in output
     assert buttons(message.blocks)["open"]["url"] == f"{URL}/reviews/rev_hostile"
     assert message.blocks[0]["block_id"] == "cs/rev_hostile/1/out_1"
     late = minimal_card(REFUND, outbox_id="o", public_url=URL, now=REFUND.answer_by)
@@ -356,24 +358,24 @@ def test_a_bare_card_holds_tool_agent_state_and_link() -> None:
     assert buttons(late.blocks)["open"]["text"]["text"] == "Open"
 
 
-def test_a_page_that_is_too_much_for_a_message_is_drawn_without_buttons() -> None:
+def test_a_review_too_large_for_a_message_has_no_buttons() -> None:
     gate = replace(GATE, doc="d" * 400, could_sign=("n" * 80,) * 6, barred=("b" * 80,) * 6)
     gates = tuple(replace(gate, policy_id=f"g{i}", groups=(f"{i}" * 80,) * 6) for i in range(4))
     page = reviews.refund(gates=gates, sentence=(reviews.value("x" * 300),) * 2)
-    assert no_buttons_reason(page) == "It is more than a message shows: on the page all of it stands."
+    assert no_buttons_reason(page) == "It is larger than a message: read it on the web."
     message = drawn(page)
     assert list(buttons(message.blocks)) == ["open"]
-    assert "3 more gates asked: they are on the page." in words(message.blocks)
+    assert "3 more gates apply: see the web." in words(message.blocks)
     assert '"amount_cents": 124000' in code(message.blocks)
 
 
-def test_a_page_that_is_too_much_even_so_is_drawn_bare() -> None:
+def test_a_review_too_large_even_then_gets_a_minimal_card() -> None:
     gate = replace(GATE, groups=("g" * 200,) * 6, added=("a" * 200,) * 6, doc="d" * 900)
     gate = replace(gate, could_sign=("c" * 200,) * 9, barred=("b" * 200,) * 9)
     page = reviews.refund(gates=(gate,), warnings=("w" * 900,) * 9, sentence=(reviews.value("x" * 900),) * 3)
     page = replace(page, rule_changes=(RuleChange(NOW, "a", "b", "r" * 900),) * 2, unanswerable="u" * 900)
     message = drawn(page)
-    assert "It cannot be shown here. All of it stands on the page." in words(message.blocks)
+    assert "It cannot be shown here. Read it on the web." in words(message.blocks)
     assert list(buttons(message.blocks)) == ["open"]
 
 

@@ -42,16 +42,16 @@ def replied(line: EventLine, written: str | None) -> RenderedMessage:
     return thread_reply(line, written, review_id="rev_1", rev=3, outbox_id="o1", public_url=URL)
 
 
-def test_a_reply_tells_what_happened_by_whom_which_way_and_when() -> None:
+def test_a_reply_names_event_actor_channel_and_time() -> None:
     line = EventLine(NOW, "vote_recorded", "Denied", "Maya Okafor", "slack", "9f3c1ab" + "0" * 33)
-    told = replied(line, "Wrong <!channel> card\nsee 48811")
+    output = replied(line, "Wrong <!channel> card\nsee 48811")
     assert replied(replace(line, text="<!here>"), None).text == "&lt;!here&gt;"
-    assert checked(told).splitlines() == [
+    assert checked(output).splitlines() == [
         "Denied: Maya Okafor, in Slack, rules at 9f3c1ab00000 · 19 Nov 2026, 14:26 UTC",
         "Wrong <!channel> card",
         "see 48811",
     ]
-    assert told.blocks[0]["block_id"] == "cs/rev_1/3/o1"
+    assert output.blocks[0]["block_id"] == "cs/rev_1/3/o1"
 
 
 def test_a_reply_says_nothing_twice() -> None:
@@ -66,13 +66,13 @@ def test_a_reply_says_nothing_twice() -> None:
     )
 
 
-def test_words_show_what_they_hide_and_are_whole_as_long_as_people_may_write() -> None:
+def test_quoted_text_is_escaped_and_complete_up_to_the_limit() -> None:
     def wrote(text: str) -> str:
         return checked(replied(EventLine(NOW, "k", "Commented", "A"), text))
 
     assert "ok‹U+202E›" in wrote("ok\u202e no")
     assert "x" * 4_000 in wrote("x" * 4_000)
-    assert "Read all of it" in wrote("x" * 4_001)
+    assert "Read the full text" in wrote("x" * 4_001)
 
 
 # -- a digest ---------------------------------------------------------------------------------------------------------
@@ -86,20 +86,20 @@ def digested(pages: list[ReviewPage], more: int, **changes: Any) -> RenderedMess
 
 def test_a_digest_lists_reviews_each_with_its_link_and_without_buttons() -> None:
     message = digested([REFUND, reviews.denied()], 30)
-    told = checked(message)
-    assert told.splitlines()[0] == "31 reviews wait here, listed together."
+    output = checked(message)
+    assert output.splitlines()[0] == "31 reviews wait here, listed together."
     for line in (
         "To be answered by 19 Nov 2026, 17:07 UTC · Open",
         "Denied · Open",
-        "30 more stand on the web.",
+        "30 more are on the web.",
     ):
-        assert line in told
+        assert line in output
     assert message.blocks[0]["block_id"] == "cs/dig_1/0/o1"
     links = [node["url"] for node in nodes(message.blocks) if node.get("type") == "link"]
     assert links[0] == "https://countersign.example/reviews/rev_01KAHV6T3M"
     assert buttons(message.blocks) == {}
     late = checked(digested([REFUND], 0, now=REFUND.answer_by))
-    assert late.startswith("Nobody is asked about these any more")
+    assert late.startswith("None of these is open any more")
     assert "Time was up 19 Nov 2026, 17:07 UTC" in late
 
 
@@ -108,7 +108,7 @@ def test_what_does_not_fit_in_a_digest_is_counted() -> None:
     message = digested(pages, 5)
     shown = sum(node.get("text") == "Open" for node in nodes(message.blocks))
     assert 5 < shown <= 20
-    assert f"{205 - shown} more stand on the web." in checked(message)
+    assert f"{205 - shown} more are on the web." in checked(message)
 
 
 # -- forms ------------------------------------------------------------------------------------------------------------
@@ -160,17 +160,17 @@ CAPPED = QueuePage(ROWS, "next", TabCounts(me=CappedCount(1_000, capped=True)))
 AT_HOME = [
     (QUEUE, "7 reviews wait for you"),
     (QUEUE, "Low risk · goodwill-desk · 0 of 1 signed · by 19 Nov 2026, 21:27 UTC · Open"),
-    (QUEUE, "4 more stand on the web."),
+    (QUEUE, "4 more are on the web."),
     (QUEUE, "You are Maya Okafor here."),
     (QueuePage(()), "Nothing waits for you"),
     (CAPPED, "1,000+ reviews wait for you"),
-    (CAPPED, "997+ more stand on the web."),
+    (CAPPED, "997+ more are on the web."),
     (QueuePage((replace(ROWS[0], broken=True, sentence=()),)), "This one cannot be read: Open"),
 ]
 
 
 def test_a_home_lists_what_waits_and_how_many_more() -> None:
-    assert [told for page, told in AT_HOME if told not in words(at_home(page))] == []
+    assert [output for page, output in AT_HOME if output not in words(at_home(page))] == []
     late = "Slack was away; 3 messages were late"
     assert words(at_home(QUEUE, slack_note=late)).startswith(late)
     direct = [buttons(at_home(QUEUE, direct=on))["direct"] for on in (True, False)]
@@ -180,7 +180,7 @@ def test_a_home_lists_what_waits_and_how_many_more() -> None:
     ]
 
 
-def test_somebody_unknown_sees_the_way_to_link_and_nothing_else() -> None:
+def test_an_unlinked_account_sees_only_how_to_link() -> None:
     view = at_home(None, name=None)
     assert buttons(view) == {}
     assert "Refund" not in words(view)
@@ -188,7 +188,7 @@ def test_somebody_unknown_sees_the_way_to_link_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("linked", "ways"), [(False, ["open"]), (True, ["open", "unlink"])])
-def test_somebody_who_decides_nothing_here_sees_why_and_no_dead_end(linked: bool, ways: list[str]) -> None:
+def test_a_person_who_may_not_decide_sees_why_and_a_link(linked: bool, ways: list[str]) -> None:
     why = "This Slack account is a guest's <!here>."
     view = at_home(None, name=None, why_not=why, linked=linked, slack_note=why)
     assert words(view).count(why) == 1
@@ -199,7 +199,7 @@ def test_somebody_who_decides_nothing_here_sees_why_and_no_dead_end(linked: bool
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_says_why_in_its_own_words_and_where_to_go() -> None:
+def test_a_refusal_has_a_reason_and_a_link() -> None:
     message = views.refusal_message(
         "nobody decides <!channel>: you are not in finance", url="https://c.example/x"
     )
@@ -219,23 +219,23 @@ def test_the_answers_to_a_command() -> None:
 
 TRIED = [
     ("release", "It would be released"),
-    ("review", "People would be asked."),
+    ("review", "It would require a review."),
     ("deny", "It would be denied."),
 ]
 
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)
-def test_a_trial_says_what_would_be_decided_and_that_nothing_was(outcome: Any, begins: str) -> None:
-    told = checked(views.simulation_message(policies.tried(outcome=outcome)))
-    assert told.startswith(begins)
-    assert "Nothing was recorded and nothing fires." in told
+def test_simulate_shows_the_decision_and_that_nothing_was_recorded(outcome: Any, begins: str) -> None:
+    output = checked(views.simulation_message(policies.tried(outcome=outcome)))
+    assert output.startswith(begins)
+    assert "Nothing was recorded and nothing fires." in output
 
 
-def test_a_trial_with_many_reasons_counts_the_rest() -> None:
+def test_simulate_counts_further_reasons() -> None:
     tried = policies.tried(reasons=tuple(f"r{i}" for i in range(9)), policies=policies.tried().policies * 8)
-    told = checked(views.simulation_message(tried))
-    assert "3 more reasons." in told
-    assert "2 more policies." in told
+    output = checked(views.simulation_message(tried))
+    assert "3 more reasons." in output
+    assert "2 more policies." in output
 
 
 def test_lists_of_long_rows_fit() -> None:
@@ -249,7 +249,7 @@ def test_lists_of_long_rows_fit() -> None:
 READ_ON = " Open the review on the web."
 
 
-def test_a_short_refusal_stands_whole_under_its_field() -> None:
+def test_a_short_refusal_is_complete_below_its_field() -> None:
     assert field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
     assert field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
     assert field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
@@ -257,10 +257,10 @@ def test_a_short_refusal_stands_whole_under_its_field() -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("text", ["word " * 40, "x" * 400, "a, " * 60, "word " * 25 + "x" * 60])
-def test_a_long_refusal_is_shortened_at_a_word_and_says_where_the_rest_is(text: str, elsewhere: bool) -> None:
-    told = field_error(text, elsewhere=elsewhere)
-    assert len(told) <= MAX_FIELD_ERROR
-    head = told.removesuffix(f"…{READ_ON}")
-    assert head != told
+def test_a_long_refusal_is_cut_at_a_word_and_links_to_the_web(text: str, elsewhere: bool) -> None:
+    output = field_error(text, elsewhere=elsewhere)
+    assert len(output) <= MAX_FIELD_ERROR
+    head = output.removesuffix(f"…{READ_ON}")
+    assert head != output
     assert text.casefold().startswith(head.casefold())
     assert " " not in text or not text[len(head)].isalnum()

@@ -39,7 +39,7 @@ def test_the_first_block_is_named_for_review_revision_and_outbox_row() -> None:
         block_id("r" * 245, 1, "o" * 5)
 
 
-def test_what_says_the_same_has_the_same_digest_whenever_and_for_whichever_row() -> None:
+def test_equal_content_has_an_equal_digest_for_any_time_and_row() -> None:
     page, url = reviews.refund(), "https://c.example"
     assert carded(page, "o1").digest() == carded(page, "o2").digest()
     assert carded(page, "o1") != carded(page, "o2")
@@ -47,7 +47,7 @@ def test_what_says_the_same_has_the_same_digest_whenever_and_for_whichever_row()
     assert early.digest() == carded(page).digest()
 
 
-def test_what_says_something_else_has_another_digest() -> None:
+def test_other_content_has_another_digest() -> None:
     same = carded(reviews.refund())
     others = [
         carded(page)
@@ -75,7 +75,7 @@ NO_POINTERS = [
 ]
 
 
-def test_what_is_exactly_a_pointer_is_read_and_nothing_else() -> None:
+def test_only_exact_pointers_are_parsed() -> None:
     assert Pointer.read(POINTER.value) == POINTER
     assert [value for value in NO_POINTERS if Pointer.read(value) is not None] == []
 
@@ -83,12 +83,12 @@ def test_what_is_exactly_a_pointer_is_read_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("card_id", "view"), [("", "ab" * 32), ("a:b", "ab" * 32), ("a", ""), ("a", "x" * 64)]
 )
-def test_a_pointer_that_could_not_be_read_is_not_written(card_id: str, view: str) -> None:
-    with pytest.raises(ValueError, match="no pointer can be written"):
+def test_an_unparsable_pointer_is_not_created(card_id: str, view: str) -> None:
+    with pytest.raises(ValueError, match="no pointer can be made"):
         Pointer(card_id, view)
 
 
-def test_a_message_has_bounds_which_are_counted_as_slack_counts_them() -> None:
+def test_message_limits_are_counted_as_slack_counts() -> None:
     assert len(render_message("", [DividerBlock()] * 50).blocks) == 50
     with pytest.raises(ValueError, match="50 blocks at most, not 51"):
         render_message("", [DividerBlock()] * 51)
@@ -118,13 +118,13 @@ PENNED = {
 
 
 @pytest.mark.parametrize(("text", "shown"), PENNED.values(), ids=PENNED)
-def test_a_text_is_shown_whole_or_says_how_much_of_it(text: str, shown: str) -> None:
+def test_a_cut_text_says_how_much_is_shown(text: str, shown: str) -> None:
     pen = TextWriter()
     assert pen.shown(text) == shown
     assert pen.cut is ("…" in shown)
 
 
-def test_lines_hidden_runs_and_empty_texts_are_written_out() -> None:
+def test_newlines_invisible_runs_and_empty_texts_are_escaped() -> None:
     assert TextWriter().shown("a\nb", block=True) == "a\nb"
     run = range(0xE0041, 0xE0041 + 15)
     assert TextWriter().shown("".join(map(chr, run)), 300) == "".join(f"‹U+{code:X}›" for code in run)
@@ -144,23 +144,23 @@ NO_LAYOUT = {
 
 
 @pytest.mark.parametrize("text", NO_LAYOUT.values(), ids=NO_LAYOUT)
-def test_what_was_not_laid_out_is_no_bytes(text: str) -> None:
+def test_text_in_another_layout_has_no_canonical_bytes(text: str) -> None:
     assert canonical_from_layout(text, {}) is None
 
 
-def test_the_layout_is_taken_away_and_nothing_else() -> None:
+def test_removing_the_layout_gives_the_canonical_bytes() -> None:
     assert canonical_from_layout('{\n  "a": 1,\n  "b ": " : ,"\n}', {}) == b'{"a":1,"b ":" : ,"}'
     assert canonical_from_layout('{\n  "k": (hidden, 3 bytes)\n}', {"k": '"s"'}) == b'{"k":"s"}'
     assert canonical_from_layout('{\n  "k": (hidden, 3 bytes)\n}', {}) == b'{"k":(hidden, 3 bytes)}'
 
 
 def test_paragraphs_that_follow_each_other_are_lines_of_one_section() -> None:
-    told = rich_text(
+    output = rich_text(
         section(our_text("a")),
         section(our_text("b"), bold("c")),
         quote(our_text("d")),
         section(our_text("e")),
     ).to_dict()
-    kinds = [one["type"].removeprefix("rich_text_") for one in told["elements"]]
+    kinds = [one["type"].removeprefix("rich_text_") for one in output["elements"]]
     assert kinds == ["section", "quote", "section"]
-    assert [part["text"] for part in told["elements"][0]["elements"]] == ["a", "\n", "b", "c"]
+    assert [part["text"] for part in output["elements"][0]["elements"]] == ["a", "\n", "b", "c"]

@@ -59,25 +59,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_with_secrets_of_its_own_it_starts(folder: Path) -> None:
+def test_valid_credentials_start_the_service(folder: Path) -> None:
     assert start(folder).signatures is not None
 
 
 @pytest.mark.parametrize(("file", "text"), BAD.values(), ids=BAD)
-def test_what_is_no_secret_starts_nothing_and_is_not_quoted(folder: Path, file: str, text: str) -> None:
+def test_an_invalid_credential_is_refused_and_not_quoted(folder: Path, file: str, text: str) -> None:
     secret_file(folder / file, text)
-    told = refused(folder)
-    assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in told
-    assert "Slack shows the" in told
-    assert "canary" not in told
+    output = refused(folder)
+    assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in output
+    assert "Slack shows the" in output
+    assert "canary" not in output
 
 
 @pytest.mark.parametrize("file", SHOWN)
-def test_a_secret_that_others_can_read_or_that_is_missing_starts_nothing(folder: Path, file: str) -> None:
+def test_a_readable_or_missing_credential_file_is_refused(folder: Path, file: str) -> None:
     (folder / file).chmod(0o640)
     assert "can be read by others" in refused(folder)
     (folder / file).unlink()
-    told = refused(folder)
-    assert told.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
-    assert f"'{SHOWN[file]}'" in told
-    assert "policy-service init" not in told, "which makes no secret of Slack's"
+    output = refused(folder)
+    assert output.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
+    assert f"'{SHOWN[file]}'" in output
+    assert "policy-service init" not in output, "which makes no secret of Slack's"

@@ -1,4 +1,4 @@
-"""Whether a delivery is Slack's: everything that is a little beside a signature, and every time that is none.
+"""Signature verification of payloads: almost valid signatures and invalid timestamps are refused.
 
 The signatures here are made from Slack's description of them, not by what checks them.
 """
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from policy_service.channels.slack.payloads import SignatureChecker
 
-SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # in the form of Slack's secrets
 NOW: Final = datetime(2026, 11, 19, 17, 7, tzinfo=UTC)
 STAMP: Final = str(int(NOW.timestamp()))
 # As Slack writes it, and not as any library would write it again: the space is a plus, the letter in two code points.
@@ -46,7 +46,7 @@ def shifted(seconds: float) -> str:
 
 @pytest.mark.parametrize("written", [str.title, str.lower, str.upper])
 @pytest.mark.parametrize("body", [BODY, EVENT, b""])
-def test_what_slack_signed_holds_however_its_headers_are_written(body: bytes, written: type[str]) -> None:
+def test_a_valid_signature_holds_for_any_header_case(body: bytes, written: type[str]) -> None:
     headers = [(written(name), value) for name, value in signed(body)]
     assert holds(body, *headers, ("Content-Type", "text/plain"))
 
@@ -69,11 +69,11 @@ NO_SIGNATURE: Final = {
 
 
 @pytest.mark.parametrize("signature", NO_SIGNATURE.values(), ids=NO_SIGNATURE)
-def test_what_is_not_exactly_the_signature_is_refused(signature: str) -> None:
+def test_an_invalid_signature_is_refused(signature: str) -> None:
     assert not holds(BODY, (SIGNATURE, signature), (TIMESTAMP, STAMP))
 
 
-def test_a_signature_or_a_time_that_is_missing_or_there_twice_is_refused() -> None:
+def test_a_missing_or_repeated_header_is_refused() -> None:
     signature, timestamp = (SIGNATURE, GOOD), (TIMESTAMP, STAMP)
     assert holds(BODY, signature, timestamp)
     for headers in (
@@ -108,21 +108,21 @@ def test_the_same_in_other_bytes_is_another_body(body: bytes, other: bytes) -> N
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"payload=\x80", b"\xed\xa0\x80", b"\xc0\xaf"])
-def test_bytes_that_are_no_text_are_refused_whatever_signs_them(body: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_refused(body: bytes) -> None:
     assert not holds(body, *signed(body))
 
 
 @pytest.mark.parametrize("seconds", [-300, -299, -1, 0, 1, 299, 300])
-def test_five_minutes_either_way_are_taken(seconds: int) -> None:
+def test_timestamps_within_five_minutes_are_accepted(seconds: int) -> None:
     assert holds(BODY, *signed(stamp=shifted(seconds)))
 
 
 @pytest.mark.parametrize("seconds", [-86_400, -301, 301, 86_400])
-def test_more_than_five_minutes_are_not(seconds: int) -> None:
+def test_timestamps_beyond_five_minutes_are_refused(seconds: int) -> None:
     assert not holds(BODY, *signed(stamp=shifted(seconds)))
 
 
-def test_the_edge_is_where_the_clock_stands_and_not_where_its_second_began() -> None:
+def test_the_time_limit_is_exact_below_a_second() -> None:
     headers = signed(stamp=shifted(-300))
     assert holds(BODY, *headers)
     assert not holds(BODY, *headers, now=NOW.replace(microsecond=1))
@@ -149,7 +149,7 @@ NO_TIME: Final = {
 
 
 @pytest.mark.parametrize("stamp", NO_TIME.values(), ids=NO_TIME)
-def test_what_is_no_time_of_the_last_minutes_is_refused_though_it_is_signed(stamp: str) -> None:
+def test_an_invalid_timestamp_is_refused_even_if_signed(stamp: str) -> None:
     digest = hmac.new(SECRET.encode(), f"v0:{stamp}:".encode("utf-8", "replace") + BODY, hashlib.sha256)
     assert not holds(BODY, (SIGNATURE, f"v0={digest.hexdigest()}"), (TIMESTAMP, stamp))
 
@@ -158,11 +158,11 @@ HEADERS = st.lists(st.tuples(st.sampled_from((SIGNATURE, TIMESTAMP)), st.text())
 
 
 @given(st.binary(), HEADERS)
-def test_nothing_is_raised_or_taken_whatever_is_sent(body: bytes, headers: list[tuple[str, str]]) -> None:
+def test_arbitrary_input_is_refused_without_an_exception(body: bytes, headers: list[tuple[str, str]]) -> None:
     assert holds(body, *headers) is False
 
 
-def test_what_failed_is_named_for_the_log() -> None:
+def test_the_failed_check_is_named() -> None:
     checks = SignatureChecker(SECRET, lambda: NOW)
     assert checks.failed(BODY, signed(stamp=shifted(-301))) == "time"
     assert checks.failed(BODY, [(SIGNATURE, GOOD), (TIMESTAMP, "now")]) == "time"

@@ -40,7 +40,7 @@ class Taking:
 
 
 class Client:
-    """The SDK's client, as far as it is used; one that nobody hears raises."""
+    """A fake of the SDK's client."""
 
     def __init__(self, *, heard: bool = True) -> None:
         self.heard, self.closed = heard, False
@@ -66,10 +66,10 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def told() -> Iterator[list[Any]]:
+def logged() -> Iterator[list[Any]]:
     """What is logged, wherever an earlier test has sent the log of the process."""
-    with capture_logs() as told:
-        yield told
+    with capture_logs() as logged:
+        yield logged
 
 
 def socket(after: FollowUp | None = None, api_url: str = "") -> SocketMode:
@@ -90,7 +90,7 @@ def taken() -> float:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-async def test_what_was_acknowledged_is_counted_and_all_of_it_is_finished(heard: bool) -> None:
+async def test_acknowledged_payloads_are_counted_and_finished(heard: bool) -> None:
     done: list[str] = []
 
     async def after() -> None:
@@ -101,15 +101,15 @@ async def test_what_was_acknowledged_is_counted_and_all_of_it_is_finished(heard:
     assert (client.said, done, taken() - before) == (["e1"] if heard else [], ["opened"], 1 if heard else 0)
 
 
-async def test_what_fails_afterwards_is_told_in_the_log(told: list[Any]) -> None:
+async def test_a_failing_follow_up_is_logged(logged: list[Any]) -> None:
     async def after() -> None:
         raise RuntimeError("the database is away")
 
     await given_to(socket(after), Client())
-    assert [one["event"] for one in told] == ["slack_afterwards_failed"]
+    assert [one["event"] for one in logged] == ["slack_afterwards_failed"]
 
 
-async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_in_progress_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def after() -> None:
@@ -143,7 +143,7 @@ async def test_the_sdk_that_cannot_connect_prints_nothing(caplog: pytest.LogCapt
     assert client.fault is not None and client.fault.error == "not_reachable"
 
 
-async def test_while_slack_asks_for_patience_nobody_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_is_sent_before_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     client, asked = socket()._client(), []
 
     async def opens(**_: object) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to Slack has a code of ours: nobody reads the name of a class."""
+"""Errors between the service and Slack have our codes, never class names."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -72,17 +72,17 @@ async def answering(request: pytest.FixtureRequest) -> AsyncIterator[SlackClient
 
 
 @pytest.mark.parametrize(("answering", "code"), ANSWERS.values(), ids=ANSWERS, indirect=["answering"])
-async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: SlackClient, code: str) -> None:
+async def test_transport_errors_have_our_codes(answering: SlackClient, code: str) -> None:
     with pytest.raises(SlackCallError) as fault:
         await answering.call("auth.test")
-    assert (fault.value.error, fault.value.came) == (code, SendStatus.WORLD)
+    assert (fault.value.error, fault.value.result.status) == (code, SendStatus.WORLD)
 
 
-async def test_where_nobody_listens_slack_is_not_reachable() -> None:
+async def test_a_closed_port_is_not_reachable() -> None:
     slack = calling(f"http://127.0.0.1:{free_port()}")
-    outcome = await slack.test_auth()
+    outcome = await slack.check_auth()
     await slack.close()
-    assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", SendStatus.WORLD, True)
+    assert (outcome.error, outcome.status, outcome.unsent) == ("not_reachable", SendStatus.WORLD, True)
 
 
 RIVAL = '{"ok": true, "team_id": "T0RIVAL"'
@@ -93,15 +93,15 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
     "another one's": (_says(RIVAL + "}"), OTHER),
     "one of our organisation's, for its workspace alone": (_says(OF_OURS + "false}"), OTHER),
     "all our organisation's": (_says(OF_OURS + "true}"), None),
-    "nobody's": (_says('{"ok": true}'), "not_understood"),
+    "no owner": (_says('{"ok": true}'), "not_understood"),
     "one that is no id": (_says('{"ok": true, "team_id": "T0ACME\\nT0ACME"}'), "not_understood"),
 }
 
 
 @pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
-async def test_whose_the_token_is_is_held_against_the_settings(
+async def test_the_token_owner_is_compared_with_the_settings(
     answering: SlackClient, error: str | None
 ) -> None:
-    assert (await answering.test_auth()).error == error
-    words = "the bot token is of T0RIVAL, the settings name T0ACME" if error == OTHER else None
+    assert (await answering.check_auth()).error == error
+    words = "the bot token belongs to T0RIVAL, the settings name T0ACME" if error == OTHER else None
     assert answering.workspace_mismatch == words

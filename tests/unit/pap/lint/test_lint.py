@@ -1,4 +1,4 @@
-"""What `check` can prove about a valid bundle, and that it is silent where it cannot."""
+"""Lints of `check`: what can be proved about a valid bundle; otherwise they are silent."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,14 +26,14 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def codes(folder: BundleFolder, text: str, level: str = "warning") -> list[str]:
-    """The codes of the findings about these rules beside a permit for everything."""
+    """The codes of the findings about these rules and a permit for everything."""
     folder.policies(PERMIT_ALL + text).load()
     found = lint_files(FolderSource(folder.path).read().files)
     return [finding.code for finding in found if finding.level == level]
 
 
 def about_each(folder: BundleFolder, rules: Mapping[str, str]) -> dict[str, list[str]]:
-    """The codes of the warnings about each of these rules, all in one bundle, each in a file of its own."""
+    """The codes of the warnings about each rule, in one bundle with a file for each rule."""
     for number, text in enumerate(rules.values()):
         folder.write(f"r{number}.cedar", text.replace('"it"', f'"it{number}"'))
     folder.policies(PERMIT_ALL).load()
@@ -42,7 +42,6 @@ def about_each(folder: BundleFolder, rules: Mapping[str, str]) -> dict[str, list
 
 
 def forbid(condition: str, *, action: str = "pay", resource: str = "resource", tail: str = "") -> str:
-    """One plain forbid."""
     return f'@id("it") forbid (principal, action == Action::"{action}", {resource}) when {{ {condition} }}{tail};\n'
 
 
@@ -72,7 +71,7 @@ NEVER = {
     "two principals": forbid('principal == Agent::"a" && principal == Agent::"b"'),
     "another action": forbid('action == Action::"note"'),
     "a third environment": forbid('context.env == "test"'),
-    "a proof nobody has": forbid('principal.proof == "password"'),
+    "an unknown proof": forbid('principal.proof == "password"'),
     "false": forbid("false"),
     "no empty transaction": forbid("context.txn.size < 1"),
     "a gate": '@approval("finance") ' + forbid(f"{INPUT}.amount > 1000"),
@@ -96,10 +95,10 @@ POSSIBLE = {
 }
 
 
-def test_a_rule_is_found_where_no_call_can_satisfy_it_and_nowhere_else(folder: BundleFolder) -> None:
-    told = about_each(folder, NEVER | {f"possible: {name}": text for name, text in POSSIBLE.items()})
-    assert {name for name, codes in told.items() if "never-matches" in codes} == set(NEVER)
-    assert [codes for name, codes in told.items() if name.startswith("possible")] == [[]] * len(POSSIBLE)
+def test_unsatisfiable_rules_are_found_and_no_others(folder: BundleFolder) -> None:
+    found = about_each(folder, NEVER | {f"possible: {name}": text for name, text in POSSIBLE.items()})
+    assert {name for name, codes in found.items() if "never-matches" in codes} == set(NEVER)
+    assert [codes for name, codes in found.items() if name.startswith("possible")] == [[]] * len(POSSIBLE)
 
 
 GATE = '@id("ask") @approval("finance") forbid (principal, action == Action::"pay", resource) '
@@ -121,7 +120,7 @@ OPEN = {
 
 
 @pytest.mark.parametrize("text", (SHADOWED | OPEN).values(), ids=SHADOWED | OPEN)
-def test_a_rule_that_a_plain_forbid_always_beats_is_found(folder: BundleFolder, text: str) -> None:
+def test_shadowed_rule_is_found(folder: BundleFolder, text: str) -> None:
     assert codes(folder, text) == (["shadowed"] if text in SHADOWED.values() else [])
 
 
@@ -168,35 +167,35 @@ FOUND = {
 }
 
 
-def test_what_is_found_about_a_condition_and_nothing_else_is(folder: BundleFolder) -> None:
+def test_findings_about_conditions(folder: BundleFolder) -> None:
     rules = {name: forbid(one) for each in FOUND.values() for name, one in each.items()}
     expected = {name: [code] if code else [] for code, each in FOUND.items() for name in each}
     assert about_each(folder, rules) == expected
 
 
-def test_an_optional_attribute_without_has_does_not_load(folder: BundleFolder) -> None:
+def test_optional_attribute_without_has_does_not_load(folder: BundleFolder) -> None:
     (problem,) = folder.policies(PERMIT_ALL + forbid('resource.state == "open"')).problems()
     assert problem.startswith("rules.cedar:2:") and "state" in problem and "optional" in problem
 
 
-def test_a_gate_that_names_an_empty_group_is_found(folder: BundleFolder) -> None:
-    folder.write("groups.toml", GROUPS + "[groups.nobody]\nmembers = []\n")
-    gate = '@id("ask") @approval("finance|nobody") forbid (principal, action, resource);'
+def test_gate_with_an_empty_group_is_found(folder: BundleFolder) -> None:
+    folder.write("groups.toml", GROUPS + "[groups.empty]\nmembers = []\n")
+    gate = '@id("ask") @approval("finance|empty") forbid (principal, action, resource);'
     assert codes(folder, gate) == ["empty-group"]
 
 
-def test_a_rule_whose_scope_fits_no_tool_does_not_load(folder: BundleFolder) -> None:
+def test_rule_whose_scope_fits_no_tool_does_not_load(folder: BundleFolder) -> None:
     nothing = '@id("reads") forbid (principal, action in Action::"read", resource);'
     for text in (nothing, forbid("true", resource="resource is Note")):
         assert any("applicable action" in p for p in folder.policies(text).problems())
 
 
-def test_a_condition_of_too_many_cases_is_said_to_be_given_up(folder: BundleFolder) -> None:
+def test_too_complex_condition_is_reported(folder: BundleFolder) -> None:
     one_of = [f"({INPUT}.amount == {2 * n} || {INPUT}.amount == {2 * n + 1})" for n in range(1, 12)]
     assert "not-looked-at" in codes(folder, forbid(" && ".join(one_of)), "note")
 
 
-def test_the_fields_policy_cannot_see_are_noted_for_each_tool(folder: BundleFolder) -> None:
+def test_unseen_fields_are_noted_for_each_tool(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL).load()
     found = lint_files(FolderSource(folder.path).read().files)
     notes = [(one.file, "items, note" in one.message) for one in found if one.code == "unseen-fields"]
@@ -206,7 +205,7 @@ def test_the_fields_policy_cannot_see_are_noted_for_each_tool(folder: BundleFold
 IMPOSSIBLE = forbid(f"{INPUT}.amount > 1000")
 ALLOW = "// countersign: allow never-matches -- soon\n"
 FIRST = '@id("first") forbid (principal, action, resource) when { context.input.account == "x" };\n'
-# The rules, and what is told: the (f)inding, and that the acknowledgement is (b)ad.
+# The rules, and the reports: a (f)inding, and that the acknowledgement is (b)ad.
 ACKNOWLEDGED = {
     "above": (ALLOW + IMPOSSIBLE, ""),
     "with a blank line between": (ALLOW + "\n" + IMPOSSIBLE, ""),
@@ -221,10 +220,10 @@ ACKNOWLEDGED = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), ACKNOWLEDGED.values(), ids=ACKNOWLEDGED)
-def test_a_finding_is_acknowledged_above_its_rule(folder: BundleFolder, text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), ACKNOWLEDGED.values(), ids=ACKNOWLEDGED)
+def test_finding_is_acknowledged_above_its_rule(folder: BundleFolder, text: str, expected: str) -> None:
     names = {"f": "never-matches", "b": "bad-acknowledgement"}
-    assert set(codes(folder, "\n" + text)) == {names[one] for one in told}
+    assert set(codes(folder, "\n" + text)) == {names[one] for one in expected}
 
 
 HIDDEN = {
@@ -237,7 +236,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("char", HIDDEN.values(), ids=HIDDEN)
-def test_a_character_nobody_sees_keeps_a_bundle_from_loading(folder: BundleFolder, char: str) -> None:
+def test_invisible_character_does_not_load(folder: BundleFolder, char: str) -> None:
     for place in (f"// a comment{char}\n", f'@doc("a text{char}")\n'):
         problems = folder.policies(PERMIT_ALL + place + forbid("true")).problems()
         assert any(p.startswith("rules.cedar:2:") and f"U+{ord(char):04X}" in p for p in problems), problems
@@ -249,13 +248,13 @@ def test_letters_of_any_language_load(folder: BundleFolder) -> None:
 
 
 @pytest.mark.parametrize("name", ["policies", "policies/examples/airline"])
-def test_the_shipped_bundles_have_no_warning(name: str) -> None:
+def test_shipped_bundles_have_no_warnings(name: str) -> None:
     found = lint_files(FolderSource(Path(name)).read().files)
     assert [str(finding) for finding in found if finding.level != "note"] == []
 
 
-def test_what_only_the_service_can_ask_is_a_note_and_no_warning(folder: BundleFolder) -> None:
-    """An address, or a directory's group: a bundle with one would never pass `check --strict`."""
+def test_external_source_is_a_note(folder: BundleFolder) -> None:
+    """A URL or a directory group; otherwise `check --strict` could never pass."""
     (folder.path / "facts/accounts.json").unlink()
     asked = 'kind = "http"\nurl = "https://facts.example/accounts"'
     folder.write("facts.toml", FACTS.replace('kind = "file"\nfile = "facts/accounts.json"', asked))
@@ -270,6 +269,6 @@ WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4
 
 
 @pytest.mark.parametrize(("within", "found"), WINDOWS)
-def test_a_question_open_too_short_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
+def test_short_answer_window_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
     gate = f'@approval("finance") @answer_within("{within}") ' + forbid(f"{INPUT}.amount > 5")
     assert codes(folder, gate) == found

@@ -1,4 +1,4 @@
-"""Which rules the cases use: what no case shows is named; and the report of cases that machines read."""
+"""Coverage of rules by cases, and the JUnit report."""
 
 from pathlib import Path
 from xml.etree import ElementTree as Xml
@@ -23,7 +23,7 @@ MILLION = "  - {it: million, args: {amount: 1000000}, expect: deny, reasons: [ne
 STRANGER = "  - {it: stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}\n"
 
 
-def test_a_policy_no_case_uses_is_named_also_in_the_table(tmp_path: Path) -> None:
+def test_unused_policy_is_named(tmp_path: Path) -> None:
     found = rows(small_bundle(tmp_path), SMALL)
     gaps = {"payers-may-pay": "always holds", "large": "never decides", "never-a-million": "never decides"}
     assert {name: row.gap for name, row in found.items()} == gaps
@@ -32,7 +32,7 @@ def test_a_policy_no_case_uses_is_named_also_in_the_table(tmp_path: Path) -> Non
     assert lines[2].endswith("never decides")
 
 
-def test_cases_that_show_every_side_leave_no_gap(tmp_path: Path) -> None:
+def test_complete_cases_leave_no_gap(tmp_path: Path) -> None:
     found = rows(small_bundle(tmp_path), SMALL + LARGE + MILLION + STRANGER)
     assert [row.gap for row in found.values()] == ["", "", ""]
     assert found["large"].to_json() == {
@@ -41,12 +41,12 @@ def test_cases_that_show_every_side_leave_no_gap(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_gate_behind_a_forbid_holds_but_never_decides(tmp_path: Path) -> None:
+def test_gate_behind_a_forbid_holds_but_never_decides(tmp_path: Path) -> None:
     row = rows(small_bundle(tmp_path), SMALL + MILLION)["large"]
     assert (row.held, row.determined, row.gap) == (1, 0, "never decides")
 
 
-def test_a_rule_without_conditions_need_not_go_both_ways_and_one_that_errs_is_counted(tmp_path: Path) -> None:
+def test_unconditional_and_erring_rules(tmp_path: Path) -> None:
     square = (
         '@id("square") forbid (principal, action == Action::"pay", resource)'
         " when { context.input.amount * context.input.amount < 0 };"
@@ -57,14 +57,14 @@ def test_a_rule_without_conditions_need_not_go_both_ways_and_one_that_errs_is_co
     assert (found["square"].erred, found["square"].determined, found["square"].gap) == (1, 1, "never holds")
 
 
-def test_calls_that_never_reach_the_rules_count_for_nothing(tmp_path: Path) -> None:
+def test_calls_that_never_reach_the_rules_are_not_counted(tmp_path: Path) -> None:
     lost = "  - {it: a, tool: x, expect: deny, reasons: [unknown_tool]}\n"
     wrong = "  - {it: b, args: {amount: lots}, expect: deny, reasons: [invalid_args]}\n"
     row = rows(small_bundle(tmp_path), lost + wrong)["payers-may-pay"]
     assert (row.held, row.not_held, row.erred) == (0, 0, 0)
 
 
-def test_each_file_is_a_suite_and_each_case_a_test(tmp_path: Path) -> None:
+def test_junit_report_has_a_suite_per_file(tmp_path: Path) -> None:
     text = f"{HEAD}  - {{it: holds, expect: release}}\n  - {{it: does not, expect: deny, reasons: [no_permit]}}\n"
     root = Xml.fromstring(junit_report(ask(small_bundle(tmp_path), text)))
     assert root.attrib == {"tests": "2", "failures": "1"}
@@ -78,7 +78,7 @@ def test_each_file_is_a_suite_and_each_case_a_test(tmp_path: Path) -> None:
     assert Xml.fromstring(junit_report([])).attrib == {"tests": "0", "failures": "0"}
 
 
-def test_the_name_of_a_case_cannot_break_out_of_the_report(tmp_path: Path) -> None:
+def test_case_name_is_escaped_in_the_report(tmp_path: Path) -> None:
     name = '\\"]]><!-- & <case> \\u0001 \\ufffe'
     answered = ask(small_bundle(tmp_path), f'{HEAD}  - it: "{name}"\n    expect: release\n')
     (test,) = Xml.fromstring(junit_report(answered)).iter("testcase")

@@ -31,7 +31,7 @@ def _all_of(path: Path, statement: str) -> list[Any]:
         return [value for (value,) in connection.execute(statement)]
 
 
-def standing(path: Path) -> list[int]:
+def balances(path: Path) -> list[int]:
     """What everybody else sees of the two accounts."""
     return _all_of(path, "SELECT cents FROM accounts ORDER BY id")
 
@@ -74,8 +74,8 @@ class Bank:
     def commit(self) -> None:
         commit(self.session)
 
-    def standing(self) -> list[int]:
-        return standing(self.path)
+    def balances(self) -> list[int]:
+        return balances(self.path)
 
     def noted(self) -> list[str]:
         return noted(self.path)

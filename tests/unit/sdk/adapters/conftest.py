@@ -68,7 +68,7 @@ def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with the files of `OLD`, and beside it a secret and an empty folder."""
+    """A folder with the files of `OLD`, with a secret file and an empty folder next to it."""
     folder = tmp_path / "root"
     (folder / "d").mkdir(parents=True)
     for path, text in OLD.items():

@@ -47,7 +47,7 @@ def committed(files: FilesAdapter, act: Deed) -> FilesSession:
 
 
 def done(files: FilesAdapter, act: Deed, txn: str = "t-1") -> None:
-    """A whole transaction of one effect; whatever it raises, it is undone."""
+    """A whole transaction of one effect; any exception undoes it."""
     session = files.begin(txn)
     try:
         with session.effect(CALL):

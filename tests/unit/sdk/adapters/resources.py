@@ -23,14 +23,14 @@ class Rows(ContractResource):
 
     reports_changes = True
 
-    def told(self, change: Change) -> tuple[str, object, object]:
+    def normalize(self, change: Change) -> tuple[str, object, object]:
         """`rows[k]`, with the row before and after."""
         values = [None if row is None else row["value"] for row in (change.before, change.after)]
         return change.key.removeprefix("rows[").removesuffix("]"), *values
 
 
 class SQLiteRows(Rows):
-    """A transaction holds the write lock, so nobody else writes meanwhile."""
+    """A transaction holds the write lock, so others cannot write meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "rows.db"
@@ -160,7 +160,7 @@ class MemoryValues(ContractResource):
 
 
 class PostgresRows(Rows):
-    """Nobody else writes to it while a transaction is open."""
+    """Others cannot write to it while a transaction is open."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo

@@ -1,4 +1,4 @@
-"""Databases with orders and lines, and what a transaction on one is told to change."""
+"""Databases with orders and lines, and the state diff of a transaction."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def on_postgres(conninfo: str) -> Database:
     return Database(outside, adapter, adapter.execute)
 
 
-def told(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
+def diff_of(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
     with database.session() as session:
         database.run(session, *statements)
         changes = session.changes()
@@ -90,8 +90,8 @@ def order(number: int, state: str) -> dict[str, Any]:
 Expected = dict[str, tuple[Any, Any]] | set[str] | None
 
 
-def require_told(database: Database, before: list[str], said: list[str], expected: Expected) -> None:
+def assert_diff(database: Database, before: list[str], said: list[str], expected: Expected) -> None:
     """After these definitions, these statements of a transaction change these rows, or the rows of these keys."""
     database.outside(*before)
-    found = told(database, *said)
+    found = diff_of(database, *said)
     assert (set(found) if found is not None and isinstance(expected, set) else found) == expected

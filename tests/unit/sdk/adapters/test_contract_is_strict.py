@@ -1,4 +1,4 @@
-"""An adapter that breaks a rule fails the exam, in the chapter that names the rule."""
+"""An adapter that breaks a rule fails the contract suite, in the test that names the rule."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 @contextmanager
 def _keeps_half(self: FilesSession, call: object) -> Iterator[None]:
-    with self._inside.effect(self):
+    with self._context.effect(self):
         yield
 
 
 @contextmanager
 def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
-    self._inside.effect(self).__enter__()
+    self._context.effect(self).__enter__()
     yield
 
 
@@ -108,57 +108,57 @@ def _nothing(*_: Any) -> None:
 
 _HALF = _instead(FilesSession, "effect", _keeps_half)
 _OPEN = _instead(EffectContext, "effect", _stays_open)
-_DISPUTED = _instead(FilesSession, "_require_undisputed", _nothing)
+_DISPUTED = _instead(FilesSession, "_require_no_conflict", _nothing)
 _FORGETS = _instead(FilesAdapter, "recover", _nothing)
 FAULTS: dict[str, tuple[Fault, str]] = {
     "what an effect that raised wrote is kept": (
-        _HALF, "an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others"),
-    "an effect goes on after it": (_OPEN, "what_an_effect_that_raised_has_started_does_nothing_after_it"),
-    "an effect goes on in the next one": (_OPEN, "what_an_effect_has_started_does_nothing_in_the_next_one"),
-    "an effect goes on in the outer one": (_OPEN, "what_an_inner_effect_has_started_does_nothing_in_the_outer_one"),
+        _HALF, "an_effect_that_raises_is_undone_alone"),
+    "an effect goes on after it": (_OPEN, "late_calls_of_a_failed_effect_do_nothing"),
+    "an effect goes on in the next one": (_OPEN, "late_calls_do_nothing_in_the_next_effect"),
+    "an effect goes on in the outer one": (_OPEN, "late_calls_of_a_nested_effect_do_nothing_in_the_outer_one"),
     "nothing that an effect starts is part of it": (
-        _instead(EffectContext, "effect", _of_its_thread), "what_an_effect_has_started_and_waits_for_is_part_of_it"),
+        _instead(EffectContext, "effect", _of_its_thread), "calls_the_effect_waits_for_are_part_of_it"),
     "it works outside an effect": (
-        _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_there_inside_an_effect"),
+        _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_usable_inside_an_effect"),
     "moves are not noticed at step 2": (
         _instead(FilesSession, "verify_isolation", _nothing),
-        "what_was_read_and_has_moved_is_refused_with_both_versions"),
+        "a_changed_read_is_refused_with_both_versions"),
     "moves are not noticed when it is prepared": (
-        _instead(FilesSession, "prepare", _unprepared), "what_was_overwritten_and_has_moved_is_refused"),
-    "two may prepare the same": (_DISPUTED, "two_that_change_the_same_cannot_both_prepare"),
-    "what may be taken back keeps nobody out": (_DISPUTED, "nobody_builds_on_a_commit_that_may_still_be_taken_back"),
+        _instead(FilesSession, "prepare", _unprepared), "a_changed_overwritten_value_is_refused"),
+    "two may prepare the same": (_DISPUTED, "two_sessions_cannot_both_prepare_the_same_key"),
+    "an unclosed commit blocks no other": (_DISPUTED, "no_session_depends_on_a_commit_that_may_be_undone"),
     "undo does nothing": (
         _instead(FilesSession, "undo", _nothing),
-        "what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so"),
-    "a living process is not seen": (_FORGETS, "what_a_living_process_has_prepared_is_told_as_lost_by_nobody"),
+        "a_commit_can_be_undone_until_it_is_closed_if_declared"),
+    "a living process is not seen": (_FORGETS, "work_prepared_by_a_living_process_is_never_reported_lost"),
     "every attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: True),
-        "an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known"),
+        "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"),
     "no attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: False),
-        "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
-    "what was prepared is forgotten": (_FORGETS, "what_it_prepared_for_a_redeemed_attempt_is_finished_by_another"),
+        "a_commit_is_permanent_and_marked"),
+    "what was prepared is forgotten": (_FORGETS, "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process"),
     "what was prepared for another attempt is kept": (
-        _FORGETS, "what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone"),
+        _FORGETS, "work_prepared_for_an_unredeemed_attempt_is_undone"),
     "the state diff is empty": (
-        _instead(FilesSession, "changes", lambda self: ()), "the_state_diff_says_before_and_after_and_changes_nothing"),
+        _instead(FilesSession, "changes", lambda self: ()), "the_state_diff_has_before_and_after_and_changes_nothing"),
     "what it cannot put back is passed over": (
-        _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
-    "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
+        _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
+    "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
     "a commit puts nothing in place": (
-        _instead(SessionFolder, "_apply", _nothing), "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
+        _instead(SessionFolder, "_apply", _nothing), "a_commit_is_permanent_and_marked"),
 }  # fmt: skip
 
-_LOST = "a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so"
-_NOT_THERE = "a_resource_that_is_not_there_is_refused_and_not_made"
+_LOST = "a_session_whose_transaction_was_ended_keeps_nothing_and_raises"
+_NOT_THERE = "a_missing_resource_is_refused_and_not_created"
 OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
-    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_whole", _nothing), _LOST),
+    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_open", _nothing), _LOST),
     "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
     "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
     "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
     "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),
-    "a lock is told in words of its own": (
-        _begins(_in_its_own_words), "whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing"),
+    "a lock is reported by another error": (
+        _begins(_in_its_own_words), "a_locked_resource_is_a_conflict_and_keeps_nothing"),
 }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ EXAMS = [
 
 
 @pytest.mark.parametrize(("exam", "fault", "chapter"), EXAMS)
-def test_it_fails_there(
+def test_a_broken_adapter_fails_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: type[AdapterContract], fault: Fault, chapter: str
 ) -> None:
     for folder in ("sound", "broken"):

@@ -1,4 +1,4 @@
-"""The adapter that the page shows passes the exam that the page asks for."""
+"""The adapter shown in the README passes the contract suite."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_root_that_is_missing_or_links_our_folder_is_refused(files: FilesAdapt
     (root / PRIVATE).symlink_to(root.parent / "outside")
     with pytest.raises(NotStageable, match="not a folder of our own"):
         files.begin("t-1")
-    with pytest.raises(NotStageable, match="is not there"):
+    with pytest.raises(NotStageable, match="is missing"):
         FilesAdapter(root / "none").begin("t-1")
 
 
@@ -195,7 +195,7 @@ def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, r
     assert tree(root) == OLD | {"a": "new"}
 
 
-def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapter, root: Path) -> None:
+def test_a_damaged_record_is_reported_and_not_applied(files: FilesAdapter, root: Path) -> None:
     files.begin("t-1").undo()
     folder = root / PRIVATE / "sessions" / f"{file_name_for('t-1')}.0"
     folder.mkdir()
@@ -203,7 +203,7 @@ def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapte
     with pytest.raises(JournalError, match="damaged"):
         files.recover("t-1", "a-1")
     with pytest.raises(JournalError, match="nothing else below this root begins before"):
-        files.begin("t-2")  # nobody knows of which files it tells, so all wait
+        files.begin("t-2")  # it is not known which files it concerns, so all transactions wait
     assert tree(root) == OLD
 
 

@@ -1,6 +1,6 @@
 """kill -9 before each act on the disk, from the first effect to the end: files are as before or as after, never half.
 
-Each act of the operating system that changes or syncs a name is a point; a run that nobody kills says how many
+Each act of the operating system that changes or syncs a name is a point; an uninterrupted run counts how many
 there are, so that none is forgotten when the code changes.
 """
 
@@ -25,7 +25,7 @@ OLD = {"a": "old a", "b": "old b", "d/c": "old c"}
 NEW = {"a": "new a", "d/c": "new c", "d/e/f": "new f"}
 
 
-def standing(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """A root with the old files."""
     root = folder / "root"
     (root / "d").mkdir(parents=True)
@@ -109,8 +109,8 @@ def every(step: int) -> pytest.MarkDecorator:
 
 def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
     """A root for each act, in which a process was killed before it, and which act that was."""
-    for at in range(1, die(standing(folder / "survivor"), deed, None) + 1, step):
-        root = standing(folder / str(at))
+    for at in range(1, die(make_folder(folder / "survivor"), deed, None) + 1, step):
+        root = make_folder(folder / str(at))
         die(root, deed, at)
         yield at, root
         shutil.rmtree(root)
@@ -129,11 +129,11 @@ def redeemed(files: FilesAdapter) -> None:
 
 
 def by_another(files: FilesAdapter) -> None:
-    files.begin("t-9").undo()  # whoever comes next finishes what was decided
+    files.begin("t-9").undo()  # the next transaction finishes what was decided
     not_redeemed(files)
 
 
-def stands_whole(root: Path, at: int) -> bool:
+def is_applied(root: Path, at: int) -> bool:
     """The files are as after, and the attempt has landed, or neither; and nothing is left."""
     landed = FilesAdapter(root).landed("a-1")
     assert (tree(root), sessions(root)) == (NEW if landed else OLD, []), f"act {at}"
@@ -151,7 +151,7 @@ def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: i
         expected = bool(FilesAdapter(root).landed("a-1")) or decided != []
         for _ in range(2):
             recovers(FilesAdapter(root))
-            assert stands_whole(root, at) is expected, f"act {at}"
+            assert is_applied(root, at) is expected, f"act {at}"
         ends.add(expected)
     assert ends == {True, False}
 
@@ -165,20 +165,20 @@ def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: De
     ends = set()
     for at, root in killed(tmp_path, deed, step):
         recovers(FilesAdapter(root))
-        ends.add(stands_whole(root, at))
+        ends.add(is_applied(root, at))
     assert ends == {True, False}
 
 
 @every(9)
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
     middle = next(at for at, root in killed(tmp_path, whole, 3) if tree(root) not in (OLD, NEW))
-    root = standing(tmp_path / "again")
+    root = make_folder(tmp_path / "again")
     die(root, whole, middle)
     acts = die(root, redeemed, None)
     assert acts > 10
     for at in range(1, acts + 1, step):
-        root = standing(tmp_path / f"twice{at}")
+        root = make_folder(tmp_path / f"twice{at}")
         die(root, whole, middle)
         die(root, redeemed, at)
         redeemed(FilesAdapter(root))
-        assert stands_whole(root, at), f"act {at} of the recovery"
+        assert is_applied(root, at), f"act {at} of the recovery"

@@ -1,5 +1,5 @@
 """Somebody else came between a prepared session of files and its end: theirs is not overwritten, what could not be
-taken back is never told as undone, and nobody waits for it who does not touch it.
+rolled back is never reported as undone, and blocks only transactions on its files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ ACTS: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-def test_a_commit_that_met_a_link_is_taken_back_whole(files: FilesAdapter, root: Path, act: Deed) -> None:
+def test_a_commit_that_met_a_link_is_rolled_back_completely(
+    files: FilesAdapter, root: Path, act: Deed
+) -> None:
     session = prepared(files, act)
     made_a_link(root)
     with pytest.raises(NotStageable, match="symbolic link"):
@@ -90,9 +92,9 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
     change(root / "a")
     theirs = seen(root / "a")
     recover = FilesAdapter(root).recover
-    # Who asks again is not told that it is undone.
+    # A second call does not report it as undone either.
     for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
-        with pytest.raises(JournalError, match="was not taken back"):
+        with pytest.raises(JournalError, match="was not undone completely"):
             undo()
     assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")
     (folder,) = sessions(root)
@@ -104,7 +106,7 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
 def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
     session = committed(files, ACTS[act])
     way(root)
-    with pytest.raises(JournalError, match="was not taken back"):
+    with pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
     (folder,) = sessions(root)
     assert (folder / "before" / "0").read_text() == "old b"
@@ -127,20 +129,20 @@ def test_later_changes_are_left(
 ) -> None:
     session = committed(files, act)
     change(root / name)
-    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not taken back"):
+    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
     assert ((root / name).read_text(), sessions(root) == []) == (then, is_undone)
 
 
 def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapter, root: Path) -> None:
-    """A file may be named by a secret. The record beside the before-image names it."""
+    """A file name may be a secret. Only the record next to the before-image contains it."""
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     replaced(root / "d" / "b")
-    with pytest.raises(JournalError) as told:
+    with pytest.raises(JournalError) as raised:
         session.undo()
     (folder,) = sessions(root)
-    assert str(folder) in str(told.value) and "d/b" not in str(told.value)
-    assert "before/1" in str(told.value) and "before/0" not in str(told.value)
+    assert str(folder) in str(raised.value) and "d/b" not in str(raised.value)
+    assert "before/1" in str(raised.value) and "before/0" not in str(raised.value)
     assert json.loads((folder / "record.json").read_bytes())["ops"][1]["path"] == "d/b"
 
 
@@ -157,7 +159,7 @@ SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("settle", "then"), SETTLED.values(), ids=SETTLED.keys())
-def test_a_person_settles_it_and_the_next_to_come_ends_it(
+def test_after_a_person_settles_it_the_next_transaction_ends_it(
     files: FilesAdapter, root: Path, settle: Callable[[Path, Path], object], then: str
 ) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
@@ -205,7 +207,7 @@ def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> st
     return state
 
 
-def test_who_touches_other_files_does_not_wait(files: FilesAdapter, root: Path, stuck: str) -> None:
+def test_transactions_on_other_files_are_not_blocked(files: FilesAdapter, root: Path, stuck: str) -> None:
     done(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()), "t-2")
     assert (root / "other").read_text() == "theirs" and len(sessions(root)) == 1
 
@@ -221,7 +223,9 @@ TOUCHING: dict[str, Deed] = {
 
 @pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
 @pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
-def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: Deed, late: bool) -> None:
+def test_transactions_on_its_files_are_refused(
+    files: FilesAdapter, root: Path, act: Deed, late: bool
+) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if not late:
@@ -234,9 +238,9 @@ def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: 
         else:
             with pytest.raises(JournalError, match="No space left on device"):
                 other.verify_isolation()
-        with pytest.raises(JournalError, match="could not be finished") as told:
+        with pytest.raises(JournalError, match="could not be finished") as raised:
             other.prepare("a-2")
-        assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)
+        assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(raised.value)
         other.undo()
     done(files, lambda files: files.write("other", "theirs"), "t-2")
     assert ((root / "d" / "b").read_text(), files.landed("a-1"), sessions(root)) == ("mine", True, [])
@@ -248,14 +252,14 @@ def _disk_full(*_: object) -> None:
 
 def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
-    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
         done(files, lambda files: files.write("other", "mine"))
-    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
         FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
 
 
-def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Path, stuck: str) -> None:
+def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path, stuck: str) -> None:
     (root / "d").unlink()
     (root.parent / "was_d").rename(root / "d")
     files.begin("t-2").undo()
@@ -268,10 +272,10 @@ def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Pa
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
+def test_a_transaction_whose_file_was_changed_is_never_reported_as_undone(
     desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`a` is replaced by somebody, just after it was committed beside what cannot be."""
+    """`a` is replaced from outside, just after it was committed with a file that cannot be."""
     (desk.folder / "more").mkdir()
     more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)
 
@@ -288,12 +292,12 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not taken back"), desk.step():
+    with pytest.raises(JournalError, match="was not undone completely"), desk.step():
         save("a")
         also()
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
-    assert (found.needs_attention, "was not taken back" in found.note) == (True, True)
+    assert (found.needs_attention, "was not undone completely" in found.note) == (True, True)
     assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it

@@ -60,7 +60,7 @@ def test_it_is_used_like_a_dict() -> None:
 @pytest.mark.parametrize("key", [1, None, "/"])
 def test_what_is_no_key_is_refused(key: object) -> None:
     memory = MemoryAdapter()
-    with pytest.raises(NotStageable, match="is no key"), working(memory):
+    with pytest.raises(NotStageable, match="is not a key"), working(memory):
         memory[key] = 1  # type: ignore[index]
 
 
@@ -108,7 +108,7 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
         assert (moved.value.key, moved.value.read) == ("/", True)
 
 
-def test_keys_listed_beside_a_prepared_change_of_them_cannot_be_prepared() -> None:
+def test_keys_listed_during_a_prepared_change_cannot_be_prepared() -> None:
     memory = MemoryAdapter()
     second, third = acted(memory, "b", "t-2"), acted(memory, txn="t-3")
     prepared(memory, "a")
@@ -127,11 +127,11 @@ def test_a_commit_that_was_not_prepared_for_is_refused() -> None:
 
 
 def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> None:
-    """It was: the other took its commit back, and what was kept beside it went with it."""
+    """The other session undid its commit, and its before-values are gone."""
     memory = MemoryAdapter({"n": 0})
     first = committed(memory, "n")
     second, third = acted(memory, "n", "t-2"), acted(memory, "other", "t-3")
-    with pytest.raises(IsolationConflict, match="t-1, which may still be taken back"):
+    with pytest.raises(IsolationConflict, match="t-1, which may still be undone"):
         second.prepare("a-2")
     third.prepare("a-3")  # a key of its own
     third.commit("a-3")
@@ -141,7 +141,7 @@ def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> N
 
 
 @pytest.mark.parametrize("key", ["n", "new"])
-def test_keys_listed_beside_a_commit_that_is_not_closed_cannot_be_prepared_if_it_made_one(key: str) -> None:
+def test_keys_listed_during_an_unclosed_commit_that_added_one_cannot_be_prepared(key: str) -> None:
     memory = MemoryAdapter({"n": 0})
     first, second = committed(memory, key), acted(memory, txn="t-2")
     with pytest.raises(IsolationConflict) if key == "new" else nullcontext():
@@ -150,8 +150,8 @@ def test_keys_listed_beside_a_commit_that_is_not_closed_cannot_be_prepared_if_it
     first.close()
 
 
-def test_a_commit_that_nobody_can_close_any_more_keeps_nobody_out() -> None:
-    """Two interrupts in a row leave it behind; it stands."""
+def test_a_commit_that_can_no_longer_be_closed_blocks_no_other() -> None:
+    """Two interrupts in a row leave it committed."""
     memory = MemoryAdapter({"n": 0})
     committed(memory, "n")
     gc.collect()

@@ -1,4 +1,4 @@
-"""PostgreSQL passes the exam, keeps its transaction from its tools, and says what became of a lost COMMIT."""
+"""PostgreSQL: protects its transaction from tools, and looks up the result of a lost COMMIT."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Begun:
         return self.rows.outside(key)
 
     def says(self, statement: str) -> None:
-        """Past the adapter's check, as whatever it does not know would be."""
+        """Bypass the adapter's check, like a statement it does not know."""
         self.session._connection.execute(statement.encode())
 
     def is_terminated(self) -> None:
@@ -110,15 +110,15 @@ ENDS: dict[str, tuple[End, bool]] = {
     "ROLLBACK AND CHAIN": (lambda it: it.says("ROLLBACK AND CHAIN"), True),
     "COMMIT and another one": (lambda it: it.says("COMMIT; BEGIN"), True),
     "the server ends the connection": (Begun.is_terminated, False),
-    "a COPY that nobody answers": (lambda it: it.adapter.execute("COPY rows FROM STDIN"), False),
+    "a COPY without data": (lambda it: it.adapter.execute("COPY rows FROM STDIN"), False),
 }
 
 
 @pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
 def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: End, may_stand: bool) -> None:
-    stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
+    message = "may be permanent and cannot be undone" if may_stand else "Nothing of it is kept"
     block = begun.session.savepoint()
-    with pytest.raises(SessionLost, match=stands), begun.effect():
+    with pytest.raises(SessionLost, match=message), begun.effect():
         begun.write("k", "until then")
         with suppress(psycopg.Error):
             end(begun)
@@ -128,10 +128,10 @@ def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: En
         begun.effect().__enter__, begun.session.savepoint, begun.session.verify_isolation, begun.session.changes,
         lambda: begun.session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
-        with pytest.raises(SessionLost, match=stands):
+        with pytest.raises(SessionLost, match=message):
             refused()
     if may_stand:
-        with pytest.raises(SessionLost, match=stands):
+        with pytest.raises(SessionLost, match=message):
             begun.session.undo()
     begun.session.undo()
     assert (begun.adapter.landed("a-1"), begun.outside("other")) == (False, None)
@@ -144,13 +144,13 @@ def test_a_session_that_lost_its_transaction_between_effects_does_not_commit(beg
     begun.is_terminated()
     with pytest.raises(psycopg.OperationalError):
         begun.session.prepare("a-1")
-    with pytest.raises(SessionLost, match="Nothing of it stands"):
+    with pytest.raises(SessionLost, match="Nothing of it is kept"):
         begun.session.prepare("a-1")
     begun.session.undo()
     assert (begun.outside("k"), begun.adapter.landed("a-1")) == (None, False)
 
 
-def test_who_interrupts_the_program_is_not_answered_with_another_error(begun: Begun) -> None:
+def test_an_interrupt_is_not_replaced_by_another_error(begun: Begun) -> None:
     with pytest.raises(KeyboardInterrupt), begun.effect():
         begun.says("COMMIT")
         raise KeyboardInterrupt
@@ -197,8 +197,8 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(begun: Begun, arrived: bool,
     begun.session._connection.execute = losing  # type: ignore[method-assign]
     if not known:  # the server is away, and may have heard the COMMIT
         begun.adapter._conninfo = "host=127.0.0.1 port=1 user=nobody dbname=gone"
-    told = pytest.raises(_Lost if known else CommitUnknown)
-    with nullcontext() if arrived and known else told:
+    expectation = pytest.raises(_Lost if known else CommitUnknown)
+    with nullcontext() if arrived and known else expectation:
         begun.session.commit("a-1")
     assert begun.outside("k") == ("new" if arrived else None)
 
@@ -212,7 +212,7 @@ def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(begun: Beg
     assert begun.adapter.landed("a-1") is False
 
 
-def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
         PostgresAdapter("dbname=x")

@@ -1,4 +1,4 @@
-"""The state diff of PostgreSQL: values exactly, whatever the transaction has set, and what cannot be told."""
+"""The state diff of PostgreSQL: exact values under any settings, and transactions without a diff."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from countersign import IsolationConflict
 from countersign.adapters import row_diff
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.postgres_diff import changes_of
-from tests.unit.sdk.adapters.rows import Database, Expected, order, require_told, told
+from tests.unit.sdk.adapters.rows import Database, Expected, assert_diff, diff_of, order
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
@@ -21,7 +21,7 @@ PARTS = [
     "CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)",
     "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
 ]
-TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
+DIFFS: dict[str, tuple[list[str], list[str], Expected]] = {
     "cascades": ([], ["DELETE FROM orders WHERE id = 1"], {"orders[1]", "lines[1,a]", "lines[1,b]"}),
     "rows of a table that inherits, once": (
         ["CREATE TABLE base (id integer PRIMARY KEY, v text)", "CREATE TABLE kid (PRIMARY KEY (id)) INHERITS (base)",
@@ -60,9 +60,11 @@ TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "said", "expected"), TOLD.values(), ids=TOLD)
-def test_what_is_told(server: Database, before: list[str], said: list[str], expected: Expected) -> None:
-    require_told(server, before, said, expected)
+@pytest.mark.parametrize(("before", "said", "expected"), DIFFS.values(), ids=DIFFS)
+def test_the_diff_lists_changes(
+    server: Database, before: list[str], said: list[str], expected: Expected
+) -> None:
+    assert_diff(server, before, said, expected)
 
 
 EXACTLY = [
@@ -84,7 +86,7 @@ def test_what_postgresql_holds_is_compared(server: Database, kind: str, before: 
         f"INSERT INTO words VALUES (1, {before}), (2, {before})",
     ]
     said = [f"UPDATE words SET t = {value} WHERE id = {n}" for n, value in ((1, after), (2, before))]
-    require_told(server, defined, ["SET LOCAL extra_float_digits = -13", *said], {"words[1]"})
+    assert_diff(server, defined, ["SET LOCAL extra_float_digits = -13", *said], {"words[1]"})
 
 
 SETTINGS = ["search_path = tenant", "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'"]
@@ -98,7 +100,7 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
     server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
     said = [f"UPDATE tenant.orders SET state = {v} WHERE id = {n}" for n, v in ((1, "'paid'"), (2, "state"))]
     try:
-        found = told(server, f"SET LOCAL {setting}", *said)
+        found = diff_of(server, f"SET LOCAL {setting}", *said)
     finally:
         server.outside("DROP SCHEMA tenant CASCADE")
     assert found is not None
@@ -107,7 +109,7 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
     assert (before["state"], after["state"]) == ("tenant", "paid")
 
 
-def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
+def test_rows_under_row_security_of_others_have_no_diff(server: Database) -> None:
     server.outside(
         "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
         "ALTER TABLE orders FORCE ROW LEVEL SECURITY",
@@ -118,7 +120,7 @@ def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
     )
     try:
         said = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
-        assert told(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
+        assert diff_of(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
     finally:
         server.outside("DROP OWNED BY tenant_agent", "DROP ROLE tenant_agent")
 
@@ -131,13 +133,13 @@ UNCOUNTED = [
 
 
 @pytest.mark.parametrize("statement", UNCOUNTED)
-def test_what_postgresql_counts_no_rows_of_cannot_be_told(server: Database, statement: str) -> None:
+def test_uncounted_rows_have_no_diff(server: Database, statement: str) -> None:
     server.outside(*PARTS, "CREATE VIEW seen AS SELECT 1", "CREATE INDEX by_state ON orders (state)")
-    assert told(server, statement) is None
-    assert told(server, "DELETE FROM orders WHERE id = 3", statement) is None
+    assert diff_of(server, statement) is None
+    assert diff_of(server, "DELETE FROM orders WHERE id = 3", statement) is None
 
 
-def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, conninfo: str) -> None:
+def test_rows_hidden_from_the_login_have_no_diff(server: Database, conninfo: str) -> None:
     """The tool takes a role that sees them all; the second connection has the login's."""
     server.outside(
         "DROP ROLE IF EXISTS rows_owner",
@@ -154,7 +156,7 @@ def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, connin
     server.adapter, server.say = adapter, adapter.execute
     try:
         for statement in ("UPDATE lines SET n = n + 1", "DELETE FROM lines"):
-            assert told(server, "SET LOCAL ROLE rows_owner", statement) is None
+            assert diff_of(server, "SET LOCAL ROLE rows_owner", statement) is None
     finally:
         for role in ("rows_login", "rows_owner"):
             server.outside(f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
@@ -212,7 +214,9 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_without_time_it_tells_none(server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_there_is_no_diff(
+    server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
         monkeypatch.setattr(row_diff, "MAX_SECONDS", seconds)
@@ -226,5 +230,5 @@ def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.Monk
     """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
     server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
     monkeypatch.setattr(row_diff, "MAX_BYTES", 10_000)
-    assert told(server, "DELETE FROM orders WHERE id > 9") is None
-    assert told(server, "DELETE FROM orders WHERE id = 10") is not None
+    assert diff_of(server, "DELETE FROM orders WHERE id > 9") is None
+    assert diff_of(server, "DELETE FROM orders WHERE id = 10") is not None

@@ -1,4 +1,4 @@
-"""PostgreSQL: where the mark of an attempt stands, and what others do meanwhile."""
+"""PostgreSQL: the schema of an attempt's mark, and concurrent sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def outside(conninfo: str, rows: PostgresRows) -> Iterator[psycopg.Connection[An
         yield connection
 
 
-# --------------------------------------------------------------------------------------- where the mark stands
+# --------------------------------------------------------------------------------------- where the mark is
 
 A_TABLE_OF_MARKS = "TABLE countersign_landed (attempt_id text PRIMARY KEY, landed_at text)"
 MOVES = {
@@ -100,7 +100,7 @@ def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRow
         list(pool.map(begin, range(6)))
 
 
-def test_a_name_that_is_taken_is_told_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+def test_a_used_name_is_reported_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
     outside.execute("CREATE DOMAIN countersign_landed AS text")
     try:
         with pytest.raises(psycopg.errors.DuplicateObject):
@@ -170,7 +170,7 @@ WAITED = r"lock timeout, wait_seconds=0\.1.*Retry"
 
 @pytest.fixture
 def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connection[Any]:
-    """Somebody else has written to the table and not said yet whether that stands."""
+    """Another session has written to the table and not committed yet."""
     rows.change_outside("k", "old")
     outside.execute("BEGIN")
     outside.execute("UPDATE rows SET value = 'theirs'")
@@ -179,9 +179,9 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
 
 def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
-    with pytest.raises(IsolationConflict, match=WAITED) as told:
+    with pytest.raises(IsolationConflict, match=WAITED) as raised:
         adapter.begin("t-1")
-    assert (told.value.adapter, told.value.key) == ("bank", "public.rows")
+    assert (raised.value.adapter, raised.value.key) == ("bank", "public.rows")
     busy.execute("ROLLBACK")
     adapter.begin("t-1").undo()
 
@@ -190,9 +190,9 @@ def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[An
 def test_a_locked_row_is_one_and_the_session_lives(conninfo: str, rows: PostgresRows) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     session = adapter.begin("t-1")
-    with pytest.raises(IsolationConflict, match=WAITED) as told, session.effect(CALL):
+    with pytest.raises(IsolationConflict, match=WAITED) as raised, session.effect(CALL):
         rows.write(adapter, "k", "mine")
-    assert told.value.key == ""
+    assert raised.value.key == ""
     with session.effect(CALL):
         rows.write(adapter, "other", "mine")
     commit(session)

@@ -8,13 +8,13 @@ import pytest
 
 from countersign.adapters import row_diff
 from countersign.adapters.row_diff import DiffBudget, DiffUnavailable
-from tests.unit.sdk.adapters.rows import CALL, Database, order, told
+from tests.unit.sdk.adapters.rows import CALL, Database, diff_of, order
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
 
-def test_new_changed_and_removed_rows_are_told_by_their_keys(database: Database) -> None:
-    assert told(
+def test_new_changed_and_removed_rows_are_labelled_by_key(database: Database) -> None:
+    assert diff_of(
         database,
         "INSERT INTO orders VALUES (7, 'made')",
         "UPDATE orders SET state = 'paid' WHERE id = 2",
@@ -30,10 +30,10 @@ def test_new_changed_and_removed_rows_are_told_by_their_keys(database: Database)
 
 
 def test_what_is_as_it_was_in_the_end_is_no_change(database: Database) -> None:
-    assert told(database) == {}
-    assert told(database, "SELECT * FROM orders") == {}
+    assert diff_of(database) == {}
+    assert diff_of(database, "SELECT * FROM orders") == {}
     act = ["UPDATE orders SET state = 'new'", "INSERT INTO orders VALUES (8, 'x')", "UPDATE lines SET n=n+1"]
-    assert told(database, *act, "DELETE FROM orders WHERE id = 8", "UPDATE lines SET n = n - 1") == {}
+    assert diff_of(database, *act, "DELETE FROM orders WHERE id = 8", "UPDATE lines SET n = n - 1") == {}
 
 
 def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
@@ -50,13 +50,13 @@ def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
     assert [one.key for one in changes] == ["orders[1]"]
 
 
-def test_more_rows_than_are_told_cannot_be_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_rows_have_no_diff(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_diff, "MAX_ROWS", 2)
     one, other = "UPDATE orders SET state = 'paid' WHERE id < 3", "UPDATE lines SET n = 7 WHERE order_id = 2"
-    assert told(database, one) is not None
-    assert told(database, other) is not None
-    assert told(database, "UPDATE orders SET state = 'paid'") is None
-    assert told(database, one, other) is None
+    assert diff_of(database, one) is not None
+    assert diff_of(database, other) is not None
+    assert diff_of(database, "UPDATE orders SET state = 'paid'") is None
+    assert diff_of(database, one, other) is None
 
 
 LARGE = [
@@ -66,12 +66,12 @@ LARGE = [
 
 
 @pytest.mark.parametrize("statement", LARGE)
-def test_large_rows_are_not_told(database: Database, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+def test_large_rows_have_no_diff(database: Database, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     text = "x" * 1_000
     database.outside(f"INSERT INTO orders VALUES (10, '{text}'), (11, '{text}')")
     for most, can_tell in ((8_000, True), (1_500, False)):
         monkeypatch.setattr(row_diff, "MAX_BYTES", most)
-        assert (told(database, statement) is not None) is can_tell
+        assert (diff_of(database, statement) is not None) is can_tell
 
 
 def test_bytes_are_counted_over_all_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,20 +79,20 @@ def test_bytes_are_counted_over_all_tables(database: Database, monkeypatch: pyte
     text = "x" * 1_000
     one, other = (f"INSERT INTO {table} VALUES (10, '{text}')" for table in ("orders", "more"))
     monkeypatch.setattr(row_diff, "MAX_BYTES", 3_000)
-    assert told(database, one) is not None
-    assert told(database, other) is not None
-    assert told(database, one, other, f"UPDATE orders SET state = '{text}' WHERE id = 1") is None
+    assert diff_of(database, one) is not None
+    assert diff_of(database, other) is not None
+    assert diff_of(database, one, other, f"UPDATE orders SET state = '{text}' WHERE id = 1") is None
 
 
-def test_keys_that_would_read_the_same_are_told_apart(database: Database) -> None:
+def test_ambiguous_keys_have_distinct_labels(database: Database) -> None:
     database.outside("CREATE TABLE pairs (a text, b text, v integer, PRIMARY KEY (a, b))")
     database.outside("INSERT INTO pairs VALUES ('x,y', 'z', 1), ('x', 'y,z', 1), ('', '\"]', 1)")
-    found = told(database, "UPDATE pairs SET v = 2")
+    found = diff_of(database, "UPDATE pairs SET v = 2")
     assert found is not None
     assert found.keys() == {'pairs["x,y",z]', 'pairs[x,"y,z"]', r'pairs["","\"]"]'}
 
 
-def test_without_time_nothing_is_asked() -> None:
+def test_without_time_no_query_runs() -> None:
     for seconds in (0.0, -1.0, 0.000_1):
         with pytest.raises(DiffUnavailable):
             DiffBudget(seconds).milliseconds()
@@ -102,7 +102,7 @@ def test_without_time_nothing_is_asked() -> None:
     assert not DiffBudget(5.0).is_over
 
 
-def test_an_answer_is_read_no_further_than_it_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_read_only_within_the_diff_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_diff, "MAX_ROWS", 3)
     assert len(list(DiffBudget().rows(repeat((1, "a"), 3)))) == 3
     numbers = count(start=1)

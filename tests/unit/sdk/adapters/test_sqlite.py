@@ -1,4 +1,4 @@
-"""SQLite ends transactions by itself; nothing of a live tool stands by that, and everybody is told."""
+"""SQLite may end transactions by itself; no live work remains, and every later use raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from countersign import SessionLost, SQLiteAdapter, tool
 from tests.fakes.desk import Desk, refund_tool
-from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, credit, standing, write_blob
+from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, balances, credit, write_blob
 
 Use = Callable[[sqlite3.Connection], object]
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
@@ -41,7 +41,7 @@ def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, en
     block = bank.session.savepoint()
     with bank.effect():
         credit(bank.connection)
-    with pytest.raises(SessionLost, match="Nothing of it stands"), bank.effect():
+    with pytest.raises(SessionLost, match="Nothing of it is kept"), bank.effect():
         end(bank.connection)
     for refused in (
         bank.effect().__enter__, bank.session.savepoint, bank.session.verify_isolation, bank.session.changes,
@@ -52,7 +52,7 @@ def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, en
     with pytest.raises(sqlite3.Error):
         bank.session.commit("a-1")
     bank.session.undo()
-    assert (bank.standing(), bank.adapter.landed("a-1")) == ([100, 100], False)
+    assert (bank.balances(), bank.adapter.landed("a-1")) == ([100, 100], False)
 
 
 def _commits(connection: sqlite3.Connection) -> None:
@@ -90,10 +90,10 @@ def test_an_outer_tool_does_not_hide_it(bank: Bank) -> None:
         credit(bank.connection)
         with suppress(SessionLost), bank.effect():
             bank.connection.execute(BOOK_AGAIN)
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
 
 
-def test_who_interrupts_the_program_is_not_answered_with_another_error(bank: Bank) -> None:
+def test_an_interrupt_is_not_replaced_by_another_error(bank: Bank) -> None:
     with pytest.raises(KeyboardInterrupt), bank.effect():
         with suppress(sqlite3.IntegrityError):
             bank.connection.execute(BOOK_AGAIN)
@@ -102,7 +102,7 @@ def test_who_interrupts_the_program_is_not_answered_with_another_error(bank: Ban
         bank.session.prepare("a-1")
 
 
-def test_an_effect_that_could_not_be_taken_back_loses_the_session_with_it(bank: Bank) -> None:
+def test_a_failed_rollback_of_an_effect_loses_the_session(bank: Bank) -> None:
     """A query timeout: what was half read keeps the interrupt alive, and it meets our own statement."""
     with pytest.raises(SessionLost, match="interrupted"), bank.effect():
         credit(bank.connection)
@@ -114,10 +114,10 @@ def test_an_effect_that_could_not_be_taken_back_loses_the_session_with_it(bank: 
     with pytest.raises(SessionLost):
         bank.session.prepare("a-1")
     bank.session.undo()
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
 
 
-def test_an_undo_that_fails_is_told(bank: Bank) -> None:
+def test_a_failed_undo_is_reported(bank: Bank) -> None:
     with bank.effect():
         half_read = bank.connection.execute("SELECT id FROM accounts")
         half_read.fetchone()
@@ -142,9 +142,9 @@ def test_a_connection_that_a_tool_kept_does_nothing_outside_its_effects(bank: Ba
         credit(kept)
     with pytest.raises(Exception, match=r"not authorized|prohibited|outside"):
         use(kept)
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
     bank.commit()
-    assert bank.standing() == [101, 100]
+    assert bank.balances() == [101, 100]
 
 
 FORBIDDEN = [
@@ -163,7 +163,7 @@ def test_undo_keeps_what_it_needs(bank: Bank, statement: str) -> None:
         assert bank.connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     block.rollback()
     bank.commit()
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
 
 
 def test_a_tool_cannot_take_the_guard_off(bank: Bank) -> None:
@@ -177,7 +177,7 @@ def test_a_tool_cannot_take_the_guard_off(bank: Bank) -> None:
         with pytest.raises(sqlite3.DatabaseError):
             bank.connection.commit()
     bank.session.undo()
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
 
 
 def test_a_tool_has_savepoints_of_its_own(bank: Bank) -> None:
@@ -187,7 +187,7 @@ def test_a_tool_has_savepoints_of_its_own(bank: Bank) -> None:
         bank.connection.execute("ROLLBACK TO mine")
         credit(bank.connection, "b")
     bank.commit()
-    assert bank.standing() == [100, 101]
+    assert bank.balances() == [100, 101]
 
 
 @pytest.mark.parametrize("inner_raises", [False, True])
@@ -200,8 +200,8 @@ def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             bank.connection.commit()
         bank.connection.execute("DELETE FROM booked")  # a table that nothing touched before
-    told = [one.key for one in bank.session.changes() or ()]
-    assert told == (["booked[o-1]"] if inner_raises else ["accounts[a]", "booked[o-1]"])
+    keys = [one.key for one in bank.session.changes() or ()]
+    assert keys == (["booked[o-1]"] if inner_raises else ["accounts[a]", "booked[o-1]"])
 
 
 # --------------------------------------------------------------------------------------- a whole transaction
@@ -229,7 +229,7 @@ def test_a_block_raises_a_loss_it_swallowed(
         refund("o-1", 100)
         if raises_itself:
             raise ZeroDivisionError
-    assert (standing(path), desk.done) == ([100, 100], [])
+    assert (balances(path), desk.done) == ([100, 100], [])
     with desk.step("t-2"):
         book("o-2", "b")
-    assert standing(path) == [100, 101]
+    assert balances(path) == [100, 101]

@@ -1,4 +1,4 @@
-"""The state diff of SQLite: values exactly, rows without a key, definitions, and what cannot be told."""
+"""The state diff of SQLite: exact values, rows without a key, definitions, and transactions without a diff."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from countersign.adapters import SQLiteAdapter
-from tests.unit.sdk.adapters.rows import CALL, Database, Expected, on_sqlite, order, require_told, told
+from tests.unit.sdk.adapters.rows import CALL, Database, Expected, assert_diff, diff_of, on_sqlite, order
 
 WIDE = f"CREATE TABLE wide (id integer PRIMARY KEY, {', '.join(f'c{n}' for n in range(900))})"
-TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
+DIFFS: dict[str, tuple[list[str], list[str], Expected]] = {
     "what triggers write": (
         ["CREATE TABLE log (what text)",
          "CREATE TRIGGER t AFTER DELETE ON orders BEGIN INSERT INTO log VALUES (OLD.id); END"],
@@ -57,9 +57,11 @@ TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "said", "expected"), TOLD.values(), ids=TOLD)
-def test_what_is_told(sqlite: Database, before: list[str], said: list[str], expected: Expected) -> None:
-    require_told(sqlite, before, said, expected)
+@pytest.mark.parametrize(("before", "said", "expected"), DIFFS.values(), ids=DIFFS)
+def test_the_diff_lists_changes(
+    sqlite: Database, before: list[str], said: list[str], expected: Expected
+) -> None:
+    assert_diff(sqlite, before, said, expected)
 
 
 EXACTLY = {
@@ -74,13 +76,15 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_a_value_that_compares_equal_is_told(sqlite: Database, column: str, before: str, after: str) -> None:
+def test_a_changed_value_that_compares_equal_is_reported(
+    sqlite: Database, column: str, before: str, after: str
+) -> None:
     made = "CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)"
     there = f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})"
-    require_told(sqlite, [made, there], [f"UPDATE words SET {column} = {after} WHERE id = 1"], {"words[1]"})
+    assert_diff(sqlite, [made, there], [f"UPDATE words SET {column} = {after} WHERE id = 1"], {"words[1]"})
 
 
-def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> None:
+def test_connection_settings_of_a_tool_do_not_affect_the_diff(sqlite: Database) -> None:
     def rows_as_dicts(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
         return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
 
@@ -109,10 +113,10 @@ NUMBERED = {
 def test_keyless_rows_are_numbered(sqlite: Database, key: str, statement: str, numbers: set[int]) -> None:
     rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
     defined = [f"CREATE TABLE bag (k {key}, x)", rows]
-    require_told(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
+    assert_diff(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
 
 
-def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, tmp_path: Path) -> None:
+def test_an_attached_database_has_no_diff(sqlite: Database, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
         other.execute("CREATE TABLE orders (id integer PRIMARY KEY, state text)")
     with sqlite.session() as session:
@@ -163,7 +167,7 @@ BIG = [
 
 @pytest.mark.parametrize("declared", BIG)
 def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path: Path, declared: str) -> None:
-    """Whatever would sort or gather rows that are the same takes the memory and the time of the whole table."""
+    """Sorting or collecting unchanged rows would take the memory and time of the whole table."""
     sqlite.outside(f"CREATE TABLE big ({declared}")
     asked: list[str] = []
     with sqlite.session() as session:
@@ -198,8 +202,8 @@ def test_comparing_leaves_others_half_of_the_time_that_they_wait(sqlite: Databas
         assert (changes is not None) == can_tell
 
 
-def test_a_transaction_that_outgrew_the_page_cache_does_not_wait_for_itself(sqlite: Database) -> None:
-    """SQLite has then written pages out, and nobody can read the file any more: not even we."""
+def test_a_transaction_larger_than_the_page_cache_does_not_block_itself(sqlite: Database) -> None:
+    """SQLite has then written pages out, and no other connection can read the file."""
     fill(sqlite, 30_000)
     with sqlite.session() as session:
         sqlite.run(session, "UPDATE orders SET state = 'paid'")
@@ -208,10 +212,10 @@ def test_a_transaction_that_outgrew_the_page_cache_does_not_wait_for_itself(sqli
         assert time.monotonic() - began < 2.5  # of the five seconds for which it would wait for others
 
 
-def test_a_transaction_that_outgrew_the_page_cache_is_told_in_wal_mode(sqlite: Database) -> None:
+def test_a_transaction_larger_than_the_page_cache_has_a_diff_in_wal_mode(sqlite: Database) -> None:
     sqlite.outside("PRAGMA journal_mode = wal")
     fill(sqlite, 30_000)
     there, back = "state || 'x'", "substr(state, 1, length(state) - 1)"
     everywhere = [f"UPDATE orders SET state = {one}" for one in (there, back)]
-    found = told(sqlite, *everywhere, "UPDATE orders SET state = 'paid' WHERE id = 1")
+    found = diff_of(sqlite, *everywhere, "UPDATE orders SET state = 'paid' WHERE id = 1")
     assert found == {"orders[1]": (order(1, "new"), order(1, "paid"))}

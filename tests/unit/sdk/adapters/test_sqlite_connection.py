@@ -1,4 +1,4 @@
-"""The connection that live tools on SQLite get, in the hands of whoever keeps it, and of whoever goes around it."""
+"""The connection that live tools on SQLite get: kept too long, or bypassed it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
         try:
             act()
             answers.append("done")
-        except Exception as error:  # noqa: BLE001 - a thread raises to nobody
+        except Exception as error:  # noqa: BLE001 - an exception in a thread is lost
             answers.append(type(error).__name__)
 
     run = contextvars.copy_context().run if with_context else contextvars.Context().run
@@ -101,15 +101,15 @@ CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+def test_a_foreign_cursor_runs_no_statement(bank: Bank, cursor: Callable[[Any], Any]) -> None:
     with bank.effect():
-        for say in (
+        for run_internal in (
             lambda it: it.execute(PUT, ("bare",)),
             lambda it: it.executemany(PUT, [("bare",)]),
             lambda it: it.executescript("INSERT INTO notes VALUES ('bare')"),
         ):
             with pytest.raises(sqlite3.Error):
-                say(cursor(bank.connection))
+                run_internal(cursor(bank.connection))
         assert bank.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
 
 
@@ -182,7 +182,7 @@ def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Call
     with pytest.raises(KeyboardInterrupt):
         bank.session.commit("a-1")
     assert (bank.noted(), bank.adapter.landed("a-1")) == (["a"], True)
-    assert not bank.session._connection.goes_on
+    assert not bank.session._connection.is_open
 
 
 def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from countersign import Abort, IsolationConflict, MisuseError, Serialize, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
-from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
+from tests.unit.sdk.adapters.bank import Bank, balances, commit, credit
 from tests.unit.sdk.adapters.rows import CALL
 
 # ------------------------------------------------------------------------------------------ others are at it
@@ -25,9 +25,11 @@ def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, our
         session = adapter.begin("t-0") if ours else None
         if not ours:
             other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(IsolationConflict, match=r"database is locked.* busy_seconds=0\.1.*Retry") as told:
+        with pytest.raises(
+            IsolationConflict, match=r"database is locked.* busy_seconds=0\.1.*Retry"
+        ) as raised:
             adapter.begin("t-1")
-        moved = told.value
+        moved = raised.value
         assert (moved.adapter, moved.key, moved.expected, moved.now) == ("bank", "", None, None)
         if session is not None:
             session.undo()
@@ -54,12 +56,12 @@ def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolatio
     first, second = asyncio.run(both())
     assert first is None
     if isinstance(isolation, Serialize):
-        assert (second, standing(path)) == (None, [102, 100])
+        assert (second, balances(path)) == (None, [102, 100])
     else:
         assert isinstance(second, IsolationConflict) and "another block of this event loop has it" in str(
             second
         )
-        assert "Serialize" in str(second) and standing(path) == [101, 100]
+        assert "Serialize" in str(second) and balances(path) == [101, 100]
 
 
 @pytest.mark.parametrize("end", ["undo", "commit"])
@@ -77,8 +79,10 @@ def test_a_session_that_ended_keeps_no_other_of_its_loop_out(adapter: SQLiteAdap
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_landed_says_what_can_be_known_meanwhile(adapter: SQLiteAdapter, path: Path, prepared: bool) -> None:
-    """A session of ours keeps others out; while another process has the lock, a mark that is missing tells nothing."""
+def test_landed_reports_what_is_known_during_a_commit(
+    adapter: SQLiteAdapter, path: Path, prepared: bool
+) -> None:
+    """A session of ours keeps others out; while another process has the lock, a missing mark proves nothing."""
     another_process = SQLiteAdapter(path, busy_seconds=0.05)
     assert adapter.landed("a-1") is False
     commit(adapter.begin("t-0"))
@@ -99,7 +103,7 @@ def test_a_fork_has_nothing_of_a_copied_session(bank: Bank) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_file_that_is_read_only_tells_of_a_mark_alone(adapter: SQLiteAdapter, path: Path) -> None:
+def test_a_read_only_file_shows_only_existing_marks(adapter: SQLiteAdapter, path: Path) -> None:
     commit(adapter.begin("t-0"))
     adapter._uri = lambda mode: f"{path.resolve().as_uri()}?mode=ro"  # type: ignore[method-assign]
     assert (adapter.landed("a-1"), adapter.landed("a-2")) == (True, None)
@@ -117,13 +121,13 @@ def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(named: 
 
 
 @pytest.mark.parametrize("name", ["a?mode=ro.db", "a#b.db", "a%20b.db", "a b&c=d.db", "ä.db", "file:x"])
-def test_a_file_is_found_whatever_it_is_called(path: Path, name: str) -> None:
+def test_a_file_with_any_name_is_found(path: Path, name: str) -> None:
     adapter = SQLiteAdapter(path.rename(path.parent / name))
     session = adapter.begin("t-1")
     with session.effect(CALL):
         credit(adapter.connection)
     commit(session)
-    assert (standing(path.parent / name), adapter.landed("a-1")) == ([101, 100], True)
+    assert (balances(path.parent / name), adapter.landed("a-1")) == ([101, 100], True)
     assert [one.name for one in path.parent.iterdir()] == [name]
 
 
@@ -154,7 +158,7 @@ def family(tmp_path: Path) -> SQLiteAdapter:
 KEPT: dict[str, tuple[list[str], bool, int]] = {
     "a child that goes with its parent": (["DELETE FROM parents WHERE id = 2"], True, 0),
     "one that is whole at the end": ([f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"], True, 1),
-    "whatever it is where nothing was said": (["DELETE FROM parents"], False, 1),
+    "without foreign_keys anything": (["DELETE FROM parents"], False, 1),
 }
 
 
@@ -176,7 +180,7 @@ def test_sound_references_are_committed(
     assert adapter.landed("a-1") is True
 
 
-def test_what_was_broken_before_is_nobodys_fault(family: SQLiteAdapter, tmp_path: Path) -> None:
+def test_references_broken_before_are_ignored(family: SQLiteAdapter, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
         connection.execute("INSERT INTO now VALUES (7, 77)")
         connection.execute(f"{AT_THE_END} (7, 77)")
@@ -211,14 +215,16 @@ def test_a_reference_the_commit_would_refuse_is_refused(family: SQLiteAdapter, b
         with pytest.raises(sqlite3.IntegrityError, match=r"(?i)FOREIGN KEY constraint failed: .*parents"):
             ends()
     with pytest.raises(sqlite3.IntegrityError):  # as SQLite itself says
-        session._connection.say("COMMIT")
+        session._connection.run_internal("COMMIT")
     session.undo()
     assert family.landed("a-1") is False
 
 
 @pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_tool_that_switches_them_midway_is_told_how(bank: Bank, statement: str, inside: bool) -> None:
+def test_switching_foreign_keys_inside_a_transaction_is_refused_with_advice(
+    bank: Bank, statement: str, inside: bool
+) -> None:
     said = r"SQLiteAdapter\(\.\.\., foreign_keys=True\)"
     with pytest.raises(MisuseError, match=said), bank.effect():
         credit(bank.connection)
@@ -227,10 +233,10 @@ def test_a_tool_that_switches_them_midway_is_told_how(bank: Bank, statement: str
     with bank.effect():
         assert bank.connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
     bank.commit()
-    assert bank.standing() == [100, 100]
+    assert bank.balances() == [100, 100]
 
 
-def test_another_error_after_that_is_told_as_it_is(bank: Bank) -> None:
+def test_a_later_error_is_reported_unchanged(bank: Bank) -> None:
     with pytest.raises(ZeroDivisionError), bank.effect():
         with suppress(sqlite3.DatabaseError):
             bank.connection.execute("PRAGMA foreign_keys = ON")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.loader import (
+from countersign.catalogue import (
     Entry,
     Instead,
     catalogue,
@@ -81,7 +81,7 @@ def test_what_destroys_or_publishes_has_no_compensation() -> None:
         assert found and all(one.manifest.compensation is None for one in found)
 
 
-def test_every_act_that_nothing_takes_back_says_why_and_what_to_do() -> None:
+def test_every_act_without_compensation_has_a_reason_and_advice() -> None:
     assert len({one.act for one in ACTS}) == len(ACTS)
     for act in ACTS:
         assert act.why.endswith(".") and act.do.endswith(".") and act.act
@@ -93,7 +93,7 @@ def test_every_act_that_nothing_takes_back_says_why_and_what_to_do() -> None:
 # ------------------------------------------------------------------------------------------------ taking them
 
 
-def test_what_is_taken_brings_along_what_takes_it_back() -> None:
+def test_taking_a_manifest_includes_its_compensation() -> None:
     merged = [one.tool for one in with_compensations(["code.merge_pull_request"])]
     assert merged == ["code.merge_pull_request", "code.revert_commit"]
     assert [one.tool for one in with_compensations(["dns.change_record"])] == ["dns.change_record"]
@@ -101,7 +101,7 @@ def test_what_is_taken_brings_along_what_takes_it_back() -> None:
     assert both == ["identity.grant_role", "identity.revoke_role"]
 
 
-def test_an_unknown_name_says_which_come_near() -> None:
+def test_an_unknown_name_lists_similar_ones() -> None:
     with pytest.raises(MisuseError, match=r"has no 'stripe\.refund'; it has payments\.refund"):
         with_compensations(["stripe.refund"])
     with pytest.raises(MisuseError, match=r"it has accounting\.post_invoice, "):
@@ -117,55 +117,55 @@ def test_a_word_finds_by_name_title_group_and_example() -> None:
 
 def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    told = terminal("catalogue")
-    assert told.exit_code == 0
-    lines = told.stdout.splitlines()
+    output = terminal("catalogue")
+    assert output.exit_code == 0
+    lines = output.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(EVERY)]] == list(EVERY)
     assert len(lines) == len(EVERY) + len(ACTS)
-    assert "nothing takes back: to send a mail. What was delivered stays" in told.stdout
+    assert "no compensation: to send a mail. What was delivered stays" in output.stdout
     lines = terminal("catalogue", "refund").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["payments.refund", "nothing"]
+    assert [line.split()[0] for line in lines] == ["payments.refund", "no"]
     assert "none of them has the word 'zzz'" in terminal("catalogue", "zzz").output
 
 
 def test_the_whole_of_it_is_one_document(terminal: Any) -> None:
-    told = json.loads(terminal("catalogue", "--json").stdout)
-    assert told["format"] == "countersign/catalogue/v1"
-    assert [one["tool"] for one in told["manifests"]] == list(EVERY)
-    assert [one["act"] for one in told["no_compensation"]] == [one.act for one in ACTS]
-    (refund,) = (one for one in told["manifests"] if one["tool"] == "payments.refund")
+    output = json.loads(terminal("catalogue", "--json").stdout)
+    assert output["format"] == "countersign/catalogue/v1"
+    assert [one["tool"] for one in output["manifests"]] == list(EVERY)
+    assert [one["act"] for one in output["no_compensation"]] == [one.act for one in ACTS]
+    (refund,) = (one for one in output["manifests"] if one["tool"] == "payments.refund")
     assert load_manifest(json.dumps(refund["manifest"]).encode()) == EVERY["payments.refund"].manifest
 
 
 def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
-    told = terminal("take", "payments.charge")
-    assert told.exit_code == 0
-    assert load_manifest(told.stdout.encode()) == EVERY["payments.charge"].manifest
-    assert "take payments.refund as well, or the bundle does not load" in told.stderr
-    assert "it says `idempotent`: the tool sends the call key" in told.stderr
-    assert "taken back, there stays: a line on the customer's statement" in told.stderr
-    assert "count for nothing yet" in told.stderr
+    output = terminal("take", "payments.charge")
+    assert output.exit_code == 0
+    assert load_manifest(output.stdout.encode()) == EVERY["payments.charge"].manifest
+    assert "take payments.refund as well, or the bundle does not load" in output.stderr
+    assert "it says `idempotent`: the tool sends the call key" in output.stderr
+    assert "after compensation, this remains: a line on the customer's statement" in output.stderr
+    assert "count for nothing yet" in output.stderr
 
 
-def test_a_name_given_twice_is_told_of_once_and_the_others_as_they_are(terminal: Any) -> None:
-    told = terminal("take", "mail.send", "mail.send", "payments.charge", "--out", "drafts")
-    assert told.exit_code == 0, told.output
-    mail, charge = told.stderr.split("the function to write: ")[1:]
-    assert '@tool("mail.send")' in mail and "nothing takes it back. What was delivered stays in" in mail
+def test_a_repeated_name_is_reported_once(terminal: Any) -> None:
+    output = terminal("take", "mail.send", "mail.send", "payments.charge", "--out", "drafts")
+    assert output.exit_code == 0, output.output
+    mail, charge = output.stderr.split("the function to write: ")[1:]
+    assert '@tool("mail.send")' in mail and "no compensation. What was delivered stays in" in mail
     assert "Instead: Show" in mail and "as well" not in mail
-    assert '@tool("payments.charge")' in charge and "taken back, there stays: " in charge
-    assert "nothing takes it back" not in charge
+    assert '@tool("payments.charge")' in charge and "after compensation, this remains: " in charge
+    assert "no compensation" not in charge
 
 
 def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_path: Path) -> None:
-    told = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
-    assert told.exit_code == 0 and told.stdout == ""
+    output = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
+    assert output.exit_code == 0 and output.stdout == ""
     names = {file.name for file in (tmp_path / "drafts").iterdir()}
     assert names == {"payments.charge.json", "payments.refund.json", "mail.send.json"}
     (tmp_path / "drafts/mail.send.json").write_text("mine")
     place = terminal("take", "mail.send", "--out", "policies/tools")
     assert (place.exit_code, place.stderr.startswith("misuse: ")) == (1, True)
-    assert "the place of a reviewed manifest" in place.stderr and not (tmp_path / "policies").exists()
+    assert "reserved for a reviewed manifest" in place.stderr and not (tmp_path / "policies").exists()
     again = terminal("take", "mail.send", "--out", "drafts")
     assert "kept as it was, --force replaces it" in again.stderr
     assert (tmp_path / "drafts/mail.send.json").read_text() == "mine"
@@ -176,10 +176,10 @@ def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_p
 def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
     twice = terminal("take", "mail.send", "mail.send", "--as", "post.send")
     assert load_manifest(twice.stdout.encode()).tool == "post.send"
-    told = terminal("take", "payments.refund", "--as", "refund")
-    mine = load_manifest(told.stdout.encode())
+    output = terminal("take", "payments.refund", "--as", "refund")
+    mine = load_manifest(output.stdout.encode())
     assert mine == EVERY["payments.refund"].manifest.model_copy(update={"tool": "refund"})
-    assert '@tool("refund") def refund(payment_id: str, customer: str, amount_cents: int' in told.stderr
+    assert '@tool("refund") def refund(payment_id: str, customer: str, amount_cents: int' in output.stderr
     terminal("take", "dns.change_record", "--as", "point", "--out", "drafts")
     itself = load_manifest((tmp_path / "drafts/point.json").read_bytes())
     assert itself.compensation is not None and itself.compensation.tool == "point"
@@ -197,15 +197,15 @@ def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(terminal: Any, tmp_path: Path, words: str, said: str) -> None:
-    told = terminal("take", *words.split())
-    assert (told.exit_code, told.stdout, said in told.stderr) == (1, "", True)
+    output = terminal("take", *words.split())
+    assert (output.exit_code, output.stdout, said in output.stderr) == (1, "", True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
 def test_the_function_it_names_fits_the_manifest(terminal: Any, one: Entry) -> None:
-    told = terminal("take", one.tool).stderr
-    (line,) = (line for line in told.splitlines() if line.startswith("the function to write: "))
+    output = terminal("take", one.tool).stderr
+    (line,) = (line for line in output.splitlines() if line.startswith("the function to write: "))
     head, _, definition = line.removeprefix("the function to write: ").partition(" def ")
     place: dict[str, Any] = {}
     exec(f"def {definition}: ...", place)

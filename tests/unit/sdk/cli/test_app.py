@@ -151,7 +151,7 @@ def test_the_journal_shows_no_secret_and_no_control_character(operated: Desk, mo
     assert escape_unprintable("a\x1b[2Jb\u202ec") == "a\\x1b[2Jb\\u202ec"
 
 
-def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: Path) -> None:
+def test_export_writes_drafts_next_to_the_module_and_keeps_existing_ones(module: Path) -> None:
     first = run("tools", "export", "--tools", str(module))
     path = module.parent / "drafts" / "cli_refund.json"
     assert (first.exit_code, str(path) in first.output) == (0, True)
@@ -162,17 +162,17 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     assert path.read_text() == "{}"
     run("tools", "export", "--tools", str(module), "--force")
     assert load_manifest(path.read_bytes()).tool == "cli_refund"
-    told = run("tools", "export", "--tools", str(module), "--out", str(module.parent / "out"), "--json")
-    assert {one["tool"] for one in json.loads(told.output)} >= {"cli_refund", "cli_send"}
+    output = run("tools", "export", "--tools", str(module), "--out", str(module.parent / "out"), "--json")
+    assert {one["tool"] for one in json.loads(output.output)} >= {"cli_refund", "cli_send"}
     assert (module.parent / "out" / "cli_send.json").is_file()
 
 
 def listed(module: Path) -> list[dict[str, Any]]:
-    told: dict[str, Any] = json.loads(run("tools", "list", "--tools", str(module), "--json").output)
-    return list(told["tools"])
+    output: dict[str, Any] = json.loads(run("tools", "list", "--tools", str(module), "--json").output)
+    return list(output["tools"])
 
 
-def test_what_a_tool_names_and_nothing_defines_is_told(module: Path) -> None:
+def test_undefined_compensations_and_probes_are_reported(module: Path) -> None:
     gaps = 'resource=("Order", "order_id"), compensate="cli_void", probe="cli_find", secret'
     module.write_text(MODULE.replace('resource=("Order", "order_id"), secret', gaps))
     says = ["its compensation 'cli_void' is defined nowhere here; add @tool('cli_void')"]
@@ -187,7 +187,7 @@ def test_what_a_tool_names_and_nothing_defines_is_told(module: Path) -> None:
     assert [one["missing"] for one in listed(module)] == [[], []]
 
 
-def test_more_tries_of_a_tool_that_is_not_idempotent_are_told_before_anybody_reviews_it(module: Path) -> None:
+def test_tries_without_idempotent_are_reported_before_review(module: Path) -> None:
     module.write_text(MODULE.replace("secret=", "tries=3, secret=", 1))
     exported = run("tools", "export", "--tools", str(module))
     assert exported.stderr.startswith("cli_refund: it says tries=3, which only an idempotent tool may")
@@ -205,7 +205,7 @@ def test_an_export_names_every_tool_that_makes_no_sound_manifest_and_writes_none
     assert "'cli_wide': /order_id/items may hold anything" in exported.stderr
 
 
-def test_a_tool_is_a_read_or_a_write_whatever_its_lane(module: Path) -> None:
+def test_a_tool_is_a_read_or_a_write_in_either_lane(module: Path) -> None:
     live = """
 
 @tool("cli_order", lane="live", adapter=MemoryAdapter(), groups=["read"], resource=("Order", "order_id"))
@@ -218,7 +218,7 @@ def cli_order(order_id: str) -> None:
     assert found[1:] == [("cli_refund", "staged", "write"), ("cli_send", "staged", "write")]
 
 
-def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(operated: Desk, module: Path) -> None:
+def test_an_unreviewed_draft_does_not_describe_the_tool(operated: Desk, module: Path) -> None:
     pending = park(module, operated)
     operated.service.approve(pending)
     run("tools", "export", "--tools", str(module))
@@ -278,16 +278,16 @@ COMMANDS = ["tools export", "tools list", "resume", "worker --once", "journal cl
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_module_that_cannot_be_imported_is_told_with_the_line_of_it(
+def test_a_failed_import_is_reported_with_its_line(
     command: str, operated: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_module_of_ours.py").write_text("import os\nimport nothing_like_this\n")
     monkeypatch.chdir(tmp_path)
     result = run(*command.split(), "--tools", "broken_module_of_ours")
     assert (result.exit_code, result.stdout) == (1, "")
-    told = result.stderr.replace("\n", "")
-    assert "'broken_module_of_ours' cannot be imported: " in told
-    assert "broken_module_of_ours.py:2: ModuleNotFoundError: No module named 'nothing_like_this'" in told
+    output = result.stderr.replace("\n", "")
+    assert "'broken_module_of_ours' cannot be imported: " in output
+    assert "broken_module_of_ours.py:2: ModuleNotFoundError: No module named 'nothing_like_this'" in output
 
 
 def test_the_environment_makes_the_default_runtime(operated: Desk, module: Path) -> None:

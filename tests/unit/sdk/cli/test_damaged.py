@@ -1,4 +1,4 @@
-"""A journal in which a row cannot be read: every verb tells the rest, names that one, and does not end with 0."""
+"""A journal in which a row cannot be read: every verb shows the rest, names that one, and does not end with 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITSELF = {
 }
 A_CALL = {
     "the state of a call is none": ("state = 'whatever'", "'whatever' is not a valid"),
-    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not have the digest"),
+    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not match the stored digest"),
     "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
 }
 ONE = "UPDATE effects SET {} WHERE {{}} AND seq = 1"
@@ -63,7 +63,7 @@ def said(desk: Desk, *args: str) -> Result:
     return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
 
 
-def require_told(result: Result, why: str) -> None:
+def assert_reported(result: Result, why: str) -> None:
     assert (result.exit_code, why in result.stdout) == (1, True), result.output
     assert "1 of them cannot be read" in result.stderr
     assert "`countersign journal verify` names" in result.stderr
@@ -75,14 +75,14 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
     sql, why = A_CALL[what]
     desk = damaged(sql)
     result = said(desk, "show", "t-1", "--json")
-    require_told(result, why)
+    assert_reported(result, why)
     (one,) = json.loads(result.stdout)
     assert [(call["seq"], call["state"]) for call in one["effects"]] == [(1, "damaged"), (2, "fired")]
     assert (one["state"], one["effects"][1]["args"]) == ("settled", '{"amount_cents":100,"order_id":"p-t-1"}')
-    (told,) = one["unreadable"]
-    assert told.startswith("staged 1: ")
+    (note,) = one["unreadable"]
+    assert note.startswith("staged 1: ")
     text = said(desk, "show", "t-1")
-    require_told(text, why)
+    assert_reported(text, why)
     assert "staged 1:  damaged" in text.stdout and "staged 2: refund fired" in text.stdout
     rows = [*csv.DictReader(io.StringIO(said(desk, "export", "--format", "csv").stdout))]
     assert sorted((row["key"], row["seq"], row["effect_state"]) for row in rows) == [
@@ -93,50 +93,50 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_lists_and_exports_tell_it_apart(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
+def test_lists_and_exports_mark_damage(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
     for verb in ("list", "filter"):
         result = said(desk, verb, "--json")
-        require_told(result, why)
+        assert_reported(result, why)
         rows = {one["key"]: one["state"] for one in json.loads(result.stdout)}
         assert rows == {"t-1": "damaged", "t-2": "settled"}
-        require_told(said(desk, verb), "damaged")
+        assert_reported(said(desk, verb), "damaged")
     other = said(desk, "filter", "--text", "t-2")
     assert (other.exit_code, other.stderr) == (0, "")
     result = said(desk, "export")
-    require_told(result, why)
+    assert_reported(result, why)
     document = json.loads(result.stdout)
     assert [one["key"] for one in document["transactions"]] == ["t-2"]
     assert [one["key"] for one in document["damaged"]] == ["t-1"]
-    require_told(said(desk, "export", "--format", "md"), why.split("'")[-1])
-    require_told(said(desk, "export", "--out", str(out)), "2 transactions in")
+    assert_reported(said(desk, "export", "--format", "md"), why.split("'")[-1])
+    assert_reported(said(desk, "export", "--out", str(out)), "2 transactions in")
     assert from_export(out, "t-2").key == "t-2"
     with pytest.raises(MisuseError, match="no transaction 't-1'"):
         from_export(out, "t-1")
     if what in ITSELF:
         result = said(desk, "show", "t-1", "--json")
-        require_told(result, why)
+        assert_reported(result, why)
         (one,) = json.loads(result.stdout)
         assert (one["key"], one["state"], one["effects"]) == ("t-1", "damaged", [])
-        require_told(said(desk, "show", "t-1"), "state: damaged")
+        assert_reported(said(desk, "show", "t-1"), "state: damaged")
 
 
-def test_nor_is_a_time_that_no_line_binds(damaged: Callable[[str], Desk]) -> None:
+def test_an_unbound_time_is_not_shown(damaged: Callable[[str], Desk]) -> None:
     """It moves with the lease."""
     desk = damaged("UPDATE transactions SET updated_at = -1e300 WHERE {}")
     for verb in ("list", "filter", "export"):
-        require_told(said(desk, verb), "updated_at is no time")
+        assert_reported(said(desk, verb), "updated_at is no time")
 
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("engine", ["sqlite"])
 @pytest.mark.parametrize(("table", "column"), ON_SQLITE)
-def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, column: str) -> None:
+def test_invalid_text_is_not_shown(damaged: Callable[[str], Desk], table: str, column: str) -> None:
     desk = damaged(f"UPDATE {table} SET {column} = {NO_TEXT} WHERE {{}}")
     for verb in ("list", "filter", "export"):
-        require_told(said(desk, verb), "Could not decode to UTF-8")
-    require_told(said(desk, "show", "t-1"), "Could not decode to UTF-8")
+        assert_reported(said(desk, verb), "Could not decode to UTF-8")
+    assert_reported(said(desk, "show", "t-1"), "Could not decode to UTF-8")
     assert said(desk, "show", "t-2").exit_code == 0
 
 
@@ -147,11 +147,11 @@ def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
     with desk.runtime.journal.database.unit(durable=True) as unit:
         assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
     result = said(desk, "show", "t-1", "--json")
-    require_told(result, "note of the changes")
+    assert_reported(result, "note of the changes")
     assert [call["state"] for call in json.loads(result.stdout)[0]["effects"]] == ["review"]
 
 
-def test_a_sound_journal_says_nothing_of_it(desk: Desk) -> None:
+def test_an_intact_journal_reports_no_damage(desk: Desk) -> None:
     desk.run((refund_tool(desk), "o-1", 100))
     for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
         result = said(desk, *args)

@@ -55,9 +55,13 @@ def keys(path: Path | JournalUrl, *args: str) -> set[str]:
 
 def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
     result = run(whole, "verify")
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 93 lines\n")
-    told = json.loads(run(whole, "verify", "fired", "--json").output)
-    assert (told["sound"], told["findings"], [one["key"] for one in told["chains"]]) == (True, [], ["fired"])
+    assert (result.exit_code, result.output) == (0, "intact: 7 transactions, 93 lines\n")
+    output = json.loads(run(whole, "verify", "fired", "--json").output)
+    assert (output["sound"], output["findings"], [one["key"] for one in output["chains"]]) == (
+        True,
+        [],
+        ["fired"],
+    )
 
 
 def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path, tmp_path: Path) -> None:
@@ -65,11 +69,11 @@ def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("UPDATE effects SET state = 'failed' WHERE state = 'unknown'")
     db.close()
-    shown, told = run(path, "verify"), run(path, "verify", "--json")
-    assert (shown.exit_code, told.exit_code) == (1, 1)
+    shown, output = run(path, "verify"), run(path, "verify", "--json")
+    assert (shown.exit_code, output.exit_code) == (1, 1)
     assert "row_changed" in shown.output
-    assert "state is 'failed'; the line says 'unknown'" in shown.output
-    (found,) = json.loads(told.output)["findings"]
+    assert "state is 'failed'; the line states 'unknown'" in shown.output
+    (found,) = json.loads(output.output)["findings"]
     assert (found["damage"], found["line"]) == ("row_changed", 8)
     assert run(path, "verify", found["txn"]).exit_code == 1
     assert run(path, "verify", "fired").exit_code == 0
@@ -95,7 +99,7 @@ FILTERS: list[tuple[str, set[str]]] = [
 
 
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=ON_POSTGRES)])
-def test_everything_that_is_said_must_be_true(request: pytest.FixtureRequest, engine: str) -> None:
+def test_filters_are_combined_with_and(request: pytest.FixtureRequest, engine: str) -> None:
     place = request.getfixturevalue("whole" if engine == "sqlite" else "at_postgres")
     assert [(said, keys(place, *said.split())) for said, _ in FILTERS] == FILTERS
     assert len(keys(place, "--limit", "2")) == 2
@@ -131,9 +135,9 @@ def test_a_mistake_is_a_sentence(whole: Path, args: tuple[str, ...], says: str, 
 def test_an_export_is_one_document_for_its_reader_alone(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "export.json"
     assert run(whole, "export", "--tool", "charge", "--out", str(out)).output.startswith("1 transactions in")
-    told = json.loads(out.read_text())
-    assert (out.stat().st_mode & 0o077, told["format"], len(told["transactions"])) == (0, FORMAT, 1)
-    assert [one["tool"] for one in told["transactions"][0]["effects"]] == ["charge", "notify", "void"]
+    output = json.loads(out.read_text())
+    assert (out.stat().st_mode & 0o077, output["format"], len(output["transactions"])) == (0, FORMAT, 1)
+    assert [one["tool"] for one in output["transactions"][0]["effects"]] == ["charge", "notify", "void"]
 
 
 def staged_by_a_bad_agent(desk: Desk) -> Path:
@@ -150,7 +154,7 @@ def staged_by_a_bad_agent(desk: Desk) -> Path:
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "md"])
-def test_no_export_tells_a_secret_or_moves_a_cursor(desk: Desk, form: str) -> None:
+def test_exports_contain_no_secret_and_no_control_character(desk: Desk, form: str) -> None:
     result = run(staged_by_a_bad_agent(desk), "export", "--format", form)
     assert result.exit_code == 0
     assert "4111" not in result.output and "(secret)" in result.output
@@ -170,29 +174,31 @@ def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
     names = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
     effect = dict.fromkeys(names) | {"args": text}
     one = dict.fromkeys(("txn", "agent", "state", "revision", "attempt", "created", "changed", "note"))
-    told = render_export("md", [one | {"key": "k", "effects": [effect], "dropped": []}], "now")
-    assert told.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
+    output = render_export("md", [one | {"key": "k", "effects": [effect], "dropped": []}], "now")
+    assert output.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
 
 
-def test_a_list_fits_a_terminal_and_tells_of_live_calls(whole: Path) -> None:
+def test_a_list_fits_a_terminal_and_shows_live_calls(whole: Path) -> None:
     """What is broken over lines cannot be read, nor copied."""
     command = ["journal", "list", "--journal", str(whole)]
-    told = CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "80"}).output
+    output = CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "80"}).output
     times = {one["changed"][:16].replace("T", " ") for one in json.loads(run(whole, "list", "--json").output)}
-    assert {len(line) for line in told.splitlines()} == {80}
-    assert all(time in told for time in times) and "note kept" in " ".join(run(whole, "list").output.split())
+    assert {len(line) for line in output.splitlines()} == {80}
+    assert all(time in output for time in times) and "note kept" in " ".join(
+        run(whole, "list").output.split()
+    )
 
 
 def test_stats_count_what_happened(whole: Path) -> None:
-    told = json.loads(run(whole, "stats", "--json").output)
-    assert told["transactions"] == {"ended": 2, "parked": 1, "settled": 3, "unsettled": 1}
-    effects = told["effects"]
+    output = json.loads(run(whole, "stats", "--json").output)
+    assert output["transactions"] == {"ended": 2, "parked": 1, "settled": 3, "unsettled": 1}
+    effects = output["effects"]
     counted = [effects[name] for name in ("called", "fired", "unknown", "compensated", "compensations")]
     assert counted == [11, 5, 1, 1, 1]
-    fired = {one["tool"]: one["fired"] for one in told["tools"]}
+    fired = {one["tool"]: one["fired"] for one in output["tools"]}
     assert fired == {"charge": 1, "note": 1, "notify": 0, "refund": 2, "slow": 1}
     shown = run(whole, "stats", "--state", "parked").output
-    assert "people were asked about 1 calls and decided 0" in shown
+    assert "1 calls needed a review and 0 were decided" in shown
 
 
 def test_stats_know_how_long_people_took(desk: Desk) -> None:
@@ -208,7 +214,7 @@ def test_stats_know_how_long_people_took(desk: Desk) -> None:
             resume(desk.runtime)
     people = json.loads(run(path, "stats", "--json").output)["people"]
     assert people == {"asked": 3, "answered": 3, "median_seconds": 120.0, "longest_seconds": 540.0}
-    assert "decided 3 after 120 s (median)" in run(path, "stats").output
+    assert "3 were decided after 120 s (median)" in run(path, "stats").output
 
 
 # ------------------------------------------------------------------------------------- the same on PostgreSQL
@@ -219,11 +225,11 @@ def test_every_verb_reads_postgresql(
     whole: Path, at_postgres: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SystemClock, "wall", TickingClock().wall)  # today is the journal's day
-    assert run(at_postgres, "verify").output == "sound: 7 transactions, 93 lines\n"
+    assert run(at_postgres, "verify").output == "intact: 7 transactions, 93 lines\n"
     assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output
     there, here = (json.loads(run(one, "show", "fired", "--json").output)[0] for one in (at_postgres, whole))
-    told = [(one["tool"], one["args"]) for one in there["effects"]]
-    assert told == [(one["tool"], one["args"]) for one in here["effects"]] and len(told) == 3
+    output = [(one["tool"], one["args"]) for one in there["effects"]]
+    assert output == [(one["tool"], one["args"]) for one in here["effects"]] and len(output) == 3
     assert len(json.loads(run(at_postgres, "export").output)["transactions"]) == 7
     assert "taken back" in run(at_postgres, "list").output
     budgets = CliRunner().invoke(app, ["budget", "list", "--json", "--journal", at_postgres.secret])
@@ -233,9 +239,7 @@ def test_every_verb_reads_postgresql(
 
 @ON_POSTGRES
 @pytest.mark.parametrize("verb", ["list", "verify", "stats"])
-def test_a_database_without_a_journal_or_away_is_told_without_its_password(
-    journal_database: str, verb: str
-) -> None:
+def test_errors_about_a_database_never_contain_its_password(journal_database: str, verb: str) -> None:
     address = journal_database.replace("countersign@", "countersign:s3cr3t@")
     result = run(JournalUrl(f"{address}?options=-csearch_path%3Dnobodys"), verb)
     assert result.exit_code == 1 and "s3cr3t" not in result.output
@@ -249,12 +253,12 @@ def test_a_database_without_a_journal_or_away_is_told_without_its_password(
     ("words", "says"),
     [
         ("journal list", "the journal is empty"),
-        ("journal filter --tool nothing", "no transaction is like that"),
+        ("journal filter --tool nothing", "no transaction matches"),
         ("budget list", "no budget was asked"),
         ("budget calls", "no call to a language model"),
     ],
 )
-def test_where_there_is_nothing_that_is_said(tmp_path: Path, words: str, says: str) -> None:
+def test_empty_results_are_stated(tmp_path: Path, words: str, says: str) -> None:
     place = str(tmp_path / "journal.db")
     Journal(Path(place)).transactions.newest_ids(1)
     said = CliRunner(env={"COUNTERSIGN_BUDGETS": ""}).invoke(app, [*words.split(), "--journal", place])
@@ -269,7 +273,7 @@ def new_key(file: Path, **env: str) -> str:
     return result.stderr
 
 
-def test_a_new_key_file_beside_one_that_has_sealed_is_warned_of(tmp_path: Path) -> None:
+def test_a_new_key_file_that_would_replace_a_used_one_is_warned_about(tmp_path: Path) -> None:
     journal, other = tmp_path / "journal.db", tmp_path / "other.key"
     here = {"COUNTERSIGN_JOURNAL": str(journal)}
     assert new_key(tmp_path / "first.key", **here) == ""  # there is no other
@@ -282,6 +286,6 @@ def test_a_new_key_file_beside_one_that_has_sealed_is_warned_of(tmp_path: Path) 
     assert new_key(tmp_path / "fourth.key", COUNTERSIGN_JOURNAL="", COUNTERSIGN_AGENT="") == ""
 
 
-def test_a_time_may_be_said_as_how_long_ago() -> None:
+def test_a_time_may_be_relative() -> None:
     ago = {"90m": 5_400, "2h": 7_200, "7d": 604_800, "0m": 0}
     assert {text: 1_000_000 - parse_time(text, 1_000_000.0) for text in ago} == ago

@@ -133,9 +133,9 @@ def run(*args: str) -> Result:
 
 
 def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: Desk, agent: Path) -> None:
-    shown, told = run("plan", f"{agent}:small"), run("plan", f"{agent}:small", "--json")
-    assert (shown.exit_code, told.exit_code) == (0, 0)
-    plan = json.loads(told.stdout)
+    shown, as_json = run("plan", f"{agent}:small"), run("plan", f"{agent}:small", "--json")
+    assert (shown.exit_code, as_json.exit_code) == (0, 0)
+    plan = json.loads(as_json.stdout)
     assert (plan["format"], plan["clean"], plan["key"]) == ("countersign/plan/v1", True, "plan")
     (effect,) = plan["effects"]
     assert effect["args"] == {"order_id": "o-1", "amount_cents": 100, "card": "(secret)"}
@@ -144,20 +144,20 @@ def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: 
     assert changed == {"adapter": "notebook", "changes": [made]}
     for word in ("rehearsed_refund", "release", "notebook: note new", "nothing fired"):
         assert word in shown.stdout
-    assert "4111" not in shown.output + told.output
+    assert "4111" not in shown.output + as_json.output
     assert not served.runtime.settings.journal_path.exists()
-    assert "a step may print" in told.stderr
+    assert "a step may print" in as_json.stderr
 
 
 @pytest.mark.parametrize(
     ("step", "status", "decisions"), [("large", 3, ["release", "review"]), ("huge", 1, ["review", "deny"])]
 )
-def test_the_exit_status_says_why(
+def test_the_exit_status_gives_the_reason(
     served: Desk, agent: Path, step: str, status: int, decisions: list[str]
 ) -> None:
-    told = run("plan", f"{agent}:{step}", "--json", "--key", "case-1")
-    assert told.exit_code == status
-    plan = json.loads(told.stdout)
+    as_json = run("plan", f"{agent}:{step}", "--json", "--key", "case-1")
+    assert as_json.exit_code == status
+    plan = json.loads(as_json.stdout)
     assert (plan["key"], [one["decision"] for one in plan["effects"]]) == ("case-1", decisions)
     shown = run("plan", f"{agent}:{step}")
     assert (shown.exit_code, "asks finance" in shown.stdout) == (status, True)
@@ -165,9 +165,9 @@ def test_the_exit_status_says_why(
 
 def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> None:
     served.face.faults["/v1/evaluations"] = [503] * 9
-    told = run("plan", f"{agent}:large", "--json")
-    assert told.exit_code == 4
-    assert {one["decision"] for one in json.loads(told.stdout)["effects"]} == {"unknown"}
+    as_json = run("plan", f"{agent}:large", "--json")
+    assert as_json.exit_code == 4
+    assert {one["decision"] for one in json.loads(as_json.stdout)["effects"]} == {"unknown"}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> 
         (None, 4, "service_unavailable: "),
     ],
 )
-def test_a_live_call_that_is_asked_about_ends_with_the_status_of_a_staged_one(
+def test_a_refused_live_call_exits_like_a_refused_staged_one(
     served: Desk, agent: Path, verdict: Verdict | None, status: int, said: str
 ) -> None:
     load_step(f"{agent}:watches")
@@ -189,8 +189,8 @@ def test_a_live_call_that_is_asked_about_ends_with_the_status_of_a_staged_one(
         served.face.faults["/v1/evaluations"] = [503] * 9
     else:
         served.service.policy = lambda *_: verdict
-    told = run("plan", f"{agent}:watches")
-    assert (told.exit_code, told.stderr[: len(said)]) == (status, said)
+    as_json = run("plan", f"{agent}:watches")
+    assert (as_json.exit_code, as_json.stderr[: len(said)]) == (status, said)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str,
     assert result.stderr.startswith("misuse: ")
 
 
-def test_a_step_that_raises_is_a_sentence_and_not_taken_for_a_denial(served: Desk, agent: Path) -> None:
+def test_an_exception_in_a_step_is_one_line_and_no_denial(served: Desk, agent: Path) -> None:
     body = "def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n"
     (agent.parent / "raising.py").write_text(body)
     result = run("plan", f"{agent.parent}/raising.py:step")
@@ -238,27 +238,27 @@ def test_a_replay_ends_with_zero_where_the_step_does_what_was_recorded(served: D
     assert run("journal", "export", "--out", str(out)).exit_code == 0
     journal = ("--journal", str(served.runtime.settings.journal_path))
     for more in ((), ("--mode", "reconstruct"), journal, ("--from", str(out))):
-        shown, told = run(*command, *more), run(*command, *more, "--json")
-        assert (shown.exit_code, told.exit_code) == (0, 0), shown.output
+        shown, as_json = run(*command, *more), run(*command, *more, "--json")
+        assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
         assert "same; nothing fired" in shown.stdout
-        found = json.loads(told.stdout)
+        found = json.loads(as_json.stdout)
         assert (found["format"], found["status"]) == ("countersign/replay/v1", "same")
         (one,) = found["outcomes"]
         assert (one["tool"], one["outcome"], one["result"]) == ("rehearsed_pay", "fired", '"n-o-1"')
     out.write_text(out.read_text().replace("n-o-1", "n-o-2"))
     refused = run(*command, "--from", str(out))
-    assert (refused.exit_code, refused.stdout) == (1, "") and "digest is another" in refused.stderr
+    assert (refused.exit_code, refused.stdout) == (1, "") and "digest differs" in refused.stderr
     assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
 
 
-def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent: Path) -> None:
+def test_a_replay_that_differs_exits_1_with_the_location(served: Desk, agent: Path) -> None:
     record(agent, "pays")
     command = ("journal", "replay", "case-1", "--step", f"{agent}:pays_more")
-    shown, told = run(*command), run(*command, "--json")
-    assert (shown.exit_code, told.exit_code) == (1, 1)
+    shown, as_json = run(*command), run(*command, "--json")
+    assert (shown.exit_code, as_json.exit_code) == (1, 1)
     said = "staged call 1 of rehearsed_pay: amount_cents was 100 and is 200"
     assert f"differs: {said}" in shown.stdout
-    assert [one["text"] for one in json.loads(told.stdout)["divergences"]] == [said]
+    assert [one["text"] for one in json.loads(as_json.stdout)["divergences"]] == [said]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from countersign import Placeholder, Unsure, current_effect, probe
-from countersign.waiting import SyncExecutor
+from countersign.concurrency import SyncExecutor
 from tests.fakes.desk import Desk, charge_undone_by_void
 from tests.fakes.running import order_tool, refusing_tool
 

@@ -21,9 +21,11 @@ def approved(desk: Desk, *calls: Any, key: str = "t-1") -> None:
     desk.service.approve(fails(desk, ReviewPending, *calls, key=key).error.txn)
 
 
-@pytest.mark.parametrize(("anew", "told"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_changed_after_approval_is_not_used(desk: Desk, tmp_path: Path, anew: bool, told: Any) -> None:
-    """Nor is the approval one for its next content: the digest beside its name says which bytes were meant."""
+@pytest.mark.parametrize(("anew", "reported"), [(False, EffectFailed), (True, ReviewPending)])
+def test_a_file_changed_after_approval_is_not_used(
+    desk: Desk, tmp_path: Path, anew: bool, reported: Any
+) -> None:
+    """Nor does the approval cover its next content: the digest next to its name says which bytes were meant."""
     page = tmp_path / "page.html"
 
     @order_tool(desk, resource=("Page", "path"))
@@ -40,7 +42,7 @@ def test_a_file_changed_after_approval_is_not_used(desk: Desk, tmp_path: Path, a
     call = staged()
     approved(desk, call)
     page.write_text("swapped")
-    fails(desk, told, staged() if anew else call)
+    fails(desk, reported, staged() if anew else call)
     assert desk.done == []
 
 
@@ -89,7 +91,7 @@ def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: De
 
 
 def test_a_secret_that_a_tool_looks_up_reaches_no_wire_and_no_journal(desk: Desk, monkeypatch: Any) -> None:
-    """The reference is bound and shown; what it stands for is read by the tool and by nobody else."""
+    """The reference is bound and shown; only the tool reads its target."""
     used, sent, answer = list[str](), list[bytes](), desk.face.answer
     monkeypatch.setenv("BANK_KEY", "sk-canary-5f0c")
 

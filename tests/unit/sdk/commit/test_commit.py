@@ -1,4 +1,4 @@
-"""Staging and committing: what fires, what does not, what the caller is told, and what it answers to proposals."""
+"""Staging and committing: what fires, what does not, and what the caller and the reviewers get as answers."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionVie
         ProposalView.model_construct(proposal_id=f"prop_{n}", args=args, **said)
         for n, args in enumerate(proposed)
     ]
-    return standing(STAGED, SimpleNamespace(proposals=proposals), tool)
+    return current(STAGED, SimpleNamespace(proposals=proposals), tool)
 
 
 def edits(desk: Desk, judge: EditPolicy, service: Answered | None = None) -> ProposalResponder:
@@ -269,22 +269,24 @@ def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.Lo
     view = proposing(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
     assert [one.proposal_id for one in seen] == ["prop_1"]
-    assert "the change prop_0 is not taken" in caplog.text
+    assert "proposal prop_0 is not accepted" in caplog.text
 
 
-@pytest.mark.parametrize(("judge", "told"), [(True, NotStageable), (False, Edited)])
-def test_what_would_reach_the_tool_as_something_else_is_not_fired(desk: Desk, judge: bool, told: Any) -> None:
-    """I-2: not even by a program that takes every change; one that takes none is told of the change."""
+@pytest.mark.parametrize(("judge", "reported"), [(True, NotStageable), (False, Edited)])
+def test_what_would_reach_the_tool_as_something_else_is_not_fired(
+    desk: Desk, judge: bool, reported: Any
+) -> None:
+    """I-2: not even for a program that accepts every change; one that accepts none gets an error."""
     made, unfit = edits(desk, judge), UNFIT["text for a number"]
     if judge:
-        made.require_agreed(listed(STAGED), listed(LESS), standing(LESS))
-    with pytest.raises(told) as refused:
-        made.require_agreed(listed(STAGED), listed(unfit), standing(unfit))
+        made.require_agreed(listed(STAGED), listed(LESS), current(LESS))
+    with pytest.raises(reported) as refused:
+        made.require_agreed(listed(STAGED), listed(unfit), current(unfit))
     if isinstance(refused.value, Edited):
         assert [one.args for one in refused.value.edits] == [unfit]
 
 
-def standing(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
+def current(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
     """A transaction whose one effect has these arguments now."""
     effect = EffectView.model_construct(tool=tool, effect_id="e", args=args, review=review, edits=())
     return TransactionView.model_construct(txn="t", effects=(effect,))
@@ -302,7 +304,7 @@ def test_only_true_is_a_yes(desk: Desk, judge: bool | Callable[[Any], Any]) -> N
     assert answers(desk, view, judge) == (view, [])
 
 
-def test_whoever_answers_is_asked_once_about_each(desk: Desk) -> None:
+def test_each_proposal_is_passed_to_the_program_once(desk: Desk) -> None:
     seen: list[str] = []
     made = edits(desk, lambda one: bool(seen.append(one.proposal_id)))
     view = proposing(LESS)
@@ -311,7 +313,7 @@ def test_whoever_answers_is_asked_once_about_each(desk: Desk) -> None:
     assert (seen, made.concerns(view)) == (["prop_0"], False)
 
 
-def test_one_that_closed_meanwhile_is_looked_at_again_and_another_refusal_is_told(desk: Desk) -> None:
+def test_a_proposal_closed_meanwhile_is_reloaded_and_other_refusals_raise(desk: Desk) -> None:
     assert answers(desk, proposing(LESS), code=ErrorCode.PROPOSAL_CLOSED) == ("t as it is", [])
     with pytest.raises(ServiceRefused):
         answers(desk, proposing(LESS), code=ErrorCode.FROZEN)

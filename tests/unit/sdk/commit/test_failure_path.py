@@ -1,4 +1,4 @@
-"""When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
+"""When firing fails: what is compensated, what is left alone, and which error is raised."""
 
 from typing import Any, NoReturn
 
@@ -51,7 +51,7 @@ def test_what_fired_is_taken_back_newest_first_when_a_later_effect_is_known_not_
     assert len(set(desk.keys)) == 6, "each compensation has a call key of its own"
     assert [*states(desk).values()] == ["compensated", "compensated", "compensated", "failed"]
     assert service_states(desk, txn.txn) == [*states(desk).values()]
-    assert "Nothing of this transaction stands" in str(failed.value)
+    assert "Nothing of this transaction remains in effect" in str(failed.value)
     assert isinstance(failed.value.__cause__, NotDone)
     assert txn.state == "settled"
 
@@ -71,12 +71,12 @@ def test_the_first_effect_failing_leaves_nothing_and_says_so(desk: Desk, error: 
     assert states(desk) == {"notify#1": "failed", "refund#2": "unused"}
 
 
-def test_what_has_no_compensation_stands_and_is_named(desk: Desk, refund: Any) -> None:
+def test_an_effect_without_compensation_stays_and_is_named(desk: Desk, refund: Any) -> None:
     notify = refusing_tool(desk)
     failed = fails(desk, EffectFailed, (refund, "o-1", 100), (notify, "o-1"), (notify, "o-2"))
     assert (desk.done, failed.txn.state) == ([("refund", "o-1", 100)], "unsettled")
-    assert "Still standing and not undone: refund#1" in failed.said
-    assert failed.said.endswith("under another key only what does not stand: notify#2, notify#3.")
+    assert "Still in effect and not undone: refund#1" in failed.said
+    assert failed.said.endswith("under another key only what is not in effect: notify#2, notify#3.")
 
 
 def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
@@ -127,9 +127,9 @@ def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
 def test_both_tries_hide_secrets(desk: Desk, text: str, options: Any, last: str, before: str) -> None:
     upsert = answering_tool(desk, ConnectionError(text), NotDone(text), idempotent=True, changes=options)
     fails(desk, OutcomeUnknown, (upsert, "o-1"))
-    told = errors(desk)["upsert"]
-    assert (last in told, before in told, "may have happened" in told) == (True, True, True)
-    assert (len(told) <= MAX_ERROR, "s3cret" in told) == (True, False)
+    reported = errors(desk)["upsert"]
+    assert (last in reported, before in reported, "may have happened" in reported) == (True, True, True)
+    assert (len(reported) <= MAX_ERROR, "s3cret" in reported) == (True, False)
 
 
 @EACH_NOT_DONE
@@ -158,32 +158,34 @@ def people_allow_void(desk: Desk) -> None:
 
 
 def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk) -> None:
-    """Whoever told the customer again would have told of a charge that is voided a minute later."""
+    """Notifying the customer again would announce a charge that is voided a minute later."""
     charge = charge_tools(desk)
     people_allow_void(desk)
     failed = undone(desk, (charge, "o-1", 100), (charge, "o-2", 200))
     assert [review.tool for review in failed.error.reviews] == ["void", "void"]
     for review in failed.error.reviews:
         assert str(review) in failed.said and str(review.url) in failed.said
-    assert "To be taken back, and not yet: charge#1, charge#2" in failed.said
-    assert not [told for told in ("Still standing", "another key", "notify#3") if told in failed.said]
-    assert failed.said.endswith("Stage nothing of it again before that is decided.")
+    assert "Compensation pending: charge#1, charge#2" in failed.said
+    assert not [
+        reported for reported in ("Still in effect", "another key", "notify#3") if reported in failed.said
+    ]
+    assert failed.said.endswith("Do not repeat any of it before that is decided.")
     (found,) = resume(desk.runtime)
     assert str(failed.error.reviews[0]) in found.note
     assert (found.after, found.waiting, found.needs_attention) == ("unsettled", True, False)
     desk.service.approve_compensation(failed.txn.txn, failed.placed[0].effect_id)
     (found,) = resume(desk.runtime)
-    assert (found.waiting, "To be taken back, and not yet: charge#2: " in found.note) == (True, True)
+    assert (found.waiting, "Compensation pending: charge#2: " in found.note) == (True, True)
     desk.service.approve_compensation(failed.txn.txn, failed.placed[1].effect_id)
     (found,) = resume(desk.runtime)
     assert (found.after, acts(desk)) == ("settled", ["charge", "charge", "void", "void"])
 
 
-def test_what_another_that_stands_keeps_up_is_not_said_to_wait_for_people(desk: Desk) -> None:
+def test_an_uncompensated_effect_does_not_count_as_waiting_for_people(desk: Desk) -> None:
     people_allow_void(desk)
     failed = undone(desk, (charge_tools(desk), "o-1", 100), (refund_tool(desk), "o-1", 100))
-    assert "Still standing and not undone: refund#2; `countersign resume" in failed.said
-    assert "the rest is for a person" in failed.said and "another key" not in failed.said
+    assert "Still in effect and not undone: refund#2; `countersign resume" in failed.said
+    assert "a person settles the rest" in failed.said and "another key" not in failed.said
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.needs_attention) == (False, True)
 
@@ -197,12 +199,12 @@ def test_what_a_service_that_is_away_keeps_up_is_not_said_to_wait_for_people(des
     assert (found.waiting, found.needs_attention) == (False, True)
 
 
-def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) -> None:
+def test_a_denied_compensation_is_reported_as_failed(desk: Desk) -> None:
     denied = (Verdict.DENY, Reason(code="forbidden_by_policy", text="never void"))
     desk.service.policy = lambda name, _: denied if name == "void" else Verdict.RELEASE
     failed = undone(desk)
     assert (states(desk)["charge#1"], failed.txn.state) == ("compensation_failed", "unsettled")
-    assert "charge#1 was not taken back: void is denied: never void. Still" in failed.said
+    assert "charge#1 was not compensated: void is denied: never void. Still" in failed.said
 
 
 def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: Desk) -> None:
@@ -214,12 +216,12 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
 
     charge = charge_undone_by_void(desk)
     failed = undone(desk, (charge, "o-1"), (charge, "o-2"))
-    assert "charge#2 was not taken back: void did not happen: ValueError: closed." in failed.said
+    assert "charge#2 was not compensated: void did not happen: ValueError: closed." in failed.said
     assert desk.done[-1] == ("void", "c-o-1")
     assert [*states(desk).values()] == ["compensated", "compensation_failed", "failed"]
 
 
-def test_a_compensation_of_unknown_outcome_is_told_as_neither_standing_nor_taken_back(desk: Desk) -> None:
+def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk) -> None:
     def lost(name: str) -> None:
         if name == "void":
             raise TimeoutError("slow")
@@ -227,8 +229,11 @@ def test_a_compensation_of_unknown_outcome_is_told_as_neither_standing_nor_taken
     desk.before_fire = lost
     failed = undone(desk)
     assert failed.error.outcomes == {"charge#1": "compensation_unknown", "notify#2": "failed"}
-    assert "not known whether this was taken back: charge#1" in failed.said
-    assert "Still standing" not in failed.said and "Nothing of this transaction stands" not in failed.said
+    assert "not known whether this was compensated: charge#1" in failed.said
+    assert (
+        "Still in effect" not in failed.said
+        and "Nothing of this transaction remains in effect" not in failed.said
+    )
     for _ in range(2):
         (found,) = resume(desk.runtime)
         assert (found.after, "not known whether" in found.note, len(desk.done)) == ("unsettled", True, 1)
@@ -252,23 +257,25 @@ def unbuildable(desk: Desk, **options: Any) -> Any:
     return charge
 
 
-def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(desk: Desk) -> None:
+def test_a_compensation_that_cannot_be_built_is_reported_with_the_reason(desk: Desk) -> None:
     failed = undone(desk, (unbuildable(desk), "o-1"))
     why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
     assert failed.error.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"} == states(desk)
-    assert f"NotDone: no; charge#1 was not taken back: {why}. Still standing and" in failed.said
+    assert f"NotDone: no; charge#1 was not compensated: {why}. Still in effect and" in failed.said
     record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (record.state, record.note) == ("unsettled", f"charge#1 was not taken back: {why}")
+    assert (record.state, record.note) == ("unsettled", f"charge#1 was not compensated: {why}")
     assert errors(desk) == {"charge": why, "notify": "NotDone: no"}
-    with pytest.raises(PlaceholderUsed, match="it happened, and could not be taken back"):
+    with pytest.raises(PlaceholderUsed, match="it happened, and could not be compensated"):
         failed.placed[0].result  # noqa: B018 - it raises
     assert service_states(desk, failed.txn.txn) == ["compensation_failed", "failed"]
     (found,) = resume(desk.runtime)
     assert found.note == failed.said
 
 
-@pytest.mark.parametrize(("secret", "told"), [([], True), (["pin"], False)])
-def test_what_may_repeat_a_secret_is_not_told(desk: Desk, caplog: Any, secret: list[str], told: bool) -> None:
+@pytest.mark.parametrize(("secret", "reported"), [([], True), (["pin"], False)])
+def test_text_that_may_quote_a_secret_is_hidden(
+    desk: Desk, caplog: Any, secret: list[str], reported: bool
+) -> None:
     def gives_up(txn: str, effect: str, _: str) -> NoReturn:
         desk.service.give_up(txn, effect)
         raise Refused(409, ErrorCode.ILLEGAL_STATE, "nothing fits 4111")
@@ -277,25 +284,27 @@ def test_what_may_repeat_a_secret_is_not_told(desk: Desk, caplog: Any, secret: l
     failed = undone(desk, (unbuildable(desk, secret=secret), "o-1", "4111"))
     record = desk.runtime.journal.transactions.find("t-1")[0]
     heard = [failed.said, record.note, errors(desk)["charge"], caplog.text]
-    assert ["4111" in (one or "") for one in heard] == [told] * 4
-    assert "charge#1 was not taken back: " in failed.said
+    assert ["4111" in (one or "") for one in heard] == [reported] * 4
+    assert "charge#1 was not compensated: " in failed.said
 
 
-def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_pending_compensation_is_reported(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: str) -> NoReturn:
         raise Refused(503, ErrorCode.INTERNAL, "away")
 
     with monkeypatch.context() as patch:
         patch.setattr(desk.service, "compensate", away)
         failed = undone(desk)
-    assert "not taken back: the policy service did not" in failed.said
+    assert "not compensated: the policy service did not" in failed.said
     assert failed.error.outcomes["charge#1"] == "fired"
-    assert "`countersign resume --tools MODULE` takes back what still can be" in failed.said
+    assert "`countersign resume --tools MODULE` compensates what it can" in failed.said
     resume(desk.runtime)
     assert acts(desk) == ["charge", "void"]
 
 
-def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:
+def test_an_unregistered_compensating_tool_is_refused_at_staging(desk: Desk) -> None:
     @tool("charge", resource=("Order", "order_id"), compensate="vanished", registry=desk.registry)
     def charge(order_id: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A list whose redemption is sent back again and again: what its caller is told does not stand is not fired later."""
+"""A list whose redemption is refused repeatedly: once it is reported as given up, it is not fired later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lagging(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def _approved(desk: Desk) -> None:
-    """People approve whatever is waited for."""
+    """People approve every pending review."""
     look = desk.service.wait
 
     def wait(txn: str, _: float) -> Any:
@@ -63,7 +63,7 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
 def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, lagging: Any, key: str) -> None:
-    lapsed = lapses(desk, refund, "sent back 8 times, the last time because")
+    lapsed = lapses(desk, refund, "refused 8 times, most recently because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
     assert not lapsed.error.may_fire
     assert desk.service.latest(lapsed.error.txn).state is TxnState.ENDED
@@ -88,7 +88,7 @@ def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: A
     assert lapsed.error.may_fire and record_of(desk) == ("ready", True)
     assert "under this key ('t-1')" in lapsed.said
     assert "another key: it might happen twice" in lapsed.said
-    assert "Nothing of this transaction stands" not in lapsed.said
+    assert "Nothing of this transaction remains in effect" not in lapsed.said
     lagging()
     (found,) = resume(desk.another_process())
     assert (found.note, desk.done) == ("fired", DONE)
@@ -97,7 +97,7 @@ def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: A
 
 
 def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any, lagging: Any) -> None:
-    """Nobody was told that nothing stands, so what people said yes to is not lost to a replica that lags."""
+    """Nothing was reported as undone, so an approval is not lost to a lagging replica."""
     desk.service.approve(fails(desk, ReviewPending, refund).error.txn)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
@@ -131,8 +131,8 @@ def test_what_was_redeemed_all_the_same_is_fired(desk: Desk, refund: Any, after:
 
 
 @approved
-def test_a_policy_that_keeps_asking_people_asks_nobody_once_it_is_given_up(desk: Desk, refund: Any) -> None:
-    """Else they would agree to what its caller was told does not stand."""
+def test_a_list_given_up_is_withdrawn_from_review(desk: Desk, refund: Any) -> None:
+    """Otherwise they would approve a list that its caller believes to be withdrawn."""
 
     def again(*_: Any) -> RedemptionView:
         (revision,) = (one for held in desk.service.revisions.values() for one in held)

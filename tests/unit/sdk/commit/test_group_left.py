@@ -30,12 +30,12 @@ def acting_threads() -> int:
     return sum(one.name == "countersign-_in_thread" for one in threading.enumerate())
 
 
-def pressing_tool(desk: Desk, go_on: threading.Event, beside: int, begun: Callable[[], bool]) -> Any:
+def pressing_tool(desk: Desk, go_on: threading.Event, neighbor: int, begun: Callable[[], bool]) -> Any:
     """A tool that presses Ctrl-C once its siblings have begun and ended, but for so many, and goes on."""
 
     @order_tool(desk)
     def press(order_id: str) -> None:
-        while not begun() or acting_threads() > 1 + beside:
+        while not begun() or acting_threads() > 1 + neighbor:
             threading.Event().wait(0.002)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         go_on.wait(SECONDS)
@@ -91,8 +91,8 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
 
     fails(desk, KeyboardInterrupt, [(late, "o-1"), (press, "o-1")])
     end(go_on)
-    (told,) = said
-    assert "nobody waits for it any more" in told
+    (reported,) = said
+    assert "its caller stopped waiting" in reported
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
@@ -111,7 +111,7 @@ def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(desk: Desk, error:
     assert "void" not in [one[0] for one in desk.done]
 
 
-def test_beside_a_tool_that_exits_nothing_is_tried_again(desk: Desk) -> None:
+def test_with_a_tool_that_exits_nothing_is_retried(desk: Desk) -> None:
     exits = failing_tool(desk, SystemExit(1))
     flaky = failing_tool(desk, ConnectionError("once"), "flaky", idempotent=True)
     fails(desk, SystemExit, [(flaky, "o-1"), (exits, "o-1")])

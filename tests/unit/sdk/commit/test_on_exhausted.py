@@ -99,7 +99,7 @@ def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, names: Any, error:
     assert len(left.txn.failed) == ended.count("failed")
     voided = [one[1] for one in desk.done if one[0] == "void"]
     assert len(voided) == ended.count("compensated") and voided == sorted(voided, reverse=True)
-    assert ("Nothing of this transaction stands" in left.said) == (error is EffectFailed)
+    assert ("Nothing of this transaction remains in effect" in left.said) == (error is EffectFailed)
     if error:
         fails(desk, AlreadyRedeemed if error is EffectFailed else error, *calls)
 
@@ -127,7 +127,7 @@ def test_permission_that_runs_out_stops_the_rest_also_what_may_fail(desk: Desk) 
     assert (states(desk), lapsed.txn.failed) == ({"charge#1": "compensated", "mail#2": "unused"}, ())
 
 
-def test_a_compensation_that_fails_has_failed_whatever_its_manifest_lets_it(desk: Desk) -> None:
+def test_a_failed_compensation_counts_as_failed_despite_its_manifest(desk: Desk) -> None:
     @order_tool(desk, resource=("Charge", "charge_id"), on_exhausted="tool")
     def void(charge_id: str) -> None:
         raise NotDone("too late")
@@ -135,11 +135,11 @@ def test_a_compensation_that_fails_has_failed_whatever_its_manifest_lets_it(desk
     charge, pay = charge_undone_by_void(desk), refusing_tool(desk, "no money", "pay")
     failed = fails(desk, EffectFailed, (charge, "o-1"), (pay, "o-1"))
     assert states(desk) == {"charge#1": "compensation_failed", "pay#2": "failed"}
-    assert "Still standing and not undone: charge#1" in failed.said
+    assert "Still in effect and not undone: charge#1" in failed.said
     assert failed.txn.state == "unsettled"
 
 
-def test_where_every_effect_was_let_fail_nothing_fired_and_only_live_work_stands(desk: Desk) -> None:
+def test_if_every_allowed_failure_occurs_only_live_work_is_kept(desk: Desk) -> None:
     mail = optional_tool(desk)
     for replayed in (False, True):
         left = run(desk, (mail, "o-1"))
@@ -185,8 +185,8 @@ def test_what_a_dead_process_left_is_brought_to_its_end(desk: Desk, monkeypatch:
 
     calls = (mail, "o-1"), (upsert, "o-1"), (refund, "o-1", 5)
     with monkeypatch.context() as patched:
-        patched.setattr(desk.runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
-        patched.setattr(desk.runtime.journal.stops, "stop", lambda *_: None)
+        patched.setattr(desk.runtime.journal.effect_log, "write", lambda *_: None)  # the dead write nothing
+        patched.setattr(desk.runtime.journal.transactions, "stop", lambda *_: None)
         fails(desk, Killed, *calls)
     assert states(desk) == {"mail#1": "failed", "upsert#2": "firing", "refund#3": "redeemed"}
     with desk.restarted() as later:

@@ -66,7 +66,7 @@ def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
     unknown = fails(desk, errors.OutcomeUnknown, *calls, match="has not found it, which counts from")
     assert unknown.error.probe_at == desk.clock.wall() + 60
-    assert "its probe is asked again" in unknown.said
+    assert "its probe is called again" in unknown.said
     desk.clock.advance(59)
     (found,) = resume(desk.runtime)
     assert (found.after, "has not found it" in found.note) == ("unsettled", True)
@@ -138,7 +138,7 @@ def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk)
 
 
 @pytest.mark.usefixtures("hurried")
-def test_one_try_that_was_left_running_stands_for_all_of_them(desk: Desk) -> None:
+def test_one_try_left_running_makes_the_call_unknown(desk: Desk) -> None:
     go_on, tries = threading.Event(), iter([True, False])
 
     @order_tool(desk, probe="hung", timeout_seconds=1, idempotent=True, tries=2)
@@ -153,7 +153,7 @@ def test_one_try_that_was_left_running_stands_for_all_of_them(desk: Desk) -> Non
     go_on.set()
 
 
-def test_not_done_is_the_tools_own_word_and_nobody_is_asked(desk: Desk) -> None:
+def test_not_done_is_final_without_a_probe(desk: Desk) -> None:
     payments = payment(desk, Happened(PAID), errors.NotDone("refused"), acts=False)
     fails(desk, errors.EffectFailed, (payments.pay, "o-1", 100))
     assert payments.asked == []
@@ -203,20 +203,22 @@ def test_a_probe_that_exits_leaves_the_outcome_unknown(desk: Desk) -> None:
 
 
 SAYS_A_SECRET = pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [(raising(ValueError("no 4111")), "it raised ValueError"), (lambda: Unsure("ask 4111"), "cannot tell")],
 )
 
 
 @SAYS_A_SECRET
-def test_what_a_probe_says_beside_secrets_is_not_told(desk: Desk, answer: Any, told: str) -> None:
+def test_a_probe_answer_about_secrets_is_hidden(desk: Desk, answer: Any, reported: str) -> None:
     payments = payment(desk, answer, secret=["order_id"])
     unknown = fails(desk, errors.OutcomeUnknown, (payments.pay, "4111", 100))
-    assert (told in unknown.said, "4111" in unknown.said) == (True, False)
+    assert (reported in unknown.said, "4111" in unknown.said) == (True, False)
 
 
 @SAYS_A_SECRET
-def test_nor_what_the_probe_of_a_compensation_says(desk: Desk, caplog: Any, answer: Any, told: str) -> None:
+def test_nor_what_the_probe_of_a_compensation_says(
+    desk: Desk, caplog: Any, answer: Any, reported: str
+) -> None:
     """Its own manifest has no secret: it was handed one of the call that it takes back."""
 
     @order_tool(desk, resource=("Card", "const:c"), probe="find_void")
@@ -232,7 +234,7 @@ def test_nor_what_the_probe_of_a_compensation_says(desk: Desk, caplog: Any, answ
 
     with caplog.at_level("DEBUG"):
         fails(desk, errors.CountersignError, (charge, "o-1", "4111"), (refusing_tool(desk), "o-1"))
-    assert (told in caplog.text, "4111" in caplog.text) == (True, False)
+    assert (reported in caplog.text, "4111" in caplog.text) == (True, False)
     record = desk.runtime.journal.transactions.find("t-1")[0]
     (row,) = desk.runtime.journal.transactions.effects(record, "compensate")
     assert "4111" not in str(row.error)

@@ -1,4 +1,4 @@
-"""A probe changes nothing, and stands beside other effects, people and a service that is away."""
+"""A probe changes nothing; it works with other effects, reviews and an unavailable service."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from countersign import (
     resume,
     resume_async,
     run_transaction,
-    waiting,
 )
+from countersign.concurrency import run_sync
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
 from tests.fakes.desk import Desk, failing_tool, refund_tool, service_states, states
@@ -91,8 +91,8 @@ def unsure_payment(desk: Desk) -> Payment:
 
 
 def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
-    engine = desk.runtime.engine(desk.runtime.sync_waits(), lambda: True)
-    found = waiting.run_sync(resume_one(engine, TXN))
+    engine = desk.runtime.engine(desk.runtime.sync_executor(), lambda: True)
+    found = run_sync(resume_one(engine, TXN))
     assert (found.waiting, unsure_payment.asked) == (True, [])
     assert states(desk) == {"pay#1": "unknown"}
 
@@ -102,7 +102,7 @@ def test_a_replay_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
     assert (again.outcomes[0].outcome, unsure_payment.asked) == ("unknown", [])
 
 
-def test_what_a_person_has_settled_stands_and_no_probe_is_asked(desk: Desk, unsure_payment: Payment) -> None:
+def test_a_settled_outcome_is_kept_without_a_probe(desk: Desk, unsure_payment: Payment) -> None:
     desk.service.settle(TXN, desk.service.latest(TXN).held[0].effect.effect_id, EffectState.FAILED)
     assert [one.after for one in resume(desk.runtime)] == ["ended"]
     assert (states(desk), unsure_payment.asked) == ({"pay#1": "failed"}, [])

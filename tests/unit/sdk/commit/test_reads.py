@@ -1,4 +1,4 @@
-"""A read that fired changed nothing: nothing of it stands, whatever becomes of the others."""
+"""A read that fired changed nothing, whatever the result of the others."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[
     return look
 
 
-def test_a_read_beside_a_failure_leaves_nothing_and_no_task(desk: Desk) -> None:
+def test_a_read_next_to_a_failure_leaves_no_effect_and_no_task(desk: Desk) -> None:
     look = look_tool(desk)
     failed = fails(desk, errors.EffectFailed, (look, "o-1"), (refusing_tool(desk), "o-1"))
     assert failed.error.outcomes == {"look#1": "fired", "notify#2": "failed"}
-    assert "Nothing of this transaction stands. To try again, use another key." in failed.said
+    assert "Nothing of this transaction remains in effect. To try again, use another key." in failed.said
     assert (failed.txn.state, failed.placed[0].result) == ("ended", "order o-1")
-    assert "Still standing" not in fails(desk, errors.AlreadyRedeemed, (look, "o-2")).said
+    assert "Still in effect" not in fails(desk, errors.AlreadyRedeemed, (look, "o-2")).said
 
 
-@pytest.mark.parametrize("stands", [False, True])
-def test_what_fired_beside_it_is_taken_back_or_stands(desk: Desk, stands: bool) -> None:
+@pytest.mark.parametrize("remaining", [False, True])
+def test_other_fired_effects_are_compensated_or_stay(desk: Desk, remaining: bool) -> None:
     look, charge, refund = look_tool(desk), charge_tools(desk), refund_tool(desk)
-    others = [(refund, "o-1", 100)] if stands else []
+    others = [(refund, "o-1", 100)] if remaining else []
     calls = (look, "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
     failed = fails(desk, errors.EffectFailed, *calls)
-    assert ("Still standing and not undone: refund#3;" in failed.said) is stands
+    assert ("Still in effect and not undone: refund#3;" in failed.said) is remaining
     assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
-    assert failed.txn.state == ("unsettled" if stands else "settled")
+    assert failed.txn.state == ("unsettled" if remaining else "settled")
 
 
 def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk) -> None:
     calls = (look_tool(desk, reviewed=False), "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, errors.EffectFailed, *calls, match="Still standing and not undone: look#1")
+    failed = fails(desk, errors.EffectFailed, *calls, match="Still in effect and not undone: look#1")
     assert failed.txn.state == "unsettled"
 
 
-def test_after_an_unknown_is_settled_as_not_fired_a_read_needs_nobody(desk: Desk) -> None:
+def test_a_read_settled_as_not_fired_needs_no_person(desk: Desk) -> None:
     look, doubtful = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
     unknown = fails(desk, errors.OutcomeUnknown, (look, "o-1"), (doubtful, "o-1"))
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
-    assert (found.after, "Still standing" in found.note) == ("ended", False)
+    assert (found.after, "Still in effect" in found.note) == ("ended", False)
 
 
 def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
             assert claim["resource"] == database.name
 
 
-def test_people_decide_about_what_is_staged_beside_a_live_read(desk: Desk) -> None:
+def test_people_review_calls_staged_with_a_live_read(desk: Desk) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     for _ in range(2):
         with pytest.raises(errors.ReviewPending) as waiting, desk.step():
@@ -103,15 +103,17 @@ def test_people_decide_about_what_is_staged_beside_a_live_read(desk: Desk) -> No
     assert (txn.state, len(desk.done)) == ("settled", 1)
 
 
-def test_live_reads_alone_settle_and_a_failure_beside_them_leaves_nothing(desk: Desk) -> None:
+def test_live_reads_settle_and_a_failure_with_them_leaves_no_effect(desk: Desk) -> None:
     look = look_tool(desk, lane="live")
     assert run(desk, (look, "o-1")).txn.state == "settled"
     calls = (look, "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, errors.EffectFailed, *calls, match="Nothing of this transaction stands", key="t-2")
+    failed = fails(
+        desk, errors.EffectFailed, *calls, match="Nothing of this transaction remains in effect", key="t-2"
+    )
     assert failed.txn.state == "ended"
 
 
-def test_a_crash_after_the_redemption_goes_forward_beside_a_live_read(desk: Desk) -> None:
+def test_a_crash_after_the_redemption_rolls_forward_with_a_live_read(desk: Desk) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     desk.face.faults["/v1/redemptions"] = ["lost_answer"] * 9
     with pytest.raises(Exception), desk.step():  # noqa: B017

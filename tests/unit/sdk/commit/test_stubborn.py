@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
-from countersign.concurrency import GRACE_SECONDS, ToolTimeoutError
-from countersign.waiting import AsyncExecutor
+from countersign.concurrency import GRACE_SECONDS, AsyncExecutor, ToolTimeoutError
 from tests.fakes.desk import Desk, states
 from tests.fakes.running import order_tool, run_async
 
@@ -56,7 +55,7 @@ def quickly() -> Iterator[None]:
     assert time.monotonic() - began < SOON
 
 
-async def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
+async def test_after_its_timeout_the_outcome_is_unknown(desk: Desk) -> None:
     stubborn = Stubborn(desk)
     with pytest.raises(OutcomeUnknown, match="left running"):
         await run_async(desk, (stubborn.mail, "o-1"))
@@ -67,25 +66,25 @@ async def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: D
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel it, and see that whoever waits for it hears of nothing else."""
+    """Cancel it, and check that the waiting task gets nothing else."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-@pytest.mark.parametrize("beside", [False, True])
-async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
+@pytest.mark.parametrize("neighbor", [False, True])
+async def test_nor_after_the_waiting_task_was_cancelled(desk: Desk, neighbor: bool) -> None:
     @order_tool(desk)
     async def quick(order_id: str) -> str:
         return "done"
 
     stubborn = Stubborn(desk)
-    calls = [[(stubborn.mail, "o-1"), (quick, "o-1")]] if beside else [(stubborn.mail, "o-1")]
+    calls = [[(stubborn.mail, "o-1"), (quick, "o-1")]] if neighbor else [(stubborn.mail, "o-1")]
     task = asyncio.create_task(run_async(desk, *calls))
     await asyncio.wait_for(stubborn.begun.wait(), SOON)
     await asyncio.sleep(0.01)
     await cancel(task)
-    assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
+    assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if neighbor else {})
     await stubborn.ends()
 
 
@@ -129,18 +128,18 @@ ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
 }
 
 
-@pytest.mark.parametrize(("fn", "told", "seconds"), ENDS.values(), ids=ENDS)
-def test_how_it_ends_is_told(fn: Any, told: type[BaseException], seconds: float) -> None:
-    with pytest.raises(told) as raised:
+@pytest.mark.parametrize(("fn", "reported", "seconds"), ENDS.values(), ids=ENDS)
+def test_its_result_is_returned(fn: Any, reported: type[BaseException], seconds: float) -> None:
+    with pytest.raises(reported) as raised:
         asyncio.run(call(fn, seconds))
-    assert raised.type is told
+    assert raised.type is reported
 
 
 def test_what_it_answers_within_the_grace_is_its_answer() -> None:
     assert asyncio.run(call(gives_up_politely)) == "after all"
 
 
-async def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
+async def test_a_cancelled_caller_stays_cancelled_for_any_tool_result() -> None:
     task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
     await asyncio.sleep(0.01)
     await cancel(task)

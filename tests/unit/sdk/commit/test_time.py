@@ -50,7 +50,7 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
     lapsed = fails(desk, errors.ReleaseLapsed, (charge, "o-1", 100), (charge, "o-2", 200))
     assert [name for name, *_ in desk.done] == ["charge", "void"]
     assert states(desk) == {"charge#1": "compensated", "charge#2": "unused"}
-    assert "Nothing of this transaction stands" in lapsed.said
+    assert "Nothing of this transaction remains in effect" in lapsed.said
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
         (charge_tools, Verdict.REVIEW, "compensating"),
     ],
 )
-def test_or_names_what_stands_and_whom_it_asks(desk: Desk, make: Any, of_void: Any, first: str) -> None:
+def test_or_names_remaining_effects_and_reviewers(desk: Desk, make: Any, of_void: Any, first: str) -> None:
     act = make(desk)
     no_more(desk, of_void)
     partly = fails(desk, errors.PartlyFired, (act, "o-1", 100), (act, "o-2", 200))
@@ -69,8 +69,8 @@ def test_or_names_what_stands_and_whom_it_asks(desk: Desk, make: Any, of_void: A
     assert partly.error.outcomes == {f"{name}#1": first, f"{name}#2": "unused"}
     waits = first == "compensating"
     assert [one.tool for one in partly.error.reviews] == ["void"] * waits
-    assert (f"Still standing and not undone: {name}#1" in partly.said) is not waits
-    assert (f"under another key only what does not stand: {name}#2." in partly.said) is not waits
+    assert (f"Still in effect and not undone: {name}#1" in partly.said) is not waits
+    assert (f"under another key only what is not in effect: {name}#2." in partly.said) is not waits
     assert ("another key" in partly.said) is not waits
     assert (partly.error.code, partly.txn.state) == ("partly_fired", "unsettled")
 
@@ -125,14 +125,14 @@ def here(desk: Desk, machine: Machine) -> Iterator[Desk]:
 
 
 def no_renewal(desk: Desk) -> None:
-    """The service does not answer whoever asks for more time."""
+    """The service does not answer renewals."""
     desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
 
 
 @pytest.mark.parametrize("back", [0.0, 1.0, 10.0], ids=lambda times: f"its clock set back {times} times that")
 @pytest.mark.parametrize("seconds", [LONG, LONGER])
 def test_a_long_pause_fires_none(here: Desk, machine: Any, refund: Any, seconds: float, back: float) -> None:
-    """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
+    """The process is suspended while the receipt is in flight; its wall clock may have been set back meanwhile."""
 
     def pause() -> None:
         here.clock.advance(seconds)
@@ -161,7 +161,7 @@ def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(here: Desk, ref
 
 @contextmanager
 def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """The process stands still once FIRING is on the disk, before it calls the tool."""
+    """The process is suspended once FIRING is on disk, before it calls the tool."""
     begin, left = Outcomes.begin, [*pauses]
 
     def begun(self: Outcomes, calls: Any, **more: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_pause_before_the_calls_is_asked_about_once(here: Desk, refund: Any, o
 
 
 def test_a_pause_before_the_call_fires_nothing_without_more_time(here: Desk, refund: Any) -> None:
-    """It is known not to have been called: so it failed, is not unknown, and the service's reason is told."""
+    """It was certainly not called, so it failed and is not unknown; the service's reason is reported."""
     no_renewal(here)
     with standing_still(here, LONG):
         fails(here, errors.ReleaseLapsed, (refund, "o-1", 100), match="redemptions")
@@ -258,7 +258,7 @@ def test_a_wrong_clock_fires_nothing(here: Desk, machine: Any, refund: Any, off:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["an hour ahead", "an hour back"])
 def test_a_clock_that_jumps_fires_nothing(here: Desk, machine: Any, refund: Any, jump: float) -> None:
-    """By its own clock the release has expired, or is not yet valid: refused, and told; set right, it goes on."""
+    """By its own clock the release has expired, or is not yet valid: refused with a reason; corrected, it continues."""
 
     def jumps() -> None:
         machine.off += jump

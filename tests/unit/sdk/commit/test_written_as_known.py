@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from countersign import DidNotHappen, OutcomeUnknown, probe, resume
+from countersign.concurrency import SyncExecutor
 from countersign.journal import LocalTxn
-from countersign.waiting import SyncExecutor
 from tests.fakes.desk import Desk, answering_tool, effect_rows, failing_tool, refund_tool, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS, sleeping
@@ -62,7 +62,7 @@ def test_a_process_that_dies_in_the_pause_has_nothing_to_ask_people(desk: Desk, 
         raise DiedError
 
     def dies() -> None:
-        desk.runtime.journal.firing.write = nothing_more  # type: ignore[method-assign]
+        desk.runtime.journal.effect_log.write = nothing_more  # type: ignore[method-assign]
         raise DiedError
 
     paused.append(dies)
@@ -145,11 +145,11 @@ def test_a_try_that_was_cut_by_ctrl_c_was_left_running_though_one_before_it_had_
     assert errors(desk) == {"label": "left running (interrupted by KeyboardInterrupt)"}
 
 
-@pytest.mark.parametrize("stands", [True, False], ids=["it was written", "it was not"])
-def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, stands: bool) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["it was written", "it was not"])
+def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, kept: bool) -> None:
     """What could not be written then is written when all have ended, where it is not there."""
     refund, ended = refund_tool(desk), threading.Event()
-    write, left = desk.runtime.journal.firing.write, [sqlite3.OperationalError("disk I/O error")]
+    write, left = desk.runtime.journal.effect_log.write, [sqlite3.OperationalError("disk I/O error")]
 
     @order_tool(desk)
     def slow(order_id: str) -> str:
@@ -158,14 +158,14 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
 
     def broken(*given: Any) -> None:
         if left:
-            if stands:
+            if kept:
                 write(*given)  # and the answer to COMMIT was lost
             ended.set()
-            with desk.runtime.journal.database.told():
+            with desk.runtime.journal.database.translate_errors():
                 raise left.pop()
         write(*given)
 
-    desk.runtime.journal.firing.write = broken  # type: ignore[method-assign]
+    desk.runtime.journal.effect_log.write = broken  # type: ignore[method-assign]
     run(desk, [(refund, "o-1", 1), (slow, "o-1")])
     assert states(desk) == {"refund#1": "fired", "slow#2": "fired"}
 
@@ -173,10 +173,10 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
 def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund: Any) -> None:
 
     def broken(*_: Any) -> None:
-        with desk.runtime.journal.database.told():
+        with desk.runtime.journal.database.translate_errors():
             raise sqlite3.OperationalError("disk I/O error")
 
-    desk.runtime.journal.firing.write = broken  # type: ignore[method-assign]
+    desk.runtime.journal.effect_log.write = broken  # type: ignore[method-assign]
     fails(desk, OutcomeUnknown, [(refund, "o-1", 1), (refund, "o-2", 2)])
     assert states(desk) == {"refund#1": "firing", "refund#2": "firing"}
 

@@ -1,6 +1,6 @@
-"""A model that is asked again after a fault: each call it made has happened once, whatever ids its server gives.
+"""A model that is called again after a fault: each call happens once, with any ids its server gives.
 
-Each row tells a conversation of three turns that call the same with the same arguments. The third is cut, run again
+Each row describes a conversation of three turns that call the same with the same arguments. The third is cut, run again
 twice from the messages that were kept, and a fourth follows.
 """
 
@@ -42,7 +42,7 @@ def killed_when_done(one: Program, messages: list[Message], key: str) -> list[Me
     return one.cut(messages, one.calls(), key=key, hears=2)[:-1]
 
 
-def line_cut_when_told(one: Program, messages: list[Message], key: str) -> list[Message]:
+def line_cut_after_answer(one: Program, messages: list[Message], key: str) -> list[Message]:
     return one.cut(messages, one.calls(), LINE_CUT, key=key)
 
 
@@ -56,7 +56,7 @@ def keeping_nothing(fault: Fault) -> Fault:
     return and_nothing_kept
 
 
-KILLED = (killed_before_the_number, killed_after_the_number, killed_when_done, line_cut_when_told)
+KILLED = (killed_before_the_number, killed_after_the_number, killed_when_done, line_cut_after_answer)
 FAULTS: dict[str, Fault] = {
     "not heard": not_heard,
     **{fault.__name__: fault for fault in KILLED},
@@ -84,7 +84,7 @@ class Row:
     spoken: bool = True
     kept: Callable[[list[Message]], list[Message]] = list
     found: int = 0
-    """How many of the four are found done, because nothing tells their messages from earlier ones."""
+    """How many of the four are found done, because nothing distinguishes their messages from earlier ones."""
 
 
 OWN: dict[str, Any] = {"equal_ids": False}
@@ -95,20 +95,20 @@ LAST_ASKED: dict[str, Any] = {"kept": last_turn_after_the_question}
 UNTOLD: dict[str, Any] = {"found": 1}
 STORIES = {
     "ids of their own": Row(**OWN),
-    "ids of their own, nobody having spoken between": Row(**OWN | SILENT),
+    "ids of their own, no user message between": Row(**OWN | SILENT),
     "ids of their own, equal answers": Row(**OWN | SAME),
     "ids of their own, shortened": Row(**OWN | LAST),
     "ids of their own, equal answers, shortened": Row(**OWN | SAME | LAST),
-    "ids of their own, nobody having spoken between, shortened": Row(**OWN | SILENT | LAST_ASKED),
+    "ids of their own, no user message between, shortened": Row(**OWN | SILENT | LAST_ASKED),
     "equal ids": Row(),
-    "equal ids, nobody having spoken between": Row(**SILENT),
+    "equal ids, no user message between": Row(**SILENT),
     "equal ids, equal answers": Row(**SAME),
-    "equal ids, equal answers, nobody having spoken between": Row(**SAME | SILENT),
+    "equal ids, equal answers, no user message between": Row(**SAME | SILENT),
     "equal ids, shortened": Row(**LAST),
     "equal ids, shortened to begin as it began": Row(**LAST_ASKED),
-    "equal ids, nobody having spoken between, shortened": Row(**SILENT | LAST),
-    "equal ids and answers, shortened: nothing tells the third from the second": Row(**SAME | LAST | UNTOLD),
-    "the same, nobody having spoken between": Row(**SAME | SILENT | LAST | UNTOLD),
+    "equal ids, no user message between, shortened": Row(**SILENT | LAST),
+    "equal ids and answers, shortened: the third equals the second": Row(**SAME | LAST | UNTOLD),
+    "the same, no user message between": Row(**SAME | SILENT | LAST | UNTOLD),
 }
 
 
@@ -125,12 +125,12 @@ def two_turns(one: Program, row: Row, key: str) -> list[Message]:
 
 def to_the_end(one: Program, messages: list[Message]) -> list[Any]:
     """What the model says where it has called something since it was last spoken to, and where it has not."""
-    told = messages[-1]["role"] == "tool" or bool(messages[-1].get("tool_calls"))
-    return [last_word()] if told else [one.calls(), last_word()]
+    earlier = messages[-1]["role"] == "tool" or bool(messages[-1].get("tool_calls"))
+    return [last_word()] if earlier else [one.calls(), last_word()]
 
 
 def fired(one: Program, row: Row, fault: Fault, key: str) -> int:
-    """How often the tool has fired when the story is told."""
+    """How often the tool has fired at the end."""
     one.done.clear()
     before = row.kept(two_turns(one, row, key))
     kept = fault(one, before, key)
@@ -142,7 +142,7 @@ def fired(one: Program, row: Row, fault: Fault, key: str) -> int:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_each_call_happens_once_whatever_cut_it(story: str, desk: Desk) -> None:
+def test_each_call_happens_once_after_any_interruption(story: str, desk: Desk) -> None:
     """Each story with every third fault, so that each fault is in every third story."""
     row, faults = STORIES[story], [*FAULTS][[*STORIES].index(story) % 3 :: 3]
     with program(desk, equal_ids=row.equal_ids, equal_answers=row.equal_answers) as one:
@@ -150,19 +150,19 @@ def test_each_call_happens_once_whatever_cut_it(story: str, desk: Desk) -> None:
     assert counted == dict.fromkeys(faults, 4 - row.found)
 
 
-# ------------------------------------------------------------------------------------- equal ids, what tells apart
+# ------------------------------------------------------------------------------- equal ids, and what distinguishes them
 
 
 def keys(end: Any) -> list[str]:
     return [step.key for step in end.steps]
 
 
-def test_asked_anew_at_an_earlier_point_of_equal_ones_other_calls_are_refused(desk: Desk) -> None:
-    """Turns 2 and 3 were asked for at points that nothing tells apart; the list that was not shortened means 2."""
+def test_other_calls_at_an_earlier_equal_point_are_refused(desk: Desk) -> None:
+    """Turns 2 and 3 began at indistinguishable points; the list that was not shortened means 2."""
     with program(desk, equal_ids=True, equal_answers=True) as one:
         calls = [one.calls(), one.calls(), one.calls("c-1", "c-2")]
-        told = one.run([ASK], *calls, last_word(), key="k")
-        early = told.messages[:3]
+        earlier = one.run([ASK], *calls, last_word(), key="k")
+        early = earlier.messages[:3]
         end = one.run(early, one.calls(), last_word(), key="k")
         assert keys(end) == ["k/turn-2"]
         for refused in (("c-2",), ("c-1", "c-2")):
@@ -171,7 +171,7 @@ def test_asked_anew_at_an_earlier_point_of_equal_ones_other_calls_are_refused(de
         assert len(one.done) == 4
 
 
-def test_what_stands_before_tells_equal_points_apart(desk: Desk) -> None:
+def test_earlier_messages_distinguish_equal_points(desk: Desk) -> None:
     """Turn 3 was asked for at an equal point, but with other turns before it than this list has."""
     with program(desk, equal_ids=True, equal_answers=True) as one:
         messages = [ASK]
@@ -181,11 +181,11 @@ def test_what_stands_before_tells_equal_points_apart(desk: Desk) -> None:
         assert (keys(end), len(one.done)) == (["k/turn-5"], 5)
 
 
-def test_turns_that_follow_one_another_tell_equal_ones_apart(desk: Desk) -> None:
+def test_consecutive_turns_distinguish_equal_ones(desk: Desk) -> None:
     with program(desk, equal_ids=True, equal_answers=True) as one:
         calls = [one.calls(), one.calls("c-2"), one.calls(), one.calls()]
-        told = one.run([ASK], *calls, last_word(), key="k")
-        last = [*told.messages[called(told.messages)[2] :], MORE]
+        earlier = one.run([ASK], *calls, last_word(), key="k")
+        last = [*earlier.messages[called(earlier.messages)[2] :], MORE]
         end = one.run(last, one.calls(), last_word(), key="k")
         assert keys(end) == ["k/turn-5"] and len(one.done) == 5
 
@@ -195,8 +195,8 @@ def test_an_open_message_is_the_one_that_called_this(equal_answers: bool, desk: 
     """Turn 2 called something else at an equal point."""
     with program(desk, equal_ids=True, equal_answers=equal_answers) as one:
         said = [one.calls(), one.calls("c-2"), one.calls(), one.calls("c-3"), last_word()]
-        told = one.run([ASK], *said, key="k")
-        opened = told.messages[called(told.messages)[2] :][:3]
+        earlier = one.run([ASK], *said, key="k")
+        opened = earlier.messages[called(earlier.messages)[2] :][:3]
         end = one.run(opened, last_word(), key="k")
         assert keys(end) == ["k/turn-4"] and len(one.done) == 4
 
@@ -204,14 +204,14 @@ def test_an_open_message_is_the_one_that_called_this(equal_answers: bool, desk: 
 def test_a_later_equal_message_that_is_answered_in_part_is_answered_from_the_journal(desk: Desk) -> None:
     with program(desk, equal_ids=True) as one:
         said = [one.calls("c-1", "c-2"), one.calls("c-1", "c-2"), last_word()]
-        told = one.run([ASK], *said, key="k")
-        end = one.run(told.messages[:6], last_word(), key="k")
+        earlier = one.run([ASK], *said, key="k")
+        end = one.run(earlier.messages[:6], last_word(), key="k")
         assert keys(end) == ["k/turn-2"] and len(one.done) == 4
-        told_now = [one["content"] for one in end.messages if one["role"] == "tool"]
-        assert told_now == [f"credited {n}" for n in (1, 2, 3, 4)]
+        answers_now = [one["content"] for one in end.messages if one["role"] == "tool"]
+        assert answers_now == [f"credited {n}" for n in (1, 2, 3, 4)]
 
 
-def test_a_model_that_says_the_same_in_other_words_is_at_the_same_point(desk: Desk) -> None:
+def test_other_text_with_equal_calls_is_the_same_turn(desk: Desk) -> None:
     """A run that kept nothing: the program says its words again, and the model ends its turn in words of today."""
     with program(desk, equal_ids=True) as one:
         for words in ("Done.", "It is done."):
@@ -252,14 +252,14 @@ def test_going_back_and_running_again_does_nothing_twice(
 ) -> None:
     with program(desk, equal_ids=equal_ids, equal_answers=equal_answers) as one:
         calls = [one.calls("c-0"), one.calls(), one.calls()]
-        told = one.run([ASK], *calls, last_word(), key="k")
-        back = [*told.messages[:5], says("Once more for the other order.")]
+        earlier = one.run([ASK], *calls, last_word(), key="k")
+        back = [*earlier.messages[:5], says("Once more for the other order.")]
         for _ in range(3):
             one.cut(back, one.calls(), key="k", hears=2)
         assert one.done == ["c-0", "c-1", "c-1"]
 
 
-def test_the_same_list_is_the_same_turn_whatever_was_asked_meanwhile(desk: Desk) -> None:
+def test_the_same_list_is_always_the_same_turn(desk: Desk) -> None:
     """Also when an earlier turn, which was denied then, has called since what the list begins with."""
     with program(desk, equal_ids=True, equal_answers=True) as one:
         policy = desk.service.policy
@@ -277,21 +277,25 @@ def test_the_same_list_is_the_same_turn_whatever_was_asked_meanwhile(desk: Desk)
 
 def test_a_list_that_lacks_a_turn_in_the_middle_goes_on_after_its_last(desk: Desk) -> None:
     with program(desk, equal_ids=False) as one:
-        told = one.run([ASK], one.calls(), one.calls(), one.calls(), last_word(), key="k").messages
-        gap = [*told[: called(told)[1]], *told[called(told)[2] :], MORE]
+        earlier = one.run([ASK], one.calls(), one.calls(), one.calls(), last_word(), key="k").messages
+        gap = [*earlier[: called(earlier)[1]], *earlier[called(earlier)[2] :], MORE]
         end = one.run(gap, one.calls(), last_word(), key="k")
         assert keys(end) == ["k/turn-4"] and len(one.done) == 4
 
 
-def test_answers_that_were_written_over_are_taken_for_the_earliest_turn(desk: Desk) -> None:
+def test_overwritten_answers_match_the_earliest_turn(desk: Desk) -> None:
     with program(desk, equal_ids=True) as one:
-        told = one.run([ASK], one.calls(), one.calls(), last_word(), key="k")
-        last = [{**told.messages[called(told.messages)[1]]}, {**told.messages[4], "content": "[cut]"}, MORE]
+        earlier = one.run([ASK], one.calls(), one.calls(), last_word(), key="k")
+        last = [
+            {**earlier.messages[called(earlier.messages)[1]]},
+            {**earlier.messages[4], "content": "[cut]"},
+            MORE,
+        ]
         end = one.run(last, one.calls(), last_word(), key="k")
         assert keys(end) == ["k/turn-2"] and len(one.done) == 2
 
 
-def test_answers_are_written_down_before_they_are_heard(desk: Desk) -> None:
+def test_answers_are_stored_before_they_are_delivered(desk: Desk) -> None:
     """A process that ends as it hears them has kept them, and goes on from that turn alone."""
     with program(desk, equal_ids=True) as one:
         whole = one.cut([ASK], one.calls(), one.calls(), key="k", hears=4)

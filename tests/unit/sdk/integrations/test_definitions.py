@@ -43,21 +43,21 @@ NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a plain name stays": (("refund", "send-mail_2"), ("refund", "send-mail_2")),
     "what vendors refuse becomes an underscore": (("mail.send", "fs/read:all"), ("mail_send", "fs_read_all")),
     "64 letters stay": (("a" * 64,), ("a" * 64,)),
-    "65 are cut and told apart": (("a" * 65,), ("a" * 55 + "_635361c4",)),
-    "two that would be one are told apart": (("a.b", "a/b"), ("a_b_2e7336dc", "a_b_c14cddc0")),
+    "65 are cut and made distinct": (("a" * 65,), ("a" * 55 + "_635361c4",)),
+    "two that would be equal are made distinct": (("a.b", "a/b"), ("a_b_2e7336dc", "a_b_c14cddc0")),
     "the one whose name it is keeps it": (("a.b", "a_b"), ("a_b_2e7336dc", "a_b")),
 }
 
 
-@pytest.mark.parametrize(("names", "told"), NAMES.values(), ids=NAMES.keys())
-def test_names_are_mapped_and_mapped_back(names: tuple[str, ...], told: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("names", "shown"), NAMES.values(), ids=NAMES.keys())
+def test_names_are_mapped_and_mapped_back(names: tuple[str, ...], shown: tuple[str, ...]) -> None:
     offered = OfferedTools(named(*names))
-    assert {one.name: name for name, one in offered} == dict(zip(names, told, strict=True))
-    for name, short in zip(names, told, strict=True):
+    assert {one.name: name for name, one in offered} == dict(zip(names, shown, strict=True))
+    for name, short in zip(names, shown, strict=True):
         found = offered.find(short)
         assert found is not None and found[0].name == name
         assert NAME.match(short)
-        assert short == name or offered.find(name) is None or name in told
+        assert short == name or offered.find(name) is None or name in shown
 
 
 def test_the_order_of_the_tools_does_not_change_their_names() -> None:
@@ -81,7 +81,7 @@ def test_definitions_are_the_schema_of_the_manifest_with_the_vendors_names() -> 
     assert anthropic_tools([one]) == [{"name": "mail_send", "description": "Act.", "input_schema": schema}]
 
 
-def test_without_a_docstring_the_name_says_what_it_does() -> None:
+def test_without_a_docstring_the_description_is_the_name() -> None:
     @tool("send_mail", registry=ToolRegistry())
     def send(to: str) -> None: ...
 
@@ -94,7 +94,7 @@ def test_an_argument_that_may_hold_anything_is_refused() -> None:
         """Send."""
 
     for definitions in (openai_tools, anthropic_tools):
-        with pytest.raises(RegistrationError, match="does not say what 'to' may hold"):
+        with pytest.raises(RegistrationError, match="does not declare what 'to' may hold"):
             definitions([send])
 
 
@@ -124,11 +124,11 @@ def test_a_missing_package_is_named_with_what_to_install_and_none_is_loaded_by_i
     done = subprocess.run(
         command, cwd=ROOT / "sdk/python", capture_output=True, text=True, timeout=60, check=True
     )
-    loaded, *told = done.stdout.splitlines()
+    loaded, *shown = done.stdout.splitlines()
     assert loaded == "set()"
     extras = [f"countersign-sdk[{package}]" for package in ("openai", "anthropic", "mcp")]
-    assert [one.rpartition(": ")[2] for one in told] == extras
-    assert told[0].startswith("the package 'openai' is not installed here; install it")
+    assert [one.rpartition(": ")[2] for one in shown] == extras
+    assert shown[0].startswith("the package 'openai' is not installed here; install it")
 
 
 # ------------------------------------------------------------------------------------------------------ what is sent
@@ -140,7 +140,7 @@ FILE = {"type": "document", "source": {"type": "url", "url": "https://cups.examp
 
 
 class Made(BaseModel, extra="allow"):
-    """An object of a client, of whatever kind."""
+    """Any object of a client."""
 
     type: str
 
@@ -156,13 +156,13 @@ COUNTED: dict[str, dict[str, Any]] = {
     "a schema that has a property `type`": {
         "response_format": {"schema": {"properties": {"type": {"type": "string", "description": WORDS}}}}
     },
-    "what goes beside": {"extra_body": {"note": [WORDS]}},
+    "extra_body": {"extra_body": {"note": [WORDS]}},
 }
 NOT_TEXT: dict[str, dict[str, Any]] = {
     "a file in the options": {"system": [FILE]},
     "a file of the client there": {"system": [Made(**FILE)]},
-    "a kind of block nobody knows": {"system": [{"type": "hologram", "id": "h-1"}]},
-    "a file deep in what goes beside": {"extra_body": {"messages": [{"content": [FILE]}]}},
+    "an unknown kind of block": {"system": [{"type": "hologram", "id": "h-1"}]},
+    "a file deep in extra_body": {"extra_body": {"messages": [{"content": [FILE]}]}},
     "an iterator, which is empty when the client looks": {"system": iter([BLOCK])},
     "a generator": {"system": (one for one in [BLOCK])},
     "bytes": {"system": b"word"},
@@ -179,7 +179,7 @@ def test_what_the_options_send_as_text_is_counted(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("options", NOT_TEXT.values(), ids=NOT_TEXT.keys())
-def test_of_what_is_more_than_text_the_program_is_asked(options: dict[str, Any]) -> None:
+def test_content_other_than_text_needs_a_token_bound(options: dict[str, Any]) -> None:
     assert request_text(SAID, [], options) is None
 
 

@@ -1,5 +1,5 @@
 """A conversation goes on from its messages, after people or after its process ended: each effect happened once, each
-call is answered once, in its place.
+call is answered once, directly after it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_a_call_for_people_parks_the_conversation(desk: Desk, refund: Any, talk:
     assert txn == txn_id(agent=AGENT, run_key="case-1/turn-1")
     assert desk.done == [] and end.steps == ()
     again = talk.run([], [refund], messages=end.messages)
-    assert asked(again) == txn and talk.vendor.sent == []  # nobody answered yet: nobody asks the model either
+    assert asked(again) == txn and talk.vendor.sent == []  # no vote yet: the model is not called either
     desk.service.approve(txn)
     done = talk.run([talk.says("Refunded.")], [refund], messages=end.messages)
     assert (done.text, done.pending, desk.done) == ("Refunded.", None, [("refund", "o-4", 20_000)])
@@ -67,7 +67,7 @@ def test_a_call_for_people_parks_the_conversation(desk: Desk, refund: Any, talk:
     assert len(desk.done) == 1 and replayed.steps[0].answers == done.steps[0].answers
 
 
-def test_people_read_what_the_model_wrote_beside_its_calls_as_its_own_words(desk: Desk, talk: Talk) -> None:
+def test_the_models_text_is_the_agents_claim(desk: Desk, talk: Talk) -> None:
     refund, claims = refund_tool(desk), claims_of(desk)
     script = [talk.calls(("refund", REFUND), said="It was " + "very " * 1000), talk.says("Done.")]
     talk.run(script, [refund], purpose="a ticket", on_behalf_of="mia")
@@ -84,7 +84,7 @@ def test_wait_is_how_long_a_step_waits_in_place(desk: Desk, talk: Talk) -> None:
     assert end.pending is None and len(desk.done) == 1
 
 
-def test_each_message_is_heard_as_it_is_added(desk: Desk, talk: Talk) -> None:
+def test_on_message_gets_each_new_message(desk: Desk, talk: Talk) -> None:
     heard: list[Any] = []
     notify = failing_tool(desk, TimeoutError("no answer"))
     with pytest.raises(OutcomeUnknown):
@@ -112,16 +112,18 @@ def script(talk: Talk, run: str) -> list[dict[str, Any]]:
 
 
 def answers_in(messages: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """What the model was told, message by message of its own."""
-    told: list[list[str]] = []
+    """The answers to the model, for each of its messages."""
+    replies: list[list[str]] = []
     for message in messages:
         if message["role"] == "assistant":
-            told.append([])
+            replies.append([])
         elif message["role"] == "tool":
-            told[-1].append(message["content"])
+            replies[-1].append(message["content"])
         elif isinstance(message["content"], list):
-            told[-1] += [block["content"] for block in message["content"] if block["type"] == "tool_result"]
-    return told
+            replies[-1] += [
+                block["content"] for block in message["content"] if block["type"] == "tool_result"
+            ]
+    return replies
 
 
 def cuts(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -139,22 +141,22 @@ def cuts(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def test_cut_anywhere_it_goes_on_and_nothing_happens_twice(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     whole = talk.run(script(talk, "0"), tools)
-    done, told = list(desk.done), answers_in(whole.messages)
+    done, replies = list(desk.done), answers_in(whole.messages)
     assert [one[0] for one in done] == ["refund", "refund", "refund", "charge", "void", "refund"]
-    assert [len(one) for one in told] == [3, 2, 2, 1, 0]
+    assert [len(one) for one in replies] == [3, 2, 2, 1, 0]
     kept = [*cuts(whole.messages)]
     assert len(kept) == 13
     for number, messages in enumerate(kept, 1):
         turns = sum(message["role"] == "assistant" for message in messages)
         left = script(talk, str(number))[turns:]
         end = talk.run(left, tools, messages=copy.deepcopy(messages))
-        assert (desk.done, answers_in(end.messages)) == (done, told), f"cut {number}"
+        assert (desk.done, answers_in(end.messages)) == (done, replies), f"cut {number}"
 
 
-# ------------------------------------------------------------------------------------------- what was told before
+# ------------------------------------------------------------------------------------------- what was answered before
 
 
-def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, talk: Talk) -> None:
+def test_an_unanswered_failure_is_answered_with_the_same_text(desk: Desk, talk: Talk) -> None:
     tools, calls = tools_of(desk), [*refunds("o-1"), ("charge", REFUND), FAILING]
     other = talk.turn(calls, tools, key="another")
     kept = killed(talk, tools, talk.calls(*calls))
@@ -166,10 +168,8 @@ def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, t
 
 
 @pytest.mark.parametrize(("secret", "staged"), [(False, True), (True, True), (False, False)])
-def test_what_a_live_tool_answered_then_is_told_again(
-    desk: Desk, talk: Talk, secret: bool, staged: bool
-) -> None:
-    """As it is in the journal: that nobody had kept it was told once."""
+def test_a_recorded_live_result_is_answered_again(desk: Desk, talk: Talk, secret: bool, staged: bool) -> None:
+    """As the journal has it: the note about the missing result appears once."""
     database, refund = SQLiteAdapter(notes_database(desk.folder)), refund_tool(desk)
     world = {"left": 3}
     live: Any = {"lane": "live", "adapter": database, "secret": ["pin"] if secret else []}
@@ -186,24 +186,26 @@ def test_what_a_live_tool_answered_then_is_told_again(
     calls = [("take", {"order_id": "o-4", "pin": "4111"}), ("refund", REFUND)][: 1 + staged]
     kept = killed(talk, [refund, take], talk.calls(*calls))
     end = talk.run([talk.says("Done.")], [refund, take], messages=kept)
-    told = [('{"left":0}', True), ('{"refund_id":"r-o-4-1200"}', True)][: 1 + staged]
-    assert [(one.text, one.done) for one in end.steps[0].answers] == told and len(desk.done) == staged
+    replies = [('{"left":0}', True), ('{"refund_id":"r-o-4-1200"}', True)][: 1 + staged]
+    assert [(one.text, one.done) for one in end.steps[0].answers] == replies and len(desk.done) == staged
 
 
-def test_a_failure_that_a_worker_met_is_told(desk: Desk, talk: Talk) -> None:
+def test_a_failure_met_by_a_worker_is_answered(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     end = talk.run([talk.calls(("refund", LARGE), FAILING)], tools)
     desk.service.approve(asked(end))
     with desk.restarted() as worker:
         resume(runtime=worker.runtime)
     assert [one[0] for one in desk.done] == ["refund"]
-    told = talk.run([talk.says("I see.")], tools, messages=end.messages)
-    refunded, notified = told.steps[0].answers
-    assert refunded.done and refunded.text.startswith("this one was done and stands: notify did not happen")
+    replies = talk.run([talk.says("I see.")], tools, messages=end.messages)
+    refunded, notified = replies.steps[0].answers
+    assert refunded.done and refunded.text.startswith(
+        "this one was done and is in effect: notify did not happen"
+    )
     assert not notified.done and "no address" in notified.text and len(desk.done) == 1
 
 
-def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Talk) -> None:
+def test_an_expired_release_is_answered_again_as_not_done(desk: Desk, talk: Talk) -> None:
     charge, renew = charge_tools(desk, recheck=True), desk.service.renew
 
     def refuse(*given: Any) -> Any:
@@ -215,10 +217,10 @@ def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Tal
     (answer,) = talk.run([talk.says("I see.")], [charge], messages=kept).steps[0].answers
     assert not answer.done and desk.done == []
     assert "charge did not happen: the service did not extend the time to fire" in answer.text
-    assert "Nothing of this transaction stands" in answer.text
+    assert "Nothing of this transaction remains in effect" in answer.text
 
 
-def test_live_work_beside_a_failure_stays_undone_and_is_told_so(desk: Desk, talk: Talk) -> None:
+def test_live_work_of_a_failed_step_stays_undone(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     tools = [*tools_of(desk), note_tool(desk, SQLiteAdapter(path))]
     kept = killed(talk, tools, talk.calls(("note", NOTE), FAILING))
@@ -228,7 +230,7 @@ def test_live_work_beside_a_failure_stays_undone_and_is_told_so(desk: Desk, talk
 
 
 @pytest.mark.parametrize("by", ["policy", "people"])
-def test_a_denial_is_told_again(by: str, desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_denial_is_answered_again(by: str, desk: Desk, refund: Any, talk: Talk) -> None:
     if by == "policy":
         kept = killed(talk, [refund], talk.calls(("refund", HUGE)))
     else:
@@ -285,7 +287,7 @@ def test_an_open_message_keeps_its_key_when_shortened(desk: Desk, talk: Talk, ow
     assert keys(end) == ["case-1/turn-2"] and len(desk.done) == 1 and end.steps[0].answers[0].done
 
 
-def test_what_another_journal_carried_out_is_counted_where_it_stands(refund: Any, talk: Talk) -> None:
+def test_turns_of_another_journal_are_counted(refund: Any, talk: Talk) -> None:
     calls = [talk.calls(*refunds("o-1"), turn=one) for one in "abc"]
     theirs = talk.run([*calls[:2], talk.says("Done.")], [refund], key="theirs")
     more = [*theirs.messages, said("And another.")]
@@ -303,7 +305,7 @@ def partly(talk: Talk, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [*messages[:2], {**messages[2], "content": messages[2]["content"][:1]}]
 
 
-def test_what_was_said_since_comes_after_the_answers(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_later_messages_come_after_the_answers(desk: Desk, refund: Any, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     log = [*partly(talk, whole.messages), said("Hello?")]
     end = talk.run([talk.says("Hi.")], [refund], messages=list(log), on_message=log.append)
@@ -322,12 +324,12 @@ def test_answers_in_part_are_completed_from_the_journal_or_refused(desk: Desk, t
     talk.run([talk.says("Done.")], [refund], messages=kept, on_message=heard.append)
     missing, _ = heard
     assert "r-o-2" in json.dumps(missing) and "r-o-1" not in json.dumps(missing)
-    with pytest.raises(MisuseError, match=r"'refund' has no answer.*this journal knows of neither"):
+    with pytest.raises(MisuseError, match=r"'refund' has no answer.*this journal has a record of neither"):
         talk.run([], [refund], messages=kept, key="another")
     assert len(desk.done) == 2 and talk.vendor.sent == []
 
 
-def test_a_call_that_nobody_has_begun_is_carried_out(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_a_call_that_was_never_begun_is_carried_out(desk: Desk, refund: Any, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     end = talk.run([talk.says("Done.")], [refund], messages=whole.messages[:2], key="another")
     assert keys(end) == ["another/turn-1"] and len(desk.done) == 4

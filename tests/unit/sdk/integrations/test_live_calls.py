@@ -28,7 +28,7 @@ ORDER = ("Order", "order_id")
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_live_tool_answers_and_stands_or_falls_with_its_step(desk: Desk, talk: Talk, denied: bool) -> None:
+def test_a_live_tool_returns_at_once_and_commits_with_its_step(desk: Desk, talk: Talk, denied: bool) -> None:
     path = notes_database(desk.folder)
     tools = [refund_tool(desk), note_tool(desk, SQLiteAdapter(path))]
     noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
@@ -48,7 +48,7 @@ def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytes
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_database_that_rolls_all_back_is_told_as_a_refusal(desk: Desk, talk: Talk, secret: bool) -> None:
+def test_a_rollback_by_the_database_is_answered_as_a_refusal(desk: Desk, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
     path = notes_database(desk.folder)
     database = SQLiteAdapter(path)
@@ -63,14 +63,14 @@ def test_a_database_that_rolls_all_back_is_told_as_a_refusal(desk: Desk, talk: T
 
     desk.publish(jot)
     end = talk.turn([("jot", {"order_id": "o-4", "text": "hello"})], [jot])
-    told = end.steps[0].answers[0].text
-    assert told.startswith("not done") and ("Nothing of it stands" in told) is not secret
+    reply = end.steps[0].answers[0].text
+    assert reply.startswith("not done") and ("Nothing of it is kept" in reply) is not secret
     assert (end.text, notes_in(path)) == ("Done.", [])
 
 
 @pytest.mark.parametrize("raises", [ValueError, NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
-def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_model(
+def test_errors_of_live_tools_with_secrets_are_neither_logged_nor_answered(
     desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
 ) -> None:
     database = SQLiteAdapter(notes_database(desk.folder))
@@ -86,14 +86,14 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
         end = talk.turn([("jot", {"order_id": "o-4", "pin": "4111"})], [jot])
     assert ("live tool jot raised ValueError" in caplog.text) is (raises is ValueError)
     assert "bad 4111" not in caplog.text
-    told = end.steps[0].answers[0].text
-    assert told.startswith("not done") and told.endswith(f": {raises.__name__}")
+    reply = end.steps[0].answers[0].text
+    assert reply.startswith("not done") and reply.endswith(f": {raises.__name__}")
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
+    ("verdict", "reply"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would need approval")]
 )
-def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, told: str) -> None:
+def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, reply: str) -> None:
     path = notes_database(desk.folder)
     database, refund = SQLiteAdapter(path), refund_tool(desk)
 
@@ -107,10 +107,10 @@ def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict:
     end = talk.turn([("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)], [refund, jot])
     first, refused, last = end.steps[0].answers
     assert notes_in(path) == [] and desk.done == []
-    assert told in refused.text and "go together" in first.text and "go together" in last.text
+    assert reply in refused.text and "go together" in first.text and "go together" in last.text
 
 
-TOLD = {
+ANSWERED = {
     "somebody changed what was read": IsolationConflict("notes", "o-4", read=True, expected="1", now="2"),
     "permission ran out": ReleaseLapsed("case-1", "0" * 64, "it took too long"),
 }
@@ -127,8 +127,8 @@ def raising(desk: Desk, error: Exception) -> Any:
     return tool("look", lane="live", adapter=database, registry=desk.registry)(look)
 
 
-@pytest.mark.parametrize("error", TOLD.values(), ids=TOLD.keys())
-def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: Talk) -> None:
+@pytest.mark.parametrize("error", ANSWERED.values(), ids=ANSWERED.keys())
+def test_a_failed_step_without_effects_is_answered(error: Exception, desk: Desk, talk: Talk) -> None:
     end = talk.turn([("look", {"order_id": "o-4"})], [raising(desk, error)])
     (answer,) = end.steps[0].answers
     assert answer.text == f"not done: {error}" and not answer.done
@@ -142,12 +142,12 @@ def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: 
         ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
     ],
 )
-def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
+def test_what_the_model_cannot_fix_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
     with pytest.raises(type(error)):
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:
+def test_serialize_waits_until_the_resource_is_free(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     note = note_tool(desk, SQLiteAdapter(path))
     script = [talk.calls(("note", NOTE)), talk.says("Done.")]

@@ -1,4 +1,4 @@
-"""The loops: what a model calls is one transaction for each of its messages, and what it is told is true."""
+"""The loops: the calls of each model message are one transaction, and the answers are accurate."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
 
 
 def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk, refund: Any) -> None:
-    """It is told the tools as their manifests have them."""
+    """The tool definitions follow the manifests."""
     end = talk.turn([("refund", REFUND)], [refund])
     assert (end.text, end.pending, desk.done) == ("Done.", None, [("refund", "o-4", 1200)])
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-1200"}']
     (step,) = end.steps
     assert (step.key, [one.done for one in step.answers]) == ("case-1/turn-1", [True])
     assert end.messages[:1] == ASK and end.messages[-1]["role"] == "assistant"
-    (told,) = talk.vendor.sent[0]["tools"]
-    schema = told["function"]["parameters"] if talk.is_openai else told["input_schema"]
-    named = told["function"] if talk.is_openai else told
+    (seen,) = talk.vendor.sent[0]["tools"]
+    schema = seen["function"]["parameters"] if talk.is_openai else seen["input_schema"]
+    named = seen["function"] if talk.is_openai else seen
     assert (named["name"], named["description"]) == ("refund", "Give money back for an order.")
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["order_id", "amount_cents"]
@@ -42,39 +42,39 @@ def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
 
 
 def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk, refund: Any) -> None:
-    """Equal ones are one, and the model is told."""
+    """Equal ones are one, and the answer says so."""
     calls = [("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2, 1)]
     talk.turn(calls, [refund])
     assert [one[1] for one in desk.done] == ["o-3", "o-1", "o-2"]
-    told = talk.vendor.answers()
-    assert [answer[14:19] for answer in told[:3]] == ["r-o-3", "r-o-1", "r-o-2"]
-    assert told[3].startswith("done once, as the equal call before it")
+    seen = talk.vendor.answers()
+    assert [answer[14:19] for answer in seen[:3]] == ["r-o-3", "r-o-1", "r-o-2"]
+    assert seen[3].startswith("done once, as the equal call before it")
     assert desk.face.asked("/v1/transactions") == 1
 
 
 MISUSE: dict[str, tuple[dict[str, Any], str]] = {
-    "a stream": ({"stream": True}, "stream=... is the loop's own"),
-    "several choices": ({"n": 2}, "n=... is the loop's own"),
+    "a stream": ({"stream": True}, "stream=... is set by the loop"),
+    "several choices": ({"n": 2}, "n=... is set by the loop"),
     "a key that is too long": ({"key": "k" * 181}, "1 to 180 characters"),
     "a key that is no text": ({"key": 7}, "write key='7'"),
     "an empty key": ({"key": ""}, "1 to 180 characters"),
     "a purpose that is no text": ({"purpose": 4711}, "purpose"),
     "a person of too long a name": ({"on_behalf_of": "x" * 201}, "on_behalf_of"),
     "a wait that is no number": ({"wait": "10m"}, "is no number of seconds"),
-    "an isolation that runs again": ({"isolation": Retry(3)}, "the model is told"),
+    "an isolation that runs again": ({"isolation": Retry(3)}, "the model may call again"),
     "no isolation": ({"isolation": "later"}, "is no policy"),
 }
 
 
 @pytest.mark.parametrize(("given", "says"), MISUSE.values(), ids=MISUSE.keys())
 @pytest.mark.parametrize("talk", BOTH, indirect=True)
-def test_misuse_is_told_first(given: dict[str, Any], says: str, desk: Desk, talk: Talk) -> None:
+def test_misuse_is_reported_first(given: dict[str, Any], says: str, desk: Desk, talk: Talk) -> None:
     with pytest.raises(MisuseError, match=says):
         talk.run([], [], **given)
     assert talk.vendor.sent == []
 
 
-def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(refund: Any, talk: Talk) -> None:
+def test_invalid_tools_are_reported_before_the_model_is_called(refund: Any, talk: Talk) -> None:
     with pytest.raises(MisuseError, match="names 'refund' twice"):
         talk.run([], [refund, refund])
     with pytest.raises(RegistrationError, match="is not a tool"):

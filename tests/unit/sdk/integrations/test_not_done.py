@@ -1,4 +1,4 @@
-"""No model is told that a turn was not done which was, of which nobody knows, or which may be done yet: it would call
+"""A turn that was done, is unknown or may still happen is never answered as not done: it would call
 again, and the next turn has a key of its own.
 """
 
@@ -55,7 +55,7 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_what_was_done_is_told_as_done_where_live_work_cannot_be_redone(desk: Desk, talk: Talk) -> None:
+def test_done_work_is_answered_as_done_if_live_work_cannot_be_redone(desk: Desk, talk: Talk) -> None:
     tools = [book_tool(desk), refund_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", REFUND), ("refund", REFUND))
     kept = killed(talk, tools, talk.calls(*calls))
@@ -85,7 +85,7 @@ def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> None:
+def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: Talk) -> None:
     broken: list[str] = []
 
     @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
@@ -102,13 +102,13 @@ def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> No
     end = talk.run([talk.says("I see.")], tools, messages=kept)
     looked, charged, notified = (one.text for one in end.steps[0].answers)
     assert looked.startswith("this one was undone again: notify did not happen")
-    assert charged.startswith("this one was done and has been taken back: notify did not happen")
+    assert charged.startswith("this one was done and has been compensated: notify did not happen")
     assert "no address" in charged
     assert notified.startswith("this one was not done")
     assert [one[0] for one in desk.done] == ["charge", "void"]
 
 
-def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: Desk, talk: Talk) -> None:
+def test_other_calls_than_were_done_are_refused(desk: Desk, talk: Talk) -> None:
     """A run that kept nothing asks the model anew, and calls what cannot be read, or what raises."""
     tools = [book_tool(desk), refund_tool(desk)]
     killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), ("refund", REFUND), turn="a"))
@@ -124,23 +124,23 @@ def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: D
     assert len(desk.done) == 1
 
 
-@pytest.mark.parametrize("beside", ["live", "staged"])
-def test_what_may_fail_and_did_leaves_what_stands_beside_it(beside: str, desk: Desk, talk: Talk) -> None:
-    """Nobody is told that a person has to see to it, nor that nothing stands."""
+@pytest.mark.parametrize("other_lane", ["live", "staged"])
+def test_an_allowed_failure_keeps_the_other_calls(other_lane: str, desk: Desk, talk: Talk) -> None:
+    """The error claims neither that a person must settle it, nor that nothing remains in effect."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     mail = failing_tool(desk, NotDone("full"), "mail", on_exhausted="tool", acts=False)
     tools = [note, refund_tool(desk), mail]
-    calls = [("note", NOTE) if beside == "live" else ("refund", REFUND), ("mail", {"order_id": "o-4"})]
+    calls = [("note", NOTE) if other_lane == "live" else ("refund", REFUND), ("mail", {"order_id": "o-4"})]
     talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools)
     with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools)
-    assert "Still standing" not in str(spent.value) and "Nothing of this" not in str(spent.value)
+    assert "Still in effect" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
 
 # ------------------------------------------------------------------------------------------------------ nobody knows
 
 
-def test_what_nobody_knows_is_raised_again_where_live_work_cannot_begin(desk: Desk, talk: Talk) -> None:
+def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk, talk: Talk) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.1))
     notify = failing_tool(desk, ConnectionError("no answer"))
     kept = killed(talk, [note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
@@ -172,7 +172,9 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
 
 
 @pytest.mark.parametrize("approved", ["before", "after"])
-def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk: Desk, talk: Talk) -> None:
+def test_a_waiting_step_is_withdrawn_before_it_is_answered_as_undone(
+    approved: str, desk: Desk, talk: Talk
+) -> None:
     """A deploy renamed the tool while people were asked."""
     refund = refund_tool(desk)
     end = talk.run([talk.calls(("refund", LARGE), turn="a")], [refund])
@@ -188,8 +190,8 @@ def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk
     desk.publish(give_back)
     with desk.restarted() as later:
         script = [talk.calls(("give_back", REFUND), turn="b"), talk.says("Done.")]
-        told = talk.run(script, [give_back], runtime=later.runtime, messages=end.messages)
-        assert "there is no tool 'refund'" in told.steps[0].answers[0].text
+        next_run = talk.run(script, [give_back], runtime=later.runtime, messages=end.messages)
+        assert "there is no tool 'refund'" in next_run.steps[0].answers[0].text
         if approved == "after":
             desk.service.approve(FIRST)
         assert resume(runtime=later.runtime) == []
@@ -197,7 +199,7 @@ def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk
     assert desk.done == [("give_back", "o-4", 1200)]
 
 
-def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_what_a_worker_fired_is_never_answered_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
     end = talk.run([talk.calls(("refund", LARGE))], [refund])
     desk.service.approve(FIRST)
     with desk.restarted() as worker:
@@ -207,27 +209,27 @@ def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, ref
     assert len(desk.done) == 1
 
 
-def test_live_work_that_cannot_begin_takes_back_what_people_were_asked(desk: Desk, talk: Talk) -> None:
+def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, talk: Talk) -> None:
     tools = [refund_tool(desk), book_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", LARGE))
     end = talk.run([talk.calls(*calls, turn="a")], tools)
     backup = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
     backup.execute("BEGIN IMMEDIATE")
-    told = talk.run([talk.says("No.")], tools, messages=end.messages)
+    next_run = talk.run([talk.says("No.")], tools, messages=end.messages)
     backup.close()
-    assert not any(one.done for one in told.steps[0].answers)
+    assert not any(one.done for one in next_run.steps[0].answers)
     assert [one.state for one in desk.service.latest(FIRST).held] == [EffectState.WITHDRAWN]
     desk.service.approve(FIRST)
     assert resume(runtime=desk.runtime) == [] and (desk.done, notes(desk)) == ([], 0)
 
 
-def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> None:
+def test_work_in_progress_elsewhere_is_not_answered_as_not_done(desk: Desk) -> None:
     talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
     with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(TransactionBusy):
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
-def test_what_was_never_begun_is_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     script = [talk.calls(GARBAGE, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
     end = talk.run(script, [refund])
@@ -235,7 +237,7 @@ def test_what_was_never_begun_is_told_as_not_done(desk: Desk, refund: Any, talk:
     assert not [path for _, path in desk.face.log if path.endswith("/withdraw")] and len(desk.done) == 1
 
 
-def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk) -> None:
+def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, talk: Talk) -> None:
     refund, heard = refund_tool(desk), list[Any]()
     desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
     with pytest.raises(ServiceUnavailable):

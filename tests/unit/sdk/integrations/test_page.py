@@ -1,4 +1,4 @@
-"""The programs of the room's README run as they stand there."""
+"""The programs of the folder's README run unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a model is told of a call that was not done, and how a conversation ends: limits, messages that are not whole,
-budgets that have no room for another call.
+"""The answers to calls that were not done, and how a conversation ends: limits, messages that are not whole,
+budgets that are used up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTIFY = ("notify", {"order_id": "o-4"})
 # ----------------------------------------------------------------------- why a call was not done, and what beside it
 
 
-def test_a_denial_is_told_with_its_reasons_and_the_model_may_act_on_it(desk: Desk, talk: Talk) -> None:
+def test_a_denial_is_answered_with_its_reasons_and_the_model_may_react(desk: Desk, talk: Talk) -> None:
     """What goes with a denied call is not done either, and says so."""
     refund = refund_tool(desk)
     script = [talk.calls(("refund", REFUND), ("refund", HUGE)), talk.calls(("refund", REFUND))]
@@ -47,7 +47,7 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
     "an argument of another type": ("refund", {"order_id": "o-4", "amount_cents": "much"}, "amount_cents"),
     "money with a fraction": ("refund", {"order_id": "o-4", "amount_cents": 12.5}, "whole minor units"),
     "an argument that is missing": ("refund", {"order_id": "o-4"}, "amount_cents"),
-    "an argument nobody knows": ("refund", {**REFUND, "note": "x"}, "note"),
+    "an unknown argument": ("refund", {**REFUND, "note": "x"}, "note"),
     "a tool that is not there": ("transfer", {}, "there is no tool 'transfer'; there are refund"),
     "a key that the rules of bytes refuse": ("refund", {**REFUND, "tags": {"__entity": {}}}, "__entity"),
 }
@@ -81,25 +81,27 @@ def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, des
     assert desk.done == [] and not wrong.done and says in wrong.text
 
 
-def test_a_tool_that_knows_that_nothing_happened_is_told_in_its_words(desk: Desk, talk: Talk) -> None:
+def test_not_done_is_answered_with_the_tools_text(desk: Desk, talk: Talk) -> None:
     notify = failing_tool(desk, NotDone("the address is wrong"), acts=False)
     (answer,) = talk.turn([NOTIFY], [notify]).steps[0].answers
     assert not answer.done and "the address is wrong" in answer.text and "was not done" in answer.text
 
 
 @pytest.mark.parametrize("void", [Verdict.RELEASE, Verdict.DENY])
-def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk: Desk, talk: Talk) -> None:
+def test_compensated_calls_are_answered_differently_from_fired_ones(
+    void: Verdict, desk: Desk, talk: Talk
+) -> None:
     tools = [charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)]
     desk.service.policy = lambda name, _: void if name == "void" else Verdict.RELEASE
-    charged, told = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
+    charged, replies = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
     if void is Verdict.RELEASE:
         assert [one[0] for one in desk.done] == ["charge", "void"]
-        assert charged.text.startswith("this one was done and has been taken back") and not charged.done
-        assert told.text.startswith("this one was not done")
+        assert charged.text.startswith("this one was done and has been compensated") and not charged.done
+        assert replies.text.startswith("this one was not done")
         return
-    for answer in (charged, told):
+    for answer in (charged, replies):
         assert "notify did not happen: " in answer.text
-        assert "charge#1 was not taken back: void is denied" in answer.text
+        assert "charge#1 was not compensated: void is denied" in answer.text
 
 
 # ------------------------------------------------------------------------------------------------------------ ends
@@ -108,7 +110,7 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
 def test_a_model_that_never_ends_is_stopped_with_everything_answered(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
-    with pytest.raises(TurnLimit, match="asked 3 times") as caught:
+    with pytest.raises(TurnLimit, match="called 3 times") as caught:
         talk.run(script, [refund], max_turns=3)
     assert len(desk.done) == 3
     end = talk.run([talk.says("Enough.")], [refund], messages=caught.value.messages)
@@ -154,7 +156,7 @@ def test_a_call_that_is_no_function_is_answered(desk: Desk) -> None:
     assert "'custom' is no call of a function" in end.steps[0].answers[0].text
 
 
-def test_a_paused_model_is_asked_again_with_its_thoughts_as_they_came(desk: Desk) -> None:
+def test_a_paused_model_is_called_again_with_unchanged_thinking(desk: Desk) -> None:
     talk, refund = Talk("anthropic", runtime=desk.runtime), refund_tool(desk)
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
     paused = {**talk.says("Wait."), "stop_reason": "pause_turn"}
@@ -178,7 +180,7 @@ def test_messages_may_be_objects_of_the_client(desk: Desk) -> None:
     assert end.messages[1]["content"] == [{"type": "text", "text": "Hello."}]
 
 
-def test_a_model_that_says_no_usage_does_where_nothing_is_counted(desk: Desk, talk: Talk) -> None:
+def test_usage_is_optional_without_budgets(desk: Desk, talk: Talk) -> None:
     said = talk.says("Hello.")
     said["usage"] = {"input_tokens": 1} if not talk.is_openai else None
     assert talk.run([said], []).text == "Hello."
@@ -213,8 +215,8 @@ def test_each_call_of_the_model_is_counted_for_the_conversation(limited: Talk) -
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_call_that_the_vendor_refused_gives_its_room_back(limited: Talk, retries: int) -> None:
-    """Unless the client tries again by itself: nobody knows then which try was made."""
+def test_a_call_that_the_vendor_refused_frees_its_reservation(limited: Talk, retries: int) -> None:
+    """Unless the client retries by itself: it is not known then which attempt was made."""
     limited.run([limited.says("Hello.")], [], **SHORT)
     with pytest.raises(Exception, match="slower"):
         limited.run([BUSY] * (1 + retries), [], client={"max_retries": retries}, **SHORT)
@@ -225,7 +227,7 @@ def test_a_call_that_the_vendor_refused_gives_its_room_back(limited: Talk, retri
         assert limited.run([limited.says("Hello.")], [], **SHORT).text == "Hello."
 
 
-def test_a_picture_is_sent_only_where_the_program_says_how_many_tokens_it_has(limited: Talk) -> None:
+def test_a_picture_is_sent_only_with_a_token_bound(limited: Talk) -> None:
     """It has more than the bytes that name it."""
     script, picture = [limited.says("Broken.")], PICTURE[limited.is_openai]
     messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, picture]}]
@@ -254,7 +256,7 @@ NUMBERS = itertools.count()
 
 
 def answers(talk: Talk, tools: Sequence[Any], *turns: Sequence[Any]) -> list[Any]:
-    """What a run that kept nothing of earlier ones is told, turn by turn. Each message has ids of its own."""
+    """The answers to a run without earlier messages, turn by turn. Each message has its own ids."""
     script = [talk.calls(*calls, turn=f"{next(NUMBERS)}-") for calls in turns]
     return [step.answers for step in talk.run([*script, talk.says("Done.")], tools).steps]
 
@@ -289,10 +291,10 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(row: str, desk
     if GARBAGE not in before[0]:
         first_is_denied(desk)
     answers(talk, [refund], *before)
-    told = answers(talk, [refund], *again)
-    assert [[one.done for one in turn] for turn in told] == done and says in told[0][0].text
+    replies = answers(talk, [refund], *again)
+    assert [[one.done for one in turn] for turn in replies] == done and says in replies[0][0].text
     assert desk.done == [("refund", "o-4", 1200)]
-    assert not done[-1][0] or told[-1][0].text == '{"refund_id":"r-o-4-1200"}'
+    assert not done[-1][0] or replies[-1][0].text == '{"refund_id":"r-o-4-1200"}'
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
@@ -307,7 +309,7 @@ def test_something_else_than_a_later_turn_has_done_is_refused(first: Any, desk: 
     assert len(desk.done) == 1
 
 
-def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk, talk: Talk) -> None:
+def test_a_stored_message_without_answer_is_not_carried_out_again(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     first_is_denied(desk)
     script = [talk.calls(ONE, turn=turn) for turn in ("a", "b")]

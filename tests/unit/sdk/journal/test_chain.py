@@ -11,9 +11,9 @@ import pytest
 
 from countersign import JournalError, MisuseError
 from countersign.journal.chain import UNBOUND
-from countersign.journal.damage import Damage
 from countersign.journal.spending import BudgetHold
 from countersign.journal.verification import verify
+from countersign.journal.verification_stores import Damage
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
 
@@ -121,10 +121,10 @@ def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
     db.execute("DROP TRIGGER chain_is_not_cut")
     db.execute("CREATE TRIGGER quiet AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE id = NEW.id; END")
     db.close()
-    told = [one.what for one in verify(journal).findings]
-    assert len(told) == 2
-    assert "'chain_is_not_cut' is missing" in told[0]
-    assert "'quiet' is not this SDK's" in told[1]
+    reported = [one.what for one in verify(journal).findings]
+    assert len(reported) == 2
+    assert "'chain_is_not_cut' is missing" in reported[0]
+    assert "'quiet' is not this SDK's" in reported[1]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
     assert desk.done == [("refund", "o-1", 5)]
 
 
-def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
+def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
     refund = refund_tool(desk, secret=["order_id"])
     with desk.step("secret-key"):
@@ -184,22 +184,22 @@ def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
     ("edit", "kind", "says"),
     [
         ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
-        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line says 80"),
-        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line says 100"),
-        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "says 'unknown'"),
-        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "says 80"),
-        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is gone"),
-        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line speaks"),
+        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line states 80"),
+        ("UPDATE spent SET reserved = 0 WHERE reserved = 100", Damage.ROW_CHANGED, "the line states 100"),
+        ("UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'", Damage.ROW_CHANGED, "states 'unknown'"),
+        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "states 80"),
+        ("DELETE FROM llm_holds WHERE call_id = 'c-3'", Damage.ROW_MISSING, "llm_holds c-3 support/day is missing"),
+        ("INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)", Damage.ROW_UNKNOWN, "no line states"),
     ],
 )  # fmt: skip
 def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:
-    """W13 and scenario 62 together: whoever gives a budget room behind the SDK's back is found."""
+    """W13 and scenario 62 together: a budget raised behind the SDK's back is detected."""
     (found,) = verify(edited(journal, edit)).findings
     assert (found.damage, found.txn) == (kind, None)
     assert says in found.what
 
 
 def test_only_the_lease_and_the_head_are_unbound() -> None:
-    """Whoever adds a column here says why in chain.py."""
+    """A new unbound column needs a reason in chain.py."""
     lease = {"holder", "generation", "lease_until", "updated_at"}
     assert dict(UNBOUND) == {"transactions": lease | {"chain_n", "chain_id", "chain_hash"}}

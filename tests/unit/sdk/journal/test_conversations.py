@@ -1,4 +1,4 @@
-"""The journal knows which turns a mark stands for, on both engines, and its chain binds it."""
+"""The journal knows which turns a mark refers to, on both engines, and its chain binds it."""
 
 from __future__ import annotations
 

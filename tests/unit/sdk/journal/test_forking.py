@@ -60,7 +60,7 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
     refund = refund_tool(desk)
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))
-    told: BaseException | None = None
+    reported: BaseException | None = None
     child = False
     try:
         with desk.step() as txn:
@@ -73,12 +73,12 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
             if not child:
                 os.waitpid(pid, 0)
     except BaseException as raised:
-        told = raised
+        reported = raised
         if not child:
             raise
     finally:
         if child:
-            right = told is error if error is not None else isinstance(told, OutsideTransaction)
+            right = reported is error if error is not None else isinstance(reported, OutsideTransaction)
             os._exit(AS_EXPECTED if right and desk.done == [] else 1)
     assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
     assert notes_in(path) == [("o-1", "refunded")]
@@ -119,11 +119,11 @@ class _Locked:
     def __init__(self, order: int, taken: list[int]) -> None:
         self.fork_order, self._taken = order, taken
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         self._taken.append(self.fork_order)
 
-    def let_go(self) -> None: ...
-    def begin_anew(self) -> None: ...
+    def after_fork_in_parent(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 def test_a_fork_takes_locks_in_the_order_in_which_they_lock_each_other() -> None:
@@ -176,7 +176,7 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: An
 
 
 def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
-    """Taken between the redemption and the fire: the copy has to ask for more time, and is told the outcome instead."""
+    """Taken between the redemption and the fire: the copy has to request more time, and gets the outcome instead."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     with pytest.raises(Exception, match="Nothing was fired"), desk.step():
         refund("o-1", 100)

@@ -1,4 +1,4 @@
-"""A lease is kept while its owner lives, also by an owner whom nobody else can see, and no longer."""
+"""A lease is kept while its owner lives, even one invisible to others, and no longer."""
 
 from __future__ import annotations
 
@@ -172,9 +172,9 @@ def test_a_lease_whose_unit_was_not_kept_is_nobodys(desk: Desk) -> None:
     with pytest.raises(ValueError, match="no"), journal.database.unit(durable=False):
         taken.append(journal.leases.acquire(TXN))
         raise ValueError("no")
-    assert len(journal.leases._heart._held) == 0
+    assert len(journal.leases._heartbeat._held) == 0
     second = journal.leases.acquire(TXN)
     assert isinstance(second, Lease)
-    assert list(journal.leases._heart._held) == [second]
+    assert list(journal.leases._heartbeat._held) == [second]
     journal.leases.release(second)
-    assert len(journal.leases._heart._held) == 0
+    assert len(journal.leases._heartbeat._held) == 0

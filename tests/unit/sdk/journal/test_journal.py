@@ -1,4 +1,4 @@
-"""The journal: durable, owned, honest about damage, and nobody else's business."""
+"""The journal: durable, owned, private, and explicit about damage."""
 
 import contextvars
 import multiprocessing
@@ -77,12 +77,12 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
 def redeemed(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     """Frozen, and allowed to fire."""
     staging, attempt = frozen(journal, lease, *effects)
-    journal.firing.redeemed(lease, staging, [effect.effect_id for effect in effects])
+    journal.effect_log.redeemed(lease, staging, [effect.effect_id for effect in effects])
     return staging, attempt
 
 
 def begin(journal: Journal, lease: Lease, staging: int, effect: Effect, seconds: int = 1) -> None:
-    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=seconds)
+    journal.effect_log.begin(lease, staging, effect.effect_id, before=[], lease_seconds=seconds)
 
 
 def _theirs(path: Path) -> None:
@@ -95,8 +95,8 @@ NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "a file that others can read": (Path.touch, 0o644, "chmod 600"),
     "zeros, for SQLite knows whether a crash left them": (
         lambda path: path.write_bytes(bytes(512)), 0o600, "not a database"),
-    "a text": (lambda path: path.write_text("print('a shop')"), 0o644, r"journal\.db' is another file and no journal"),
-    "what is no file": (os.mkfifo, 0o600, "is another file and no journal"),
+    "a text": (lambda path: path.write_text("print('a shop')"), 0o644, r"journal\.db' is not a journal"),
+    "what is no file": (os.mkfifo, 0o600, "is not a journal"),
     "another program's database": (_theirs, 0o600, "another program"),
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ def full(*_: Any, **__: Any) -> None:
 
 def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     refund = refund_tool(desk)
-    monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
+    monkeypatch.setattr(desk.runtime.journal.effect_log, "begin", full)
     with pytest.raises(errors.JournalError, match="disk is full"), desk.step():
         refund("o-1", 100)
     assert desk.done == []
@@ -213,7 +213,7 @@ def test_a_fire_not_written_is_unknown(desk: Desk, monkeypatch: pytest.MonkeyPat
         if stays_full:
             broken.setattr(journal.database, "unit", full_once_it_fired)
         else:
-            broken.setattr(journal.firing, "write", full)
+            broken.setattr(journal.effect_log, "write", full)
         with pytest.raises(errors.OutcomeUnknown, match="disk is full"), desk.step() as txn:
             refund("o-1", 100)
     assert (len(desk.done), txn.state) == (1, "redeemed")
@@ -259,7 +259,7 @@ def test_a_lease_we_cannot_see_the_owner_of_runs_its_time(journal: Journal, cloc
     assert isinstance(second, Lease) and second.generation == lease.generation + 1
 
 
-def test_whoever_lost_the_lease_writes_nothing_more(journal: Journal, clock: TickingClock) -> None:
+def test_a_former_owner_writes_nothing_after_losing_the_lease(journal: Journal, clock: TickingClock) -> None:
     first = on_another_machine(journal, owned(journal))
     effect = an_effect()
     staging, _ = redeemed(journal, first, effect)
@@ -281,14 +281,14 @@ def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journ
     staging, attempt = frozen(journal, lease, effect)
     with pytest.raises(errors.JournalError, match="cannot become firing"):
         begin(journal, lease, staging, effect)  # not redeemed
-    journal.firing.redeemed(lease, staging, [effect.effect_id])
+    journal.effect_log.redeemed(lease, staging, [effect.effect_id])
     begin(journal, lease, staging, effect)
     done = EffectOutcome(effect.effect_id, Outcome.FIRED, attempt)
-    journal.firing.write(lease, staging, [done])
+    journal.effect_log.write(lease, staging, [done])
     with pytest.raises(errors.JournalError):
         begin(journal, lease, staging, effect)
     with pytest.raises(errors.JournalError):
-        journal.firing.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FAILED, attempt)])
+        journal.effect_log.write(lease, staging, [EffectOutcome(effect.effect_id, Outcome.FAILED, attempt)])
     assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
 
 
@@ -299,7 +299,7 @@ def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> No
     begin(journal, lease, staging, first)
     fired = EffectOutcome(first.effect_id, Outcome.FIRED, attempt)
     with pytest.raises(errors.JournalError):  # the second half fails, so the first is not written either
-        journal.firing.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
+        journal.effect_log.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
     assert journal.transactions.state_of(TXN, staging, first.effect_id) is LocalState.FIRING
     assert journal.outbox.pending() == []
 
@@ -314,18 +314,18 @@ def test_each_list_has_its_own_attempt_until_one_is_redeemed(journal: Journal) -
         frozen(journal, lease, an_effect(1, 7))
 
 
-def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk, refund: Any) -> None:
+def test_a_second_run_waits_for_the_first_and_learns_its_owner(desk: Desk, refund: Any) -> None:
     slept: list[float] = []
     with desk.step():
         refund("o-1", 100)
         with desk.another_process() as other:
-            waits = other.sync_waits()
+            waits = other.sync_executor()
 
             async def sleep(seconds: float) -> None:
                 slept.append(seconds)
 
             waits.sleep = sleep  # type: ignore[method-assign]
-            other.sync_waits = lambda: waits  # type: ignore[method-assign]
+            other.sync_executor = lambda: waits  # type: ignore[method-assign]
             found = resume(other)
             assert [one.waiting for one in found] == [True]
             with pytest.raises(errors.TransactionBusy, match="is being run by"):
@@ -379,8 +379,8 @@ def test_what_people_said_is_written_once_however_often_it_is_looked_at(journal:
     frozen(journal, lease, effect)
     for said in (b'[{"answer":"fired"}]', b'[{"answer":"fired"},{"answer":"left_standing"}]'):
         for _ in range(3):
-            journal.firing.learn(lease, 1, [RemoteOutcome(effect.effect_id, (), settlements=said)])
+            journal.effect_log.learn(lease, 1, [RemoteOutcome(effect.effect_id, (), settlements=said)])
     (row,) = journal.transactions.effects(journal.transactions.require(TXN))
-    assert row.left_standing
+    assert row.kept_by_person
     lines = journal.database.rows("SELECT body FROM chain WHERE kind = 'learned'")
     assert len(lines) == 2, "the chain would grow at every look"

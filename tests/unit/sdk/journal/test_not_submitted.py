@@ -15,8 +15,7 @@ from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.export import description_of, render_export, summary_of
 from countersign.journal.location import JournalLocation, JournalUrl
-from countersign.journal.queries import TransactionFilter
-from countersign.journal.statistics import count
+from countersign.journal.queries import TransactionFilter, count
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool
@@ -41,7 +40,7 @@ ENDINGS = [
 ]
 
 
-def told(desk: Desk, key: str) -> dict[str, Any]:
+def reported(desk: Desk, key: str) -> dict[str, Any]:
     (txn,) = desk.runtime.journal.transactions.found_ids(key)
     return description_of(desk.runtime.journal, txn)
 
@@ -71,7 +70,7 @@ def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseExcep
             asyncio.run(run())
         with desk.step():
             body()
-    found, kind = told(desk, "t-1"), type(error).__name__
+    found, kind = reported(desk, "t-1"), type(error).__name__
     assert is_async or raised.value is error
     refunded, noted = {"order_id": "o-1", "amount_cents": 100}, {"order_id": "o-1", "text": "seen"}
     assert calls(found) == [("refund", "withdrawn", refunded), ("note", "undone", noted)]
@@ -100,7 +99,7 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalLocati
 
 
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path, then: str) -> None:
+def test_a_caught_inner_block_is_listed_after_the_calls(desk: Desk, tmp_path: Path, then: str) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
     with suppress(LookupError), desk.step():
         refund("o-1", 100)
@@ -113,7 +112,7 @@ def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path
             raise ValueError("not this one")
         if then == "raises":
             raise LookupError("nor any")
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     assert [one[:2] for one in calls(found)] == [("refund", "fired" if then == "commits" else "withdrawn")]
     assert [(one["tool"], one["state"], one["error"]) for one in found["dropped"]] == [
         ("refund", "withdrawn", "the inner block raised KeyError: 'deeper'"),
@@ -135,7 +134,7 @@ def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: 
     with suppress(ValueError), desk.step(), block:
         pay("o-1", 5, CARD)
         raise ValueError(f"{CARD} is refused")
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     kind = "dropped" if inner else "effects"
     no_key = engine == "postgresql"  # a journal that machines share has no key of its own
     args = '"(secret)"' if no_key else {"order_id": "o-1", "amount_cents": 5, "card": "(secret)"}
@@ -152,7 +151,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refun
         refund("o-1", 100)
         refund("o-2", 100)
         raise ValueError("o-1")
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     assert calls(found) == [("refund", "withdrawn", '"(secret)"')] * 2
     assert found["note"] == "the body raised ValueError"
     assert len(desk.face.log) - before <= 1, "the service is tried once"
@@ -161,7 +160,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refun
 def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
     with pytest.raises(errors.Denied) as denied, desk.step():
         refund("o-1", 600_000)
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     (reason,) = denied.value.reasons
     assert reason.text in found["note"] and str(reason.policy) in found["note"]
     assert calls(found)[0][:2] == ("refund", "denied")
@@ -170,20 +169,20 @@ def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
 def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> None:
     with pytest.raises(errors.ReviewPending) as waiting, desk.step():
         refund("o-1", 10_000)
-    assert told(desk, "t-1")["note"] is None, "people are asked"
+    assert reported(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.value.txn, "the customer called")
     with desk.restarted() as later:
         resume(later.runtime)
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     assert "the customer called" in found["note"] and calls(found)[0][:2] == ("refund", "withdrawn")
 
 
-def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk, refund: Any) -> None:
+def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund: Any) -> None:
     for order in ("o-1", "o-2"):
         with pytest.raises(errors.ReviewPending), desk.step():
             refund(order, 10_000)
             refund("o-3", 10_000)
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     assert [(one[1], one[2]["order_id"]) for one in calls(found)] == [("review", "o-2"), ("review", "o-3")]
     assert [(one[1], one[2]["order_id"]) for one in calls(found, "dropped")] == [("withdrawn", "o-1")]
     assert found["dropped"][0]["error"] == "another list was submitted under this key"
@@ -195,14 +194,14 @@ def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Des
     with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)
         raise ValueError("a typing error")
-    found = told(desk, "t-1")
+    found = reported(desk, "t-1")
     assert found["note"] == "a later run: the body raised ValueError: a typing error"
     assert (found["state"], calls(found)[0][1]) == ("parked", "review")
     assert [(one[1], one[2]["order_id"]) for one in calls(found, "dropped")] == [("withdrawn", "o-2")]
     desk.service.approve(found["txn"])
     with desk.restarted() as later:
         resume(later.runtime)
-    assert told(desk, "t-1")["note"] is None and [one[1] for one in desk.done] == ["o-1"]
+    assert reported(desk, "t-1")["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 
 
 def test_independent_effects_are_each_kept(desk: Desk) -> None:

@@ -15,10 +15,10 @@ import pytest
 from countersign import JournalError, MisuseError, resume
 from countersign.journal import Journal, Lease, LocalState, open_database
 from countersign.journal import postgres as engine_module
-from countersign.journal.damage import Damage
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.verification import verify
+from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, effect_rows, refund_tool
@@ -67,9 +67,9 @@ def outside(place: JournalUrl, *statements: str) -> None:
 def test_it_has_a_schema_of_its_own(server: str) -> None:
     with postgres.database(server) as url:
         journal = Journal(url.replace("+psycopg", ""))
-        assert not journal.database.is_there()
+        assert not journal.database.exists()
         write(journal, "a")
-        assert journal.database.is_there()
+        assert journal.database.exists()
         found = journal.database.rows("SELECT DISTINCT schemaname FROM pg_tables WHERE tablename = 'chain'")
         assert [row[0] for row in found] == ["countersign_journal"]
         journal.close()
@@ -95,7 +95,7 @@ def test_many_may_start_at_once_and_one_of_them_takes_a_lease(place: JournalUrl)
 def test_another_programs_tables_are_refused(place: JournalUrl) -> None:
     name = place.secret.rpartition("%3D")[2]
     outside(place, f"CREATE SCHEMA {name}", f"CREATE TABLE {name}.theirs (x int)")
-    for ask in (lambda journal: write(journal, "a"), lambda journal: journal.database.is_there()):
+    for ask in (lambda journal: write(journal, "a"), lambda journal: journal.database.exists()):
         journal = Journal(place)
         with pytest.raises(JournalError, match="another program"):
             ask(journal)
@@ -144,7 +144,7 @@ LEVELS = {"on": "on", "off": "on", "local": "on", "remote_write": "on", "remote_
 
 
 @pytest.mark.parametrize("default", LEVELS)
-def test_a_durable_unit_waits_for_the_disk_whatever_the_server_does(place: JournalUrl, default: str) -> None:
+def test_a_durable_unit_waits_for_the_disk_despite_server_defaults(place: JournalUrl, default: str) -> None:
     journal = Journal(f"{place.secret}%20-csynchronous_commit%3D{default}")
     for asked, level in ((True, LEVELS[default]), (False, "off"), (True, LEVELS[default])):
         with journal.database.unit(durable=asked) as unit:
@@ -177,7 +177,7 @@ def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch:
 # ------------------------------------------------------------------------------------------- a connection is lost
 
 
-def test_a_connection_lost_while_nobody_used_it_is_replaced(place: JournalUrl, journal: Journal) -> None:
+def test_an_idle_connection_that_was_lost_is_replaced(place: JournalUrl, journal: Journal) -> None:
     write(journal, "a")
     terminate(journal, place)
     write(journal, "b")
@@ -214,7 +214,7 @@ def test_a_lost_commit_is_not_known(
     place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     losing(monkeypatch, journal, place, written=written)
-    with pytest.raises(JournalError, match="nobody knows whether it was written"):
+    with pytest.raises(JournalError, match="it is unknown whether it was written"):
         write(journal, "a", durable=True)
     monkeypatch.undo()
     assert names(journal) == (["a"] if written else [])
@@ -240,15 +240,15 @@ def test_nothing_fires_unless_written(
     desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     refund = refund_tool(desk)
-    journal, begin = desk.runtime.journal, desk.runtime.journal.firing.begin
+    journal, begin = desk.runtime.journal, desk.runtime.journal.effect_log.begin
 
     def firing(*args: Any, **kwargs: Any) -> None:
         with monkeypatch.context() as lost:
             losing(lost, journal, place, written=written)
             begin(*args, **kwargs)
 
-    monkeypatch.setattr(journal.firing, "begin", firing)
-    with pytest.raises(JournalError, match="nobody knows"), desk.step():
+    monkeypatch.setattr(journal.effect_log, "begin", firing)
+    with pytest.raises(JournalError, match="it is unknown"), desk.step():
         refund("o-1", 5)
     assert desk.done == []
     monkeypatch.undo()
@@ -258,13 +258,15 @@ def test_nothing_fires_unless_written(
     assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
-def test_lost_leases_shut_nobody_out(desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_leases_block_no_other_process(
+    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
     refund, journal = refund_tool(desk), desk.runtime.journal
     journal.transactions.newest_ids(1)
     with monkeypatch.context() as lost:
         losing(lost, journal, place, written=True)
-        with pytest.raises(JournalError, match="nobody knows") as kept, desk.step():
+        with pytest.raises(JournalError, match="it is unknown") as kept, desk.step():
             refund("o-1", 5)
     assert journal.transactions.find("t-1")[0].holder is not None
     with desk.step():
@@ -377,4 +379,4 @@ def test_lines_are_neither_changed_nor_deleted_nor_forged(eventful: JournalUrl) 
 def test_a_database_without_a_journal_is_a_mistake_and_stays_as_it_is(place: JournalUrl) -> None:
     with pytest.raises(MisuseError, match="there is no journal at 'postgresql://"):
         verify(place)
-    assert not open_database(place).is_there()
+    assert not open_database(place).exists()

@@ -64,7 +64,7 @@ def test_a_unit_inside_a_unit_is_part_of_it_also_where_it_raises(database: Datab
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_part_that_failed_takes_the_whole_with_it_even_if_nobody_else_noticed(database: Database) -> None:
+def test_a_failed_part_rolls_back_the_whole_unit_even_if_caught(database: Database) -> None:
     with pytest.raises(JournalError, match="a part"), database.unit(durable=False) as unit:
         write(database, "a")
         try:
@@ -134,7 +134,7 @@ class Raced(sqlite3.Connection):
     [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)],
     ids=["busy", "broken"],
 )
-def test_a_new_journal_waits_for_whoever_else_opens_it(
+def test_a_new_journal_waits_for_a_concurrent_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], opens: bool
 ) -> None:
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))

@@ -114,10 +114,10 @@ def test_what_is_denied_does_not_run_and_says_why(desk: Desk, notes: Path, note:
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_needs_people_does_not_wait_for_them(desk: Desk, notes: Path, note: Any, dry_run: bool) -> None:
     answers(desk, Verdict.REVIEW)
-    with pytest.raises(errors.ReviewRequired, match="finance would have to agree") as refused:
+    with pytest.raises(errors.ReviewRequired, match="would need approval by finance") as refused:
         once(desk, note, wait=60, dry_run=dry_run)
-    told = refused.value
-    assert (told.tool, told.code, told.asks) == (
+    reported = refused.value
+    assert (reported.tool, reported.code, reported.asks) == (
         "note",
         "review_required",
         (ApprovalRequirement(("finance",), 1),),
@@ -129,7 +129,7 @@ FAULTS = [("/v1/evaluations", fault) for fault in (AWAY, ["lost_answer"] * 9, [5
 
 
 @pytest.mark.parametrize(("path", "fault"), [*FAULTS, ("/v1/tools/", AWAY)])
-def test_nobody_answering_is_no_release(desk: Desk, notes: Path, note: Any, path: str, fault: Any) -> None:
+def test_no_answer_is_no_release(desk: Desk, notes: Path, note: Any, path: str, fault: Any) -> None:
     desk.face.faults[path] = fault
     with pytest.raises((errors.ServiceUnavailable, errors.ServiceRefused)):
         once(desk, note)
@@ -147,15 +147,15 @@ def test_a_refused_question_is_no_release(desk: Desk, notes: Path, note: Any) ->
 
 
 def test_an_answer_about_another_effect_is_no_release(desk: Desk, notes: Path, note: Any) -> None:
-    told = desk.service.evaluate
+    reported = desk.service.evaluate
 
     def another(effects: Any) -> Any:
-        view = told(effects)
+        view = reported(effects)
         others = tuple(one.model_copy(update={"tool": "x"}) for one in view.effects)
         return view.model_copy(update={"effects": others})
 
     desk.service.evaluate = another  # type: ignore[method-assign]
-    with pytest.raises(errors.ServiceUnavailable, match="other effects than it was asked"):
+    with pytest.raises(errors.ServiceUnavailable, match="its response is about other effects"):
         once(desk, note)
     assert notes_in(notes) == []
 
@@ -194,7 +194,9 @@ def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> Non
 
 
 @pytest.mark.parametrize("reviewed", [True, False])
-def test_what_nobody_asks_about_runs_unasked(desk: Desk, notes: Path, unasked: Any, reviewed: bool) -> None:
+def test_a_call_without_a_policy_check_runs_at_once(
+    desk: Desk, notes: Path, unasked: Any, reviewed: bool
+) -> None:
     if reviewed:
         desk.publish(unasked)
     asked = answers(desk, DENIED)
@@ -253,9 +255,9 @@ def test_the_last_word_counts_without_a_service(desk: Desk, notes: Path, unasked
 def test_a_reviewed_file_serves_in_its_stead(
     desk: Desk, notes: Path, database: SQLiteAdapter, asks: Any
 ) -> None:
-    beside = desk.folder / "note.json"
-    note = note_tool(desk, database, manifest=beside)
-    beside.write_bytes(manifest_json(tool_of(note).draft_manifest().model_copy(update={"ask": asks})))
+    neighbor = desk.folder / "note.json"
+    note = note_tool(desk, database, manifest=neighbor)
+    neighbor.write_bytes(manifest_json(tool_of(note).draft_manifest().model_copy(update={"ask": asks})))
     desk.face.faults["/v1/"] = AWAY
     with pytest.raises(errors.ServiceUnavailable, match="evaluations") if asks else nullcontext():
         once(desk, note)
@@ -263,10 +265,12 @@ def test_a_reviewed_file_serves_in_its_stead(
     assert not asks or desk.face.asked("/v1/tools/") == 0
 
 
-def test_a_stale_file_beside_the_code_hides_nothing(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
-    beside = desk.folder / "note.json"
-    note = note_tool(desk, database, manifest=beside)
-    beside.write_bytes(manifest_json(tool_of(note).draft_manifest()))
+def test_a_stale_file_next_to_the_code_hides_nothing(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    neighbor = desk.folder / "note.json"
+    note = note_tool(desk, database, manifest=neighbor)
+    neighbor.write_bytes(manifest_json(tool_of(note).draft_manifest()))
     desk.publish(note, ask="live")
     answers(desk, DENIED)
     with pytest.raises(errors.Denied):
@@ -382,7 +386,7 @@ def test_a_dry_run_asks_as_well_and_leaves_no_trace_of_it(desk: Desk, notes: Pat
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
-def test_a_replay_asks_nobody(desk: Desk, note: Any, mode: Any) -> None:
+def test_a_replay_sends_no_request(desk: Desk, note: Any, mode: Any) -> None:
     once(desk, note)
     answers(desk, DENIED)
     log = len(desk.face.log)

@@ -15,7 +15,7 @@ from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_i
 from tests.fakes.running import fails
 
 Note = Callable[[str, str], int]
-NOT_KNOWN = "it cannot be told whether its live effects were kept"
+NOT_KNOWN = "it is unknown whether its live effects were kept"
 ARRIVES = pytest.mark.parametrize("arrives", [True, False])
 
 
@@ -65,14 +65,14 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 ) -> None:
     """What would have been committed after it is finished with it, where it outlives its session."""
     silent.arrives, save = arrives, save_tool(desk, files)
-    told = r"all of its live work was kept \(.*the line broke"
-    unknown = fails(desk, errors.OutcomeUnknown, (save, "a"), (note, "o-1", "hello"), match=told)
+    reported = r"all of its live work was kept \(.*the line broke"
+    unknown = fails(desk, errors.OutcomeUnknown, (save, "a"), (note, "o-1", "hello"), match=reported)
     said = str(unknown.error)
-    assert "Nothing of this transaction stands" not in said and "service's queue" not in said
+    assert "Nothing of this transaction remains in effect" not in said and "service's queue" not in said
     assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), (root / "a").exists()) == ("unsettled", ["live"] * 2, False)
-    assert NOT_KNOWN in found.note and "where it never can, whoever has looked says so" in found.note
+    assert NOT_KNOWN in found.note and "if it never can, check by hand" in found.note
     assert "`countersign resume" in said and "`countersign resume" not in found.note
     silent.away = False
     (found,) = resume(desk.runtime)

@@ -43,7 +43,7 @@ def interrupted(place: Any, name: str, when: str, error: BaseException) -> Itera
     real, left = getattr(place, name), [1]
 
     def act(self: Any, *args: Any, **options: Any) -> Any:
-        strikes = left[0] > 0 and (name != "say" or args[0] == "COMMIT")
+        strikes = left[0] > 0 and (name != "run_internal" or args[0] == "COMMIT")
         left[0] -= int(strikes)
         if strikes and when == "before":
             raise error
@@ -58,8 +58,8 @@ def interrupted(place: Any, name: str, when: str, error: BaseException) -> Itera
 
 
 PLACES = {
-    "before the first COMMIT": (LiveConnection, "say", "before"),
-    "as the first COMMIT returns": (LiveConnection, "say", "after"),
+    "before the first COMMIT": (LiveConnection, "run_internal", "before"),
+    "as the first COMMIT returns": (LiveConnection, "run_internal", "after"),
     "before the files are put in place": (FilesSession, "commit", "before"),
     "while the files are put in place": (SessionFolder, "_apply", "after"),
     "as the files stand": (FilesSession, "commit", "after"),
@@ -87,8 +87,10 @@ def test_an_interrupt_among_the_commits_does_not_part_them(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_what_stands_is_noted_before_the_interrupt(desk: Desk, run: Run, error: type[BaseException]) -> None:
-    with interrupted(LiveConnection, "say", "after", error()), pytest.raises(error):
+def test_kept_effects_are_recorded_before_the_interrupt(
+    desk: Desk, run: Run, error: type[BaseException]
+) -> None:
+    with interrupted(LiveConnection, "run_internal", "after", error()), pytest.raises(error):
         run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, record.landed, live_states(desk)) == ("settled", True, ["kept", "kept"])
@@ -97,7 +99,7 @@ def test_what_stands_is_noted_before_the_interrupt(desk: Desk, run: Run, error: 
 @STAGED
 def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: Path, staged: bool) -> None:
     """What is prepared stays so until its process has ended, and is not taken for undone."""
-    first = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    first = interrupted(LiveConnection, "run_internal", "after", KeyboardInterrupt())
     second = interrupted(FilesSession, "commit", "before", KeyboardInterrupt())
     with first, second, pytest.raises(KeyboardInterrupt):
         run(staged)
@@ -108,13 +110,13 @@ def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: P
 
 def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Run, notes: Path) -> None:
     full = interrupted(FilesSession, "commit", "before", OSError(28, "No space left on device"))
-    strikes = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    strikes = interrupted(LiveConnection, "run_internal", "after", KeyboardInterrupt())
     with strikes, full, pytest.raises(KeyboardInterrupt):
         run(False)
     assert (notes_in(notes), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
-    assert "in notes stand, and those in" in found.note
+    assert "in notes were kept, and those in" in found.note
 
 
 class Waiting(MemoryAdapter):
@@ -158,7 +160,7 @@ LANDS = {
 
 
 @pytest.mark.parametrize(("lands_at", "stays_open", "commits", "state"), LANDS.values(), ids=LANDS)
-def test_only_what_its_adapter_says_has_landed_stands(
+def test_only_landed_effects_are_kept(
     desk: Desk, root: Path, files: FilesAdapter, lands_at: int, stays_open: bool, commits: int, state: str
 ) -> None:
     adapter, save = Waiting(lands_at, stays_open=stays_open), save_tool(desk, files)

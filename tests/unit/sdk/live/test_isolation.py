@@ -81,11 +81,11 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(
     with pytest.raises(errors.IsolationConflict) as moved:
         first.leave()
     assert resource.outside("n") == "15"
-    told = moved.value
-    assert (told.adapter, told.key, told.read) == (tools.adapter.name, "n", True)
-    assert told.expected is not None and told.now is not None and told.expected != told.now
-    assert f"was read at version {told.expected[:12]}" in str(told)
-    assert f"it is now at version {told.now[:12]}" in str(told)
+    reported = moved.value
+    assert (reported.adapter, reported.key, reported.read) == (tools.adapter.name, "n", True)
+    assert reported.expected is not None and reported.now is not None and reported.expected != reported.now
+    assert f"was read at version {reported.expected[:12]}" in str(reported)
+    assert f"it is now at version {reported.now[:12]}" in str(reported)
     assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
 
 
@@ -135,12 +135,12 @@ def test_scenario_47_runs_are_counted(
 ) -> None:
     ran, moved = spoilt(desk, resource, 9, isolation)
     assert (len(ran), moved.attempts, resource.outside("n")) == (runs, runs, str(10 * runs))
-    assert (f"in each of {runs} runs" in str(moved)) is (runs > 1)
+    assert (f"Each of {runs} runs" in str(moved)) is (runs > 1)
     assert lists(desk) == [(n, "undone") for n in range(1, runs + 1)]
 
 
 def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
-    """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
+    """Calls of runs that met a conflict were never submitted; each refund follows from what was read."""
     resource = MemoryValues()
     tools, refund, ran = Tools(desk, resource), refund_tool(desk), list[int]()
 
@@ -160,10 +160,10 @@ def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
 REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
     "a block cannot run itself again": (
         lambda desk: desk.step("t", isolation=Retry(5)), "run_transaction(step, key=..., isolation=Retry(attempts=5))"),
-    "a word is no policy": (lambda desk: desk.step("t", isolation="serialize"), "write isolation=Abort()"),
-    "a class is no policy": (
+    "a word is not a policy": (lambda desk: desk.step("t", isolation="serialize"), "write isolation=Abort()"),
+    "a class is not a policy": (
         lambda desk: run_transaction(len, key="t", isolation=Retry, runtime=desk.runtime),  # type: ignore[call-overload]
-        "is no policy"),
+        "is not a policy"),
     "independent effects are not live": (
         lambda desk: desk.step("t", independent=True, isolation=Serialize()), "nothing to serialize"),
     "one attempt is no repeat": (lambda _: Retry(1), "Retry(attempts=1) must be 2 to 100"),

@@ -1,4 +1,4 @@
-"""The live lane: it runs at once, and it stands or falls with its transaction."""
+"""Live effects run at once, and are kept or undone with their transaction."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: P
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
 )
-def test_whatever_fails_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
+def test_any_failure_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     refund = refund_tool(desk)
     if error is errors.ServiceUnavailable:
         desk.face.faults["/v1/"] = ["lost_request"] * 20
@@ -100,7 +100,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_what_fails_undoes_it_before_it_is_told(desk: Desk, notes: Path, note: Note, error: Any) -> None:
+def test_a_failure_undoes_it_before_it_is_raised(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
     desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
@@ -164,12 +164,12 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
         save("a", "mine")
         refund("o-1", 100)
         (root / "a").write_text("theirs")
-    told = moved.value
-    assert (told.adapter, told.key, told.read, told.expected) == ("root", "a", False, None)
-    assert told.now is not None
+    reported = moved.value
+    assert (reported.adapter, reported.key, reported.read, reported.expected) == ("root", "a", False, None)
+    assert reported.now is not None
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     note = str(desk.runtime.journal.transactions.find("t-1")[0].note)
-    assert note.startswith("Moved: ") and "'a'" in note
+    assert note.startswith("IsolationConflict: ") and "'a'" in note
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
 

@@ -1,6 +1,4 @@
-"""A live call that raised is undone by its savepoint, whatever becomes of the others: it is no part of what its list
-keeps, loses, foresees or compares.
-"""
+"""A live call that raised is rolled back by its savepoint and is no part of the list, whatever the others do."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.journal.export import describe_transaction
-from countersign.journal.queries import LIVE_LANE, TransactionFilter
-from countersign.journal.statistics import count
+from countersign.journal.queries import LIVE_LANE, TransactionFilter, count
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH
@@ -59,7 +56,7 @@ def spawn(call: Callable[..., object], *given: object) -> threading.Thread:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_the_journal_says_that_it_is_undone_and_what_stands(desk: Desk, notes: Path, note: Note) -> None:
+def test_the_journal_records_undone_and_kept_effects(desk: Desk, notes: Path, note: Note) -> None:
     with desk.step() as txn:
         note("o-1", "first")
         caught(note)
@@ -70,14 +67,14 @@ def test_the_journal_says_that_it_is_undone_and_what_stands(desk: Desk, notes: P
     assert notes_in(notes) == [("o-1", "first"), ("o-2", "second")]
     (counted,) = count(desk.runtime.journal.database, TransactionFilter())["tools"]
     assert (counted["fired"], counted["states"]) == (2, {"kept": 2, "undone": 1})
-    told = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])[
+    reported = describe_transaction(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])[
         "effects"
     ]
-    assert [(one["state"], one["error"]) for one in told] == [KEPT[1:], RAISED[1:], KEPT[1:]]
+    assert [(one["state"], one["error"]) for one in reported] == [KEPT[1:], RAISED[1:], KEPT[1:]]
 
 
 @pytest.mark.parametrize("then", ["a block is taken back", "calls are put in order"])
-def test_one_that_is_done_again_stands(desk: Desk, notes: Path, database: SQLiteAdapter, then: str) -> None:
+def test_a_repeated_effect_is_kept(desk: Desk, notes: Path, database: SQLiteAdapter, then: str) -> None:
     """The same call, with the same key: its nested block was taken back with what it had counted."""
     refund, fails = refund_tool(desk), [1]
 
@@ -165,10 +162,10 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize(("catches", "other", "rows", "stands"), INSIDE.values(), ids=INSIDE)
+@pytest.mark.parametrize(("catches", "other", "rows", "kept"), INSIDE.values(), ids=INSIDE)
 def test_inside_another_tool(
     desk: Desk, notes: Path, root: Path, database: SQLiteAdapter, note: Note,
-    catches: bool, other: bool, rows: list[object], stands: list[str],
+    catches: bool, other: bool, rows: list[object], kept: list[str],
 ) -> None:  # fmt: skip
     """What raised is undone with all that it had called on its adapter, and with nothing else."""
     adapter = SQLiteAdapter(notes_database(root), name="other") if other else database
@@ -188,7 +185,7 @@ def test_inside_another_tool(
             outer()
         note("o-3", "after")
     assert live_rows(desk) == [KEPT, *rows, KEPT]
-    assert [order for order, _ in notes_in(notes)] == ["o-0", *stands, "o-3"]
+    assert [order for order, _ in notes_in(notes)] == ["o-0", *kept, "o-3"]
     assert live_count(desk) == 2 + [row[1] for row in live_rows(desk)[1:-1]].count("kept")
 
 
@@ -235,12 +232,12 @@ def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, 
     def full(*_: Any, **__: Any) -> None:
         raise errors.JournalError("the disk is full")
 
-    lost = pytest.raises(errors.SavepointLost, match="bad note, and the journal could not be told: the disk")
+    lost = pytest.raises(errors.SavepointLost, match="bad note, and that could not be journaled: the disk")
     with lost, desk.step() as txn:
         note("o-1", "first")
         refund("o-1", 100)
         with monkeypatch.context() as broken:
-            broken.setattr(Transactions, "undone_alone", full)
+            broken.setattr(Transactions, "mark_undone", full)
             caught(note)
     assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
     assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}

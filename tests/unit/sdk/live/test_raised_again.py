@@ -25,15 +25,15 @@ CUT = (errors.JournalError, errors.OutcomeUnknown)
 
 
 @pytest.mark.parametrize("engine", BOTH)
-@pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
-def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside work that is lost"])
+def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, kept: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
     label = answering_tool(desk, None, name="label", idempotent=True)
     staged = (charge, "o-1", 100), (label, "o-1"), (refund, "o-1", 100)
     with full_after(desk.runtime.journal, 2):
-        desk.run((caught, note), *[(note, "o-1", "well")] * stands, *staged, raises=CUT)
+        desk.run((caught, note), *[(note, "o-1", "well")] * kept, *staged, raises=CUT)
     (found,) = resume(desk.runtime)
-    if stands:
+    if kept:
         assert (found.after, states(desk)["label#2"]) == ("unsettled", "unknown")
     else:
         assert (found.after, {*states(desk).values()}) == ("settled", {"fired"})
@@ -122,8 +122,8 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
     options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
     if source == "export":
         records = desk.runtime.journal.transactions.find("t-1")
-        told = [describe_transaction(desk.runtime.journal, record) for record in records]
-        options["export"] = json.loads(render_export("json", told, "2026-11-24T00:00:00Z"))
+        reported = [describe_transaction(desk.runtime.journal, record) for record in records]
+        options["export"] = json.loads(render_export("json", reported, "2026-11-24T00:00:00Z"))
     assert replay("t-1", step, **options).status == "same"
     for other in ({"well": True}, {"more": True}):
         (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences

@@ -49,7 +49,7 @@ def adding(registry: ToolRegistry, folder: Path, manifest: Path | None = None) -
 
 
 def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any) -> None:
-    """Another process: in the middle of one transaction it waits until it is told to leave it."""
+    """Another process, waiting in the middle of a transaction for the signal to leave it."""
     registry = ToolRegistry()
     add = adding(registry, folder, folder.parent / "add.json")
     with Runtime(settings, registry=registry) as runtime:
@@ -65,7 +65,7 @@ def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any)
 
 @contextmanager
 def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[Any, Connection]]:
-    """A process with the same journal and the same folder; and the pipe on which it is told, and tells."""
+    """A process with the same journal and folder, and the pipe for its commands and answers."""
     folder.mkdir()
     ours, theirs = SPAWN.Pipe()
     # Where really nobody answers: a developer's own service may.
@@ -81,7 +81,7 @@ def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[
         theirs.close()
 
 
-def told(pipe: Connection) -> Any:
+def reported(pipe: Connection) -> Any:
     assert pipe.poll(_PATIENCE_S), "the other process does not answer"
     return pipe.recv()
 
@@ -93,11 +93,11 @@ def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Abort()) as (_, other):
         ours = Agent(desk, "ours")
-        assert (ours.do(add, "n", 1), told(other)) == (1, 10)
+        assert (ours.do(add, "n", 1), reported(other)) == (1, 10)
         if first == "ours":
             ours.leave()
         other.send("leave")
-        assert told(other) == ("moved: n" if first == "ours" else "committed")
+        assert reported(other) == ("moved: n" if first == "ours" else "committed")
         if first == "theirs":
             with pytest.raises(errors.IsolationConflict, match="'n' of"):
                 ours.leave()
@@ -110,7 +110,7 @@ def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path:
 def test_scenario_48_serialize_waits_for_another_process(desk: Desk, tmp_path: Path, end: str) -> None:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Serialize()) as (child, other):
-        assert told(other) == 10
+        assert reported(other) == 10
         with pytest.raises(errors.ResourceBusy) as busy, desk.step("ours", isolation=Serialize(0.1)):
             raise AssertionError("it was let in")
         assert (busy.value.resource, busy.value.run_key) == ("files", "theirs")
@@ -143,7 +143,7 @@ def memories(desk: Desk, *names: str) -> list[Any]:
 
 
 @ON_BOTH
-def test_all_resources_are_taken_or_none_so_nobody_waits_in_a_circle(desk: Desk) -> None:
+def test_all_resources_are_locked_or_none_so_no_deadlock_occurs(desk: Desk) -> None:
     (x, _), (y, put_y) = memories(desk, "x", "y")
     first = Agent(desk, "first", isolation=Serialize(adapters=[x]))
     with pytest.raises(errors.ResourceBusy, match="'x' is claimed by transaction 'first'"):
@@ -157,7 +157,7 @@ def test_all_resources_are_taken_or_none_so_nobody_waits_in_a_circle(desk: Desk)
 
 @ON_BOTH
 def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
-    """Looking is no taking: whoever comes second is refused as a whole, and one who lost his lease takes nothing."""
+    """Reading takes no lock: the second transaction is refused as a whole, and one without its lease locks nothing."""
     journal, leases = desk.runtime.journal, []
     for txn in ("a", "b"):
         journal.transactions.open(txn=txn, agent="support", run_key=f"key-{txn}", independent=False)
@@ -165,20 +165,20 @@ def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
         assert isinstance(lease, Lease)
         leases.append(lease)
     first, second = leases
-    assert journal.claims.standing({"x", "y", "z"}) is None
-    assert journal.claims.take(first, {"x", "y"}) is None
-    assert journal.claims.take(first, {"x", "y"}) is None  # his own is in nobody's way
-    assert journal.claims.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
-    assert journal.claims.standing({"z"}) is None
-    journal.claims.drop(second)
-    assert journal.claims.standing({"x"}) == ResourceLock("x", "key-a", first.holder)
+    assert journal.resource_locks.first_held({"x", "y", "z"}) is None
+    assert journal.resource_locks.take(first, {"x", "y"}) is None
+    assert journal.resource_locks.take(first, {"x", "y"}) is None  # his own is in nobody's way
+    assert journal.resource_locks.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
+    assert journal.resource_locks.first_held({"z"}) is None
+    journal.resource_locks.drop(second)
+    assert journal.resource_locks.first_held({"x"}) == ResourceLock("x", "key-a", first.holder)
     journal.leases.release(first)
-    assert journal.claims.take(second, {"y", "z"}) is None
+    assert journal.resource_locks.take(second, {"y", "z"}) is None
     again = journal.leases.acquire("a")  # another run of the first: what the one before had is not its own
-    assert isinstance(again, Lease) and journal.claims.standing({"x"}) is None
+    assert isinstance(again, Lease) and journal.resource_locks.first_held({"x"}) is None
     with pytest.raises(errors.LeaseLost):
-        journal.claims.take(first, {"x"})
-    assert journal.claims.take(again, {"y"}) == ResourceLock("y", "key-b", second.holder)
+        journal.resource_locks.take(first, {"x"})
+    assert journal.resource_locks.take(again, {"y"}) == ResourceLock("y", "key-b", second.holder)
 
 
 @ON_BOTH
@@ -192,16 +192,16 @@ def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
             agent.leave()
         else:
             agent.do(agent._txn.__exit__, ValueError, ValueError("the body"), None)
-        assert desk.runtime.journal.claims.standing({"x"}) is None
+        assert desk.runtime.journal.resource_locks.first_held({"x"}) is None
 
 
-def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
+def test_no_lock_is_held_while_people_decide_or_staged_tools_run(desk: Desk) -> None:
     """With live effects the claim is held until they are committed; without any it is given up before the question."""
     ((_x, put),) = memories(desk, "x")
-    refund, claims, seen = refund_tool(desk), desk.runtime.journal.claims, []
-    desk.before_fire = lambda _: seen.append(claims.standing({"x"}))
+    refund, claims, seen = refund_tool(desk), desk.runtime.journal.resource_locks, []
+    desk.before_fire = lambda _: seen.append(claims.first_held({"x"}))
     with desk.step("staged", isolation=Serialize(0.0)):
-        assert claims.standing({"x"}) is not None
+        assert claims.first_held({"x"}) is not None
         refund("o-1", 100)
     desk.run((put, "k"), (refund, "o-2", 100), key="live", isolation=Serialize(0.0))
     assert [None if one is None else one.run_key for one in seen] == [None, "live"]
@@ -249,7 +249,7 @@ def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk
     Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
 
 
-def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
+def test_a_dry_run_keeps_no_lock_and_waits_for_none(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
     desk.run((put, "k"), key="t-1", dry_run=True, isolation=Serialize(0.0))
@@ -260,7 +260,7 @@ def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
 def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
     (x, put_x), (_, put_y) = memories(desk, "x", "y")
     refused = pytest.raises(
-        errors.NotStageable, match=r"'y' was not claimed .* Serialize\(adapters=\[\.\.\.\]\)"
+        errors.NotStageable, match=r"'y' was not locked .* Serialize\(adapters=\[\.\.\.\]\)"
     )
     with refused, desk.step("t-1", isolation=Serialize(adapters=[x])):
         put_x("k")

@@ -1,4 +1,4 @@
-"""What leaves a block of live tools when an adapter raises: whatever it raises, the secrets it was given do not."""
+"""Errors of live adapters leave the block without the secrets that the adapter was given."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transaction, tool, transaction
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
+from countersign.concurrency import run_sync
 from countersign.integrations.conversation import ModelCall
 from countersign.integrations.tool_definitions import OfferedTools
 from countersign.integrations.tool_execution import StepExecutor
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
@@ -57,14 +57,14 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def told_by(error: BaseException) -> list[str]:
-    """Where the secret stands in what a program can print or look at."""
+    """Where the secret occurs in what a program can print or inspect."""
     places = {f"chain {number}": f"{one}{one!r}{vars(one)}" for number, one in enumerate(chain(error))}
     places["traceback"] = "".join(traceback.format_exception(error))
     return found_in({name: text.encode("utf-8", "backslashreplace") for name, text in places.items()})
 
 
 def raising(error: Exception) -> Callable[..., None]:
-    """As a database does: it quotes the value, and was told so by another."""
+    """As a database does: it quotes the value, and its cause does too."""
 
     def fails(*_: object) -> None:
         try:
@@ -106,8 +106,8 @@ def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secre
 ) -> None:
     refund = refund_tool(desk)
     breaks(method, error=error())
-    told = fails(desk, kind, (put, SECRET), *[(refund, "o-1", 5)] * staged).error
-    assert (told_by(told), type(told), desk.done) == ([], kind, [])
+    reported = fails(desk, kind, (put, SECRET), *[(refund, "o-1", 5)] * staged).error
+    assert (told_by(reported), type(reported), desk.done) == ([], kind, [])
 
 
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
@@ -117,11 +117,11 @@ def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks
     assert fails(desk, ValueError, (put, "a")).error is error and isinstance(error.__cause__, KeyError)
 
 
-def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, breaks: Breaks) -> None:
+def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, breaks: Breaks) -> None:
     breaks("commit")
-    told = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
-    cause = told.__cause__
-    assert told_by(told) == [] and isinstance(cause, errors.ToolRaised)
+    reported = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
+    cause = reported.__cause__
+    assert told_by(reported) == [] and isinstance(cause, errors.ToolRaised)
     assert (cause.kind, __file__ in cause.at) == ("ValueError", True)
     assert SECRET not in str(desk.runtime.journal.transactions.find("t-1")[0].note)
 
@@ -131,36 +131,39 @@ def test_an_undo_that_fails_is_not_noted_as_done(
     desk: Desk, put: Put, breaks: Breaks, methods: list[str]
 ) -> None:
     breaks(*methods)
-    with pytest.raises(errors.ToolRaised) as told, desk.step() as txn:
+    with pytest.raises(errors.ToolRaised) as reported, desk.step() as txn:
         put(SECRET)
         if methods == ["undo"]:
             raise ZeroDivisionError
-    assert told_by(told.value) == []
+    assert told_by(reported.value) == []
     assert desk.runtime.journal.transactions.live_tools(txn.txn) == ("put",)
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
-def test_an_inner_block_that_breaks_tells_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
+def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
-    with pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as told, desk.step():
+    with (
+        pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as reported,
+        desk.step(),
+    ):
         put(SECRET)
         monkeypatch.setattr(MemorySession, "savepoint", broken)
         with transaction():
             if how == "rollback":
                 raise ZeroDivisionError
-    assert told_by(told.value) == []
+    assert told_by(reported.value) == []
 
 
 def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
     breaks("close")
     desk.run((put, SECRET))
-    assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
+    assert "could not clean up" in caplog.text and "ValueError" in caplog.text
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 
 
 @pytest.mark.parametrize("method", ["changes", "verify_isolation"])
-def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
+def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
     breaks(method)
     assert told_by(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
 
@@ -180,9 +183,9 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
 def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
-    told = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
-    assert told_by(told) == []
-    assert (told.key, told.expected, told.now) == ("(secret)", None, None)
+    reported = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
+    assert told_by(reported) == []
+    assert (reported.key, reported.expected, reported.now) == ("(secret)", None, None)
     taker = StepExecutor(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
     (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model is told no more
@@ -204,6 +207,6 @@ def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files
         runs.append(txn)
         put(f"{SECRET}{len(runs)}")
 
-    with pytest.raises(errors.IsolationConflict) as told:
+    with pytest.raises(errors.IsolationConflict) as reported:
         run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
-    assert (len(runs), told.value.attempts, told_by(told.value)) == (2, 2, [])
+    assert (len(runs), reported.value.attempts, told_by(reported.value)) == (2, 2, [])

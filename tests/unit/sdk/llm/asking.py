@@ -73,7 +73,7 @@ def states(desk: Desk) -> list[str]:
     return [row["state"] for row in calls(desk)]
 
 
-def stands(desk: Desk, budget: str, period: str | None = None) -> tuple[int, int]:
+def usage_of(desk: Desk, budget: str, period: str | None = None) -> tuple[int, int]:
     """What is spent and reserved of a budget."""
     rows = desk.runtime.journal.spending.periods(budget, 100)
     found = [row for row in rows if period is None or row["period"] == period]

@@ -29,7 +29,7 @@ from countersign import (
 from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 from tests.unit.sdk.journals import document
-from tests.unit.sdk.llm.asking import MODEL, Make, calls, stands
+from tests.unit.sdk.llm.asking import MODEL, Make, calls, usage_of
 
 DAY = Budget("a-day", "calls", 10, "day")
 RUN = Budget("a-run", "calls", 1, "run")
@@ -81,7 +81,7 @@ def test_the_budgets_are_those_of_the_transaction_around_or_of_the_runtime_named
             with pytest.raises(BudgetExceeded, match="a-run"):
                 ask_here()
             record_llm(OPENAI_CHAT, model=MODEL)
-            assert (runs(desk), stands(desk, "a-day"), calls(other)) == (["t-1", "t-1"], (2, 0), [])
+            assert (runs(desk), usage_of(desk, "a-day"), calls(other)) == (["t-1", "t-1"], (2, 0), [])
             with llm_call(MODEL, runtime=other.runtime) as call:
                 call.record(OPENAI_CHAT)
         assert (len(calls(desk)), runs(other)) == (2, ["t-1"])
@@ -95,10 +95,10 @@ def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Ma
     think = thinking_tool(desk)
     with transaction("t-1", runtime=desk.runtime):
         done = think("o-1")
-    assert (done.result, runs(desk), stands(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))
+    assert (done.result, runs(desk), usage_of(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))
 
 
-def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
+def test_probes_and_compensations_belong_to_the_run_too(make: Make) -> None:
     desk = make(Budget("a-run", "calls", 5, "run"))
 
     @probe("recall", registry=desk.registry)
@@ -134,23 +134,23 @@ def step(desk: Desk) -> Any:
     return body
 
 
-def test_a_rehearsal_spends_the_day_and_leaves_the_run_of_its_key_as_it_was(make: Make) -> None:
+def test_a_dry_run_counts_for_the_day_and_not_for_the_run(make: Make) -> None:
     """The calls are made and paid for; what the key may take is for the run that is to come."""
     desk = make(RUN, DAY)
     body = step(desk)
     for _ in range(2):
         run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
     desk.run((ask_here,), dry_run=True)
-    assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((0, 0), (3, 0))
+    assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((0, 0), (3, 0))
     run_transaction(body, key="t-1", runtime=desk.runtime)
     for _ in range(2):
         assert replay("t-1", body, runtime=desk.runtime).status == "same"
-    assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((1, 0), (6, 0))
+    assert (usage_of(desk, "a-run", "t-1"), usage_of(desk, "a-day")) == ((1, 0), (6, 0))
     named = [run for run in runs(desk) if run != "t-1"]
     assert len({*named}) == 5 and all(run is not None and run.startswith("t-1 (rehearsal ") for run in named)
 
 
-def test_each_rehearsal_has_the_room_of_one_run(make: Make) -> None:
+def test_each_dry_run_has_the_budget_of_one_run(make: Make) -> None:
     desk = make(RUN)
     with transaction("t" * 200, runtime=desk.runtime, dry_run=True):
         ask_here()
@@ -181,9 +181,9 @@ def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_pa
         with desk.restarted() as later:
             with pytest.raises(JournalSealed):
                 record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=later.runtime)
-            assert stands(later, "a-day") == (2, 1)
+            assert usage_of(later, "a-day") == (2, 1)
         (tmp_path / "kept").rename(key)
         call.record(ANTHROPIC)
-    assert stands(desk, "a-day") == (3, 0)
+    assert usage_of(desk, "a-day") == (3, 0)
     kept = [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)]
     assert kept == [SECRET, SECRET, None]

@@ -34,8 +34,8 @@ from tests.unit.sdk.llm.asking import (
     begin,
     calls,
     may,
-    stands,
     states,
+    usage_of,
 )
 
 NOTHING = OPENAI_CHAT | {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}
@@ -54,24 +54,24 @@ TODAY, TOMORROW = "2026-11-23", "2026-11-24"
     ],
     ids=["tokens", "money", "seconds", "calls", "tokens of a run"],
 )
-def test_a_budget_is_asked_before_the_model(make: Make, budget: Budget) -> None:
+def test_a_budget_is_reserved_before_the_model_is_called(make: Make, budget: Budget) -> None:
     desk, vendor = make(budget), Vendor()
     with pytest.raises(BudgetExceeded) as exceeded:
         ask(desk, vendor, run="r")
-    assert (vendor.calls, calls(desk), stands(desk, "b")) == (0, [], (0, 0))
+    assert (vendor.calls, calls(desk), usage_of(desk, "b")) == (0, [], (0, 0))
     assert isinstance(exceeded.value, Stopped)
 
 
-def test_a_recorded_call_stays_done_whatever_its_budget_says_afterwards(make: Make) -> None:
-    """It took more than it said it would: that was spent, its row says done, and the next call finds no room."""
+def test_a_recorded_call_counts_even_beyond_its_budget(make: Make) -> None:
+    """It took more than declared: all of it is spent, its row says done, and the next call exceeds the budget."""
     desk, vendor = make(Budget("small", "tokens", 1000, "day")), Vendor()
     assert ask(desk, vendor, max_tokens=10, input_tokens=10).over == ("small",)
-    assert (states(desk), stands(desk, "small")) == (["done"], (1500, 0))
+    assert (states(desk), usage_of(desk, "small")) == (["done"], (1500, 0))
     assert not may(desk, vendor, max_tokens=0, input_tokens=0)
     assert (vendor.calls, states(desk)) == (1, ["done"])
 
 
-def test_an_exceeded_budget_says_everything_about_itself(make: Make) -> None:
+def test_an_exceeded_budget_reports_its_numbers(make: Make) -> None:
     desk = make(MONEY)
     desk.clock.time = LAST_SECOND
     ask(desk, Vendor())
@@ -109,7 +109,7 @@ def test_a_day_begins_at_midnight_utc(make: Make) -> None:
     assert [may(desk), may(desk)] == [True, False]
     desk.clock.advance(1)
     assert [may(desk), may(desk)] == [True, False]
-    assert (stands(desk, "one", TODAY), stands(desk, "one", TOMORROW)) == ((1, 0), (1, 0))
+    assert (usage_of(desk, "one", TODAY), usage_of(desk, "one", TOMORROW)) == ((1, 0), (1, 0))
 
 
 def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make, tmp_path: Path) -> None:
@@ -121,16 +121,20 @@ def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make, tmp_path: 
     with begin(desk, max_tokens=300, input_tokens=1200) as call:
         desk.clock.advance(60)
         assert call.record(OPENAI_CHAT).cost == Decimal("0.0032784")
-    assert (stands(desk, "tokens", TODAY), stands(desk, "tokens", TOMORROW)) == ((1500, 0), (0, 0))
+    assert (usage_of(desk, "tokens", TODAY), usage_of(desk, "tokens", TOMORROW)) == ((1500, 0), (0, 0))
 
 
-def test_all_budgets_that_apply_must_have_room_and_others_are_not_asked(make: Make) -> None:
+def test_every_matching_budget_must_suffice(make: Make) -> None:
     mine = Budget("mine", "calls", 5, "day", models=("example-*",))
     desk = make(mine, Budget("theirs", "calls", 0, "day", models=("other-*",)), CALLS)
     assert [may(desk), may(desk)] == [True, True]
     with pytest.raises(BudgetExceeded, match="'calls'"):
         ask(desk, Vendor())
-    assert (stands(desk, "mine"), stands(desk, "calls"), stands(desk, "theirs")) == ((2, 0), (2, 0), (0, 0))
+    assert (usage_of(desk, "mine"), usage_of(desk, "calls"), usage_of(desk, "theirs")) == (
+        (2, 0),
+        (2, 0),
+        (0, 0),
+    )
 
 
 def test_a_call_may_bring_a_budget_of_its_own(make: Make) -> None:
@@ -144,22 +148,22 @@ def test_a_limit_is_met_to_the_last_token_and_not_passed(make: Make) -> None:
         assert not may(desk, max_tokens=1, input_tokens=0)
         ask(desk, Vendor(NOTHING), max_tokens=0, input_tokens=0)
         call.record(OPENAI_CHAT)
-    assert stands(desk, "exact") == (1500, 0)
+    assert usage_of(desk, "exact") == (1500, 0)
 
 
 def test_time_is_counted_as_it_passed(make: Make) -> None:
     desk = make(SECONDS)
     with begin(desk, timeout=45.5) as call:
-        assert stands(desk, "seconds") == (0, 45_500)
+        assert usage_of(desk, "seconds") == (0, 45_500)
         desk.clock.advance(20.0001)
         call.record(OPENAI_CHAT)
-    assert stands(desk, "seconds") == (20_001, 0)
+    assert usage_of(desk, "seconds") == (20_001, 0)
     short = r"allows 60, 20\.001 are spent, 0 reserved, and this call asks for up to 40"
     with pytest.raises(BudgetExceeded, match=short):
         ask(desk, Vendor(), timeout=40)
 
 
-NEITHER = r"at most: input_tokens \(or prompt\)=... and max_tokens=...$"
+NEITHER = r"may take: input_tokens \(or prompt\)=... and max_tokens=...$"
 LEFT_OPEN = {
     "no answer": (TOKENS, {"max_tokens": None}, "max_tokens"),
     "no prompt": (TOKENS, {"input_tokens": None}, "input_tokens"),
@@ -191,14 +195,14 @@ def test_what_cannot_be_weighed(make: Make, budget: Budget, changes: dict[str, A
 def test_a_model_that_answers_for_another_is_paid_as_reserved(make: Make) -> None:
     desk = make(MONEY)
     record = ask(desk, Vendor(OPENAI_CHAT | {"model": "somebody-else"}))
-    assert (record.cost, stands(desk, "money")) == (None, (14_000_000_000, 0))
+    assert (record.cost, usage_of(desk, "money")) == (None, (14_000_000_000, 0))
 
 
 def test_a_prompt_is_bounded_by_its_bytes(make: Make) -> None:
     desk = make(TOKENS)
     messages = [{"role": "user", "content": "čau"}]
     with llm_call(MODEL, max_tokens=0, prompt=messages, runtime=desk.runtime) as call:
-        assert stands(desk, "tokens") == (0, len('[{"role": "user", "content": "čau"}]'.encode()) + 64)
+        assert usage_of(desk, "tokens") == (0, len('[{"role": "user", "content": "čau"}]'.encode()) + 64)
         call.release()
 
 
@@ -211,7 +215,7 @@ def test_a_name_counts_one_thing_on_one_journal_and_its_limit_may_change(make: M
     other = make_desk(desk.folder, budgets=(Budget("calls", "tokens", 10_000, "day"),))
     with other.runtime, pytest.raises(MisuseError, match="another name"):
         ask(other, Vendor())
-    assert stands(desk, "calls") == (2, 0)
+    assert usage_of(desk, "calls") == (2, 0)
     wider = make_desk(desk.folder, budgets=(Budget("calls", "calls", 3, "day"),))
     with wider.runtime:
         ask(wider, Vendor())
@@ -231,7 +235,7 @@ def test_a_journal_of_before_budgets_is_given_their_tables(make: Make) -> None:
     old.close()
     with desk.restarted() as later:
         ask(later, Vendor())
-        assert stands(later, "calls") == (1, 0)
+        assert usage_of(later, "calls") == (1, 0)
         assert later.run((refund, "o-1", 100)).replayed
 
 
@@ -250,7 +254,7 @@ BROKEN: dict[str, dict[str, str | None]] = {
     "more money than is counted": {"measure": '"money"', "limit": "1000001", "currency": '"USD"'},
     "no models": {"models": "[]"},
     "a model that is none": {"models": "[1]"},
-    "a member nobody knows": {"limt": "2"},
+    "an unknown member": {"limt": "2"},
 }
 
 
@@ -276,7 +280,7 @@ def test_budgets_of_a_file_and_of_code_count_together(make: Make, tmp_path: Path
     ask(desk, Vendor())
     with pytest.raises(BudgetExceeded, match="'a'"):
         ask(desk, Vendor())
-    assert (stands(desk, "a"), stands(desk, "calls")) == ((1, 0), (1, 0))
+    assert (usage_of(desk, "a"), usage_of(desk, "calls")) == ((1, 0), (1, 0))
 
 
 @pytest.mark.parametrize("engine", BOTH)

@@ -1,4 +1,4 @@
-"""Calls to models: each is written down as its response tells it, and nothing is guessed where it does not say."""
+"""Calls to models: each is recorded from its response, and nothing is guessed that the response does not say."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.unit.sdk.llm.asking import (
     begin,
     calls,
     may,
-    stands,
     states,
+    usage_of,
 )
 
 DENIED = 500_001  # in cents: the fake service's policy says no
@@ -46,7 +46,7 @@ LONG = {**OPENAI_CHAT, "model": "m" * 201}
 # --------------------------------------------------------------------------------------------------- recording
 
 
-def test_a_call_is_written_down_as_its_response_tells_it(make: Make) -> None:
+def test_a_call_is_recorded_from_its_response(make: Make) -> None:
     desk = make(TOKENS)
     with begin(desk, run="night") as call:
         response = Vendor(as_object(OPENAI_CHAT)).create()
@@ -60,7 +60,7 @@ def test_a_call_is_written_down_as_its_response_tells_it(make: Make) -> None:
     assert (row["finish_reasons"], row["run"], row["reasoning"]) == ("stop", "night", None)
     assert (row["input_tokens"], row["output_tokens"], row["cached_tokens"]) == (1200, 300, 1024)
     assert (row["reasoning_tokens"], row["all_tokens"], row["cost"]) == (192, 1500, 3_278_400_000)
-    assert stands(desk, "tokens") == (1500, 0)
+    assert usage_of(desk, "tokens") == (1500, 0)
 
 
 def test_a_model_without_a_price_needs_no_budget_and_has_an_unknown_cost_and_no_zero(make: Make) -> None:
@@ -85,11 +85,11 @@ def test_a_response_that_does_not_say_leaves_its_call_reserved_or_is_recorded_as
         ask(desk, vendor)
     assert vendor.calls == 1
     assert [(row["state"], row["all_tokens"]) for row in calls(desk)] == [("unknown", None)]
-    assert stands(desk, "tokens") == (0, 3000)
+    assert usage_of(desk, "tokens") == (0, 3000)
     record = ask(desk, vendor, unknown_tokens=True, max_tokens=100, input_tokens=200)
     assert (record.usage.input_tokens, record.usage.output_tokens, record.cost) == (None, 298, None)
-    assert (states(desk), stands(desk, "tokens")) == (["unknown", "done"], (300, 3000))
-    assert stands(desk, "money")[0] == 1_400_000_000, "what nobody knows is taken as what was reserved"
+    assert (states(desk), usage_of(desk, "tokens")) == (["unknown", "done"], (300, 3000))
+    assert usage_of(desk, "money")[0] == 1_400_000_000, "unknown usage counts as reserved"
 
 
 def test_an_answer_that_was_paid_for_is_not_lost_with_its_usage(make: Make) -> None:
@@ -97,7 +97,7 @@ def test_an_answer_that_was_paid_for_is_not_lost_with_its_usage(make: Make) -> N
     with pytest.raises(UsageUnknown) as error:
         llm_call(MODEL, runtime=desk.runtime)(vendor.create)()
     assert error.value.response is vendor.answer and SECRET not in str(error.value)
-    assert stands(desk, "calls") == (0, 1)
+    assert usage_of(desk, "calls") == (0, 1)
 
 
 def test_a_call_is_recorded_once_also_after_its_block(make: Make) -> None:
@@ -105,14 +105,14 @@ def test_a_call_is_recorded_once_also_after_its_block(make: Make) -> None:
     with pytest.raises(UsageUnknown), begin(desk) as call:
         call.record({"usage": None})
     call.record(OPENAI_CHAT)
-    assert (stands(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
+    assert (usage_of(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
     with pytest.raises(MisuseError, match="one block is one call"):
         call.record(with_count(OPENAI_CHAT, 1, "usage", "completion_tokens"))
     with pytest.raises(UsageUnknown):
         call.record(None)
     with pytest.raises(MisuseError, match="stays as it is"):
         call.release()
-    assert (stands(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
+    assert (usage_of(desk, "tokens"), states(desk)) == ((1500, 0), ["done"])
 
 
 def test_two_calls_never_share_a_result(make: Make) -> None:
@@ -131,7 +131,7 @@ def test_two_calls_never_share_a_result(make: Make) -> None:
     assert (first.calls, second.calls) == (2, 2)
     assert [row["provider"] for row in calls(desk)] == ["openai", "anthropic"] * 2
     assert len({row["call_id"] for row in calls(desk)}) == 4
-    assert stands(desk, "calls", "t-1") == (4, 0)
+    assert usage_of(desk, "calls", "t-1") == (4, 0)
 
 
 # ------------------------------------------------------------------------------- what becomes of a reservation
@@ -145,7 +145,7 @@ SAID: dict[str, Any] = {"not_made": (RateLimitedError,)}
 ENDS = {
     "the program knows that nothing was done": (NotDone("never sent"), {}, "released", 0),
     "an exception that means so": (RateLimitedError(), SAID, "released", 0),
-    "the same, when nobody said so": (RateLimitedError(), {}, "unknown", 3000),
+    "the same, when it is not declared": (RateLimitedError(), {}, "unknown", 3000),
     "a lost answer": (TimeoutError(), SAID, "unknown", 3000),
     "Ctrl-C": (KeyboardInterrupt(), {}, "unknown", 3000),
     "a cancelled task": (asyncio.CancelledError(), SAID, "unknown", 3000),
@@ -161,27 +161,27 @@ def test_only_a_call_that_was_surely_not_made_is_free(
     with pytest.raises(type(error)) as raised:
         ask(desk, Vendor(error=error), **changes)
     assert raised.value is error
-    assert (states(desk), stands(desk, "tokens")) == ([state], (0, reserved))
+    assert (states(desk), usage_of(desk, "tokens")) == ([state], (0, reserved))
 
 
-def test_a_block_that_says_nothing_is_loud_and_stays_reserved(make: Make) -> None:
+def test_a_block_without_a_record_raises_and_stays_reserved(make: Make) -> None:
     desk = make(TOKENS)
-    with pytest.raises(CallNotRecorded, match="stays reserved") as told, begin(desk) as call:
+    with pytest.raises(CallNotRecorded, match="stays reserved") as unrecorded, begin(desk) as call:
         pass
-    assert f"`countersign budget settle {call.call_id} --made`" in str(told.value)
-    assert (states(desk), stands(desk, "tokens")) == (["unknown"], (0, 3000))
+    assert f"`countersign budget settle {call.call_id} --made`" in str(unrecorded.value)
+    assert (states(desk), usage_of(desk, "tokens")) == (["unknown"], (0, 3000))
 
 
-def test_what_a_block_said_stays_also_where_it_raises_after_it(make: Make) -> None:
+def test_a_record_or_release_stays_if_the_block_raises_afterwards(make: Make) -> None:
     desk = make(TOKENS)
     with begin(desk) as call:
         call.release("the answer was in a cache")
     assert [(row["state"], row["note"]) for row in calls(desk)] == [("released", "the answer was in a cache")]
-    assert stands(desk, "tokens") == (0, 0)
+    assert usage_of(desk, "tokens") == (0, 0)
     with pytest.raises(RuntimeError), begin(desk) as call:
         call.record(OPENAI_CHAT)
         raise RuntimeError("of the program")
-    assert (states(desk), stands(desk, "tokens")) == (["released", "done"], (1500, 0))
+    assert (states(desk), usage_of(desk, "tokens")) == (["released", "done"], (1500, 0))
 
 
 def test_what_another_process_left_open_stays_reserved(make: Make) -> None:
@@ -205,7 +205,7 @@ def test_calls_that_were_made_count_in_runs_that_came_to_nothing(make: Make, end
         refund("o-1", DENIED)
         if end == "its body raises":
             raise RuntimeError("of the body")
-    assert (stands(desk, "tokens"), desk.done) == ((1500, 0), [])
+    assert (usage_of(desk, "tokens"), desk.done) == ((1500, 0), [])
 
 
 def test_a_block_is_used_once(make: Make) -> None:
@@ -217,7 +217,7 @@ def test_a_block_is_used_once(make: Make) -> None:
         pass
     with pytest.raises(MisuseError, match="before it was entered"):
         llm_call(MODEL, runtime=desk.runtime).__exit__(None, None, None)
-    assert stands(desk, "calls") == (1, 0)
+    assert usage_of(desk, "calls") == (1, 0)
 
 
 # ---------------------------------------------------------------------------------------------- async, threads
@@ -238,7 +238,7 @@ async def test_async_blocks_and_functions_are_counted_alike(make: Make) -> None:
     assert await complete(vendor) == OPENAI_CHAT
     with pytest.raises(BudgetExceeded):
         await complete(vendor)
-    assert (vendor.calls, stands(desk, "calls")) == (1, (2, 0))
+    assert (vendor.calls, usage_of(desk, "calls")) == (1, (2, 0))
 
 
 def test_threads_share_a_budget_exactly(make: Make) -> None:
@@ -246,28 +246,28 @@ def test_threads_share_a_budget_exactly(make: Make) -> None:
     vendor = Vendor(with_count(OPENAI_CHAT, 1800, "usage", "completion_tokens"))  # as much as it reserved
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: may(desk, vendor), range(40)))
-    assert (sum(made), vendor.calls, stands(desk, "ten")) == (10, 10, (30_000, 0))
+    assert (sum(made), vendor.calls, usage_of(desk, "ten")) == (10, 10, (30_000, 0))
 
 
 # ----------------------------------------------------------------------------------------------------- afterwards
 
 
-def test_what_was_called_without_asking_counts_all_the_same(make: Make) -> None:
+def test_a_call_without_reservation_counts(make: Make) -> None:
     desk = make(Budget("little", "tokens", 1000, "day"), MONEY, SECONDS, Budget("run", "calls", 9, "run"))
     record = record_llm(OPENAI_CHAT, model=MODEL, runtime=desk.runtime)
     assert (record.over, record.uncounted) == (("little",), ("seconds", "run"))
-    assert (stands(desk, "little"), stands(desk, "money")) == ((1500, 0), (3_278_400_000, 0))
+    assert (usage_of(desk, "little"), usage_of(desk, "money")) == ((1500, 0), (3_278_400_000, 0))
     timed = record_llm(as_object(ANTHROPIC), seconds=2, run="night", runtime=desk.runtime)
     assert (timed.model, timed.uncounted, timed.seconds) == ("example-opus-20260301", (), Decimal(2))
-    assert (stands(desk, "seconds"), stands(desk, "run")) == ((2000, 0), (1, 0))
+    assert (usage_of(desk, "seconds"), usage_of(desk, "run")) == ((2000, 0), (1, 0))
     assert states(desk) == ["done", "done"]
 
 
-def test_what_was_called_without_asking_says_which_budgets_could_not_count_it(make: Make) -> None:
+def test_a_call_without_reservation_lists_budgets_that_could_not_count_it(make: Make) -> None:
     desk = make(TOKENS, MONEY, CALLS)
     record = record_llm({}, model=MODEL, unknown_tokens=True, runtime=desk.runtime)
     assert (record.uncounted, record.cost) == (("tokens", "money"), None)
-    assert (stands(desk, "calls"), stands(desk, "tokens")) == ((1, 0), (0, 0))
+    assert (usage_of(desk, "calls"), usage_of(desk, "tokens")) == ((1, 0), (0, 0))
 
 
 @pytest.mark.parametrize("to", [dict, as_object], ids=["a dict", "an object"])
@@ -300,7 +300,7 @@ def test_what_does_not_say_is_not_recorded(make: Make, response: Any, said: dict
 
 
 @pytest.mark.parametrize("wrong", [{"run": ""}, {"model": "m" * 201}, {"seconds": -1}], ids=str)
-def test_what_the_program_says_wrongly_is_refused_first(make: Make, wrong: dict[str, Any]) -> None:
+def test_invalid_parameters_are_refused_first(make: Make, wrong: dict[str, Any]) -> None:
     desk = make(CALLS)
     with pytest.raises(MisuseError):
         record_llm(None, runtime=desk.runtime, **wrong)

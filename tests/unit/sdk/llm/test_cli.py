@@ -1,4 +1,4 @@
-"""`countersign budget list | calls | settle`: what a person sees of budgets and calls, and what nobody sees."""
+"""`countersign budget list | calls | settle`: what is shown of budgets and calls, and what is hidden."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ models = ["other-*"]
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A journal with calls of today: one done, one never made, one that nobody knows of, one of long ago.
+def desk_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A journal with calls of today: one done, one never made, one unknown, one of long ago.
 
     The command line and this journal share the desk's clock, so the day cannot end in the middle of a test.
     """
@@ -65,9 +65,9 @@ def said(*words: str) -> Any:
     return json.loads(result.output)
 
 
-def test_every_budget_is_listed_with_what_it_has_left(told: Desk) -> None:
+def test_every_budget_is_listed_with_what_it_has_left(desk_of_today: Desk) -> None:
     rows = said("list")
-    today = day_of(told.clock.time)
+    today = day_of(desk_of_today.clock.time)
     renews = datetime.combine(today + timedelta(days=1), datetime.min.time(), UTC).isoformat()
     found = [(row["budget"], row["period"], row["spent"], row["reserved"], row["left"]) for row in rows]
     assert found == [
@@ -81,7 +81,7 @@ def test_every_budget_is_listed_with_what_it_has_left(told: Desk) -> None:
     assert [row["over"] for row in rows] == [False] * 5
 
 
-def test_calls_are_listed_newest_first_with_what_became_of_them(told: Desk) -> None:
+def test_calls_are_listed_newest_first_with_what_became_of_them(desk_of_today: Desk) -> None:
     rows = said("calls")
     assert [(row["state"], row["run"], row["cost"], row["has_reasoning"]) for row in rows] == [
         ("unknown", "r-1", None, False),
@@ -89,12 +89,12 @@ def test_calls_are_listed_newest_first_with_what_became_of_them(told: Desk) -> N
         ("done", "r-1", None, True),
         ("done", "old\x1b[2J", None, False),
     ]
-    assert rows[0]["note"] == "nobody knows whether it was made: TimeoutError"
+    assert rows[0]["note"] == "it is not known whether it was made: TimeoutError"
     assert rows[0]["input_tokens"] is None
     assert [row["state"] for row in said("calls", "--limit", "1")] == ["unknown"]
 
 
-def test_a_table_of_calls_fits_a_terminal_and_gives_the_ids_that_settle_takes(told: Desk) -> None:
+def test_a_table_of_calls_fits_a_terminal_and_gives_the_ids_that_settle_takes(desk_of_today: Desk) -> None:
     shown = CliRunner().invoke(app, ["budget", "calls"], env={"COLUMNS": "80"}).output
     for row in said("calls"):
         assert row["call_id"][:8] in shown and row["began"][:16].replace("T", " ") in shown
@@ -103,15 +103,17 @@ def test_a_table_of_calls_fits_a_terminal_and_gives_the_ids_that_settle_takes(to
     assert "\x1b[2J" not in shown and "old" in shown and SECRET not in shown
 
 
-def test_a_budget_that_was_passed_says_so(told: Desk) -> None:
-    with told.restarted() as later:
+def test_an_exceeded_budget_is_marked(desk_of_today: Desk) -> None:
+    with desk_of_today.restarted() as later:
         for _ in range(5):
             record_llm(ANTHROPIC, model=MODEL, run="r-2", runtime=later.runtime)
     today = said("list")[0]
     assert (today["spent"], today["left"], today["over"]) == ("15900", "0", True)
 
 
-def test_a_file_or_a_journal_that_is_gone_is_named(told: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_a_journal_that_is_gone_is_named(
+    desk_of_today: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable in ("COUNTERSIGN_BUDGETS", "COUNTERSIGN_JOURNAL"):
         monkeypatch.setenv(variable, "/nowhere")
         result = CliRunner().invoke(app, ["budget", "list"])
@@ -129,7 +131,9 @@ def refused(*words: str) -> str:
     ("answer", "state", "spent", "reserved"),
     [("--made", "done", "2750", "0"), ("--not-made", "released", "2650", "0")],
 )
-def test_a_person_settles_a_call(told: Desk, answer: str, state: str, spent: str, reserved: str) -> None:
+def test_a_person_settles_a_call(
+    desk_of_today: Desk, answer: str, state: str, spent: str, reserved: str
+) -> None:
     unknown = said("calls")[0]
     (now,) = said("settle", unknown["call_id"][:8], answer)
     assert (now["call_id"], now["state"]) == (unknown["call_id"], state)
@@ -142,24 +146,24 @@ def test_a_person_settles_a_call(told: Desk, answer: str, state: str, spent: str
     assert (said("list")[0], said("calls")) == (today, ended)
 
 
-def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(told: Desk) -> None:
-    now = told.clock.time
+def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(desk_of_today: Desk) -> None:
+    now = desk_of_today.clock.time
     hold = BudgetHold("a-day", "tokens", "day", "", 10_000, day_of(now).isoformat(), 70)
     for name, ago in (("aaaaaaaa-young", 60), ("bbbbbbbb-older", 3700)):
-        told.clock.time = now - ago
-        with told.restarted() as later:
+        desk_of_today.clock.time = now - ago
+        with desk_of_today.restarted() as later:
             assert later.runtime.journal.spending.reserve(name, "r-9", MODEL, [hold]) is None
-    told.clock.time = now
-    assert "may be under way" in refused("settle", "aaaaaaaa", "--not-made")
+    desk_of_today.clock.time = now
+    assert "may be running" in refused("settle", "aaaaaaaa", "--not-made")
     assert said("settle", "bbbbbbbb", "--not-made")[0]["state"] == "released"
-    assert said("list")[0]["reserved"] == "170"  # the young one's, and the one nobody knows of
+    assert said("list")[0]["reserved"] == "170"  # the recent one's, and the unknown one's
 
 
-def test_what_settles_nothing_is_refused_with_the_way_to_say_it(told: Desk) -> None:
+def test_what_settles_nothing_is_refused_with_the_way_to_say_it(desk_of_today: Desk) -> None:
     known = said("calls")[0]["call_id"]
     assert "--made or --not-made" in refused("settle", known)
     for words in ("nothing", known[:7], "", "%" * 8, "_" * 8):
         assert "names no call" in refused("settle", words, "--made")
-    with told.restarted() as later:
+    with desk_of_today.restarted() as later:
         assert later.runtime.journal.spending.reserve(known[:-1] + "!", None, MODEL, []) is None
     assert "several calls" in refused("settle", known[:8], "--made")

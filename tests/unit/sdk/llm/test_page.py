@@ -1,4 +1,4 @@
-"""What docs/how-to/model-costs.md shows works as it stands there."""
+"""The examples of docs/how-to/model-costs.md work unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: P
 
 
 @pytest.mark.parametrize(("per", "refused"), [("run", "belongs to none"), ("day", "0.0001")])
-def test_the_program_of_the_page_is_refused_without_room(tmp_path: Path, per: str, refused: str) -> None:
+def test_the_program_of_the_page_respects_its_budget(tmp_path: Path, per: str, refused: str) -> None:
     budgets = BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', f'"{per}"')
     desk = a_desk(tmp_path, budgets)
     with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match=refused):

@@ -79,7 +79,7 @@ def test_the_last_usage_of_a_stream_is_read(to: Any) -> None:
     assert (delta.billed, delta.finish_reason, delta.model) == (Billed(30, 0, 0, 12), "tool_use", None)
 
 
-def test_the_total_of_google_says_what_an_answer_without_candidates_took() -> None:
+def test_google_totals_cover_responses_without_candidates() -> None:
     blocked = read_usage(GOOGLE_BLOCKED)
     assert (blocked.output_tokens, blocked.billed) == (0, Billed(9, 0, 0, 0))
     thoughts = read_usage(without(GOOGLE, "usageMetadata", "candidatesTokenCount"))
@@ -104,7 +104,7 @@ REASONED = {
 
 
 @pytest.mark.parametrize(("answer", "said"), REASONED.values(), ids=REASONED.keys())
-def test_reasoning_is_read_only_where_it_is_asked_for(answer: Any, said: str | None) -> None:
+def test_reasoning_is_read_only_on_request(answer: Any, said: str | None) -> None:
     assert read_usage(answer).reasoning is None
     assert SECRET not in repr(read_usage(answer))
     assert read_usage(answer, reasoning=True).reasoning == said
@@ -240,7 +240,7 @@ FOUND = {
     "the day before one to come": ("example-small", date(2026, 11, 23), "1"),
     "that day": ("example-small", date(2026, 11, 24), "0.5"),
     "a shorter pattern": ("example-large", DAY, "9"),
-    "a model nobody prices": ("other", DAY, None),
+    "a model without a price": ("other", DAY, None),
     "another case is another name": ("Example-small", DAY, None),
     "before any price": ("example-small", date(2025, 12, 31), None),
 }
@@ -276,7 +276,7 @@ WHOLE = HEAD + "input = 1\noutput = 1\n"
 REFUSED = {
     "no TOML": ("[[price]", "is no TOML"),
     "another table": ("[prices]\nx = 1\n", "nothing else"),
-    "a member nobody knows": (HEAD + "input = 1\noutput = 1\ninptu = 2\n", "has no 'inptu'"),
+    "an unknown member": (HEAD + "input = 1\noutput = 1\ninptu = 2\n", "has no 'inptu'"),
     "no output": (HEAD + "input = 1\n", "output"),
     "a negative price": (HEAD + "input = -1\noutput = 1\n", "must be from 0"),
     "not a number": (HEAD + "input = nan\noutput = 1\n", "must be from 0"),
@@ -290,12 +290,12 @@ REFUSED = {
     "a day as text": (WHOLE.replace("2026-01-01", '"2026-01-01"'), "must be a day"),
     "a moment": (WHOLE.replace("2026-01-01", "2026-01-01T00:00:00Z"), "must be a day"),
     "no models": (WHOLE.replace('"m"', '""'), "pattern"),
-    "the same twice": (2 * WHOLE, "stands there twice"),
+    "the same twice": (2 * WHOLE, "is listed twice"),
 }
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_file_that_cannot_be_taken_is_refused_whole(text: str, why: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_completely(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(why)):
         load_prices(written(tmp_path, text))
 
@@ -307,7 +307,7 @@ def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path) -> Non
         load_prices(written(tmp_path, "#" * (1024 * 1024 + 1)))
 
 
-def test_a_float_of_a_file_is_the_decimal_that_stands_there(tmp_path: Path) -> None:
+def test_a_float_in_a_file_is_read_as_the_written_decimal(tmp_path: Path) -> None:
     rows = load_prices(written(tmp_path, HEAD + "input = 0.1\noutput = 1\n"))
     found = rows.find("m", DAY)
     assert found is not None and found.input == Decimal("0.1")
@@ -318,7 +318,7 @@ def test_a_float_in_code_is_refused() -> None:
         price(input=0.1)
 
 
-def test_the_example_says_that_it_is_one_and_of_when() -> None:
+def test_the_example_price_file_is_marked_and_dated() -> None:
     first = EXAMPLE.read_text().splitlines()[0]
     assert first.startswith("# AN EXAMPLE, of 2026-")
     prices = load_prices(EXAMPLE)

@@ -52,11 +52,14 @@ def test_a_call_is_a_span_by_the_conventions(desk: Desk, spans: InMemorySpanExpo
     assert record.usage.reasoning == SECRET and SECRET not in span.to_json() and "Done." not in span.to_json()
 
 
-def test_a_call_that_went_wrong_says_so_by_its_type_alone(desk: Desk, spans: InMemorySpanExporter) -> None:
+def test_a_failed_call_records_only_the_error_type(desk: Desk, spans: InMemorySpanExporter) -> None:
     with pytest.raises(ValueError), llm_call(MODEL, runtime=desk.runtime):
         raise ValueError(SECRET)
-    told = json.loads(one(spans).to_json())
-    assert (told["attributes"]["error.type"], told["status"]["status_code"]) == ("ValueError", "ERROR")
+    span_json = json.loads(one(spans).to_json())
+    assert (span_json["attributes"]["error.type"], span_json["status"]["status_code"]) == (
+        "ValueError",
+        "ERROR",
+    )
     assert SECRET not in one(spans).to_json()
 
 

@@ -1,4 +1,4 @@
-"""An argument that may hold anything, or has a part that may, is drafted nowhere: nobody could review it."""
+"""An argument that may hold anything, or has a part that may, is never drafted: people could not review it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_part_that_may_hold_anything_is_named(hint: object, place: str) -> Non
 
 
 @pytest.mark.parametrize("hint", [Callable[[int], int], type])
-def test_an_argument_that_no_schema_describes_is_told_with_its_tool(hint: object) -> None:
+def test_an_argument_without_a_schema_is_reported_with_its_tool(hint: object) -> None:
     with pytest.raises(RegistrationError, match="tool 'send' has an argument that no schema describes"):
         drafted(hint)
 
@@ -75,14 +75,14 @@ SAID = [list[str], tuple[int, str], tuple[()], Sequence[int], dict[str, list[int
 
 
 @pytest.mark.parametrize("hint", SAID)
-def test_what_says_what_it_holds_is_drafted(hint: object) -> None:
+def test_typed_arguments_are_drafted(hint: object) -> None:
     assert drafted(hint)
 
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/manifest.md"
 
 
-def test_the_page_tells_of_every_member_its_default_and_what_a_decorator_takes() -> None:
+def test_the_page_documents_every_member_default_and_option() -> None:
     table = PAGE.read_text().partition("## Members")[2].partition("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     rows = {member: row[1:] for row in cells for member in re.findall(r"`(\w+)`", row[0])}
@@ -93,5 +93,5 @@ def test_the_page_tells_of_every_member_its_default_and_what_a_decorator_takes()
         elif not field.is_required() and member != "description":
             plain = field.default if isinstance(field.default, str) else str(field.default).lower()
             assert rows[member][0].strip("`") == plain, member
-    told = " ".join(row[2] for row in rows.values() if len(row) > 2)
-    assert [name for name in Draft.__dataclass_fields__ if f"{name}=" not in told] == []
+    documented = " ".join(row[2] for row in rows.values() if len(row) > 2)
+    assert [name for name in Draft.__dataclass_fields__ if f"{name}=" not in documented] == []

@@ -82,7 +82,7 @@ def test_a_draft_is_closed_careful_and_in_the_servers_words() -> None:
     }
 
 
-def test_every_guess_and_claim_is_told_for_review() -> None:
+def test_every_guess_and_claim_is_noted_for_review() -> None:
     notes = "\n".join(drafted(REFUND).notes)
     for expected in (
         "readOnlyHint: true is claimed by the server, review it",
@@ -155,8 +155,8 @@ def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
     draft = drafted(schema(x=given))
     assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
     assert InputCodec(draft.manifest).possible_unseen == {"x"}
-    (told,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
-    assert "asks the group `unseen`" in told
+    (reported,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
+    assert "requires the group `unseen`" in reported
 
 
 NOTHING = {
@@ -224,23 +224,23 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a reference to what is no definition": (
         schema(xs={"type": "array", "contentSchema": OBJECT}, x={"$ref": "#/properties/xs/contentSchema"}),
         "/inputSchema/properties/x/$ref: '#/properties/xs/contentSchema' names no definition"),
-    "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is no name"),
-    "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is no name"),
+    "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is not a name"),
+    "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is not a name"),
     "what policies call reads": (schema() | {"name": "read"}, "'read' is the action group"),
     "what people do": (schema() | {"name": "approve"}, "the action 'approve' is what people do"),
     "what people do, too": (schema() | {"name": "stop"}, "the action 'stop' is what people do"),
     "a name of another alphabet": (schema() | {"name": "\u0440ay"}, "is no tool name"),
     "a name turned round": (schema() | {"name": "a\u202eb"}, "is no tool name"),
     "a description turned round": (
-        schema() | {"description": "x\u202ey"}, "/description: holds the character U+202E"),
-    "a title nobody sees": (schema() | {"title": "x\u200b"}, "/title: holds the character U+200B"),
+        schema() | {"description": "x\u202ey"}, "/description: contains the invisible character U+202E"),
+    "an invisible title": (schema() | {"title": "x\u200b"}, "/title: contains the invisible character U+200B"),
     **{name: (schema(x=given), f"/inputSchema/properties/x{why}") for name, (given, why) in NO_ARGUMENT.items()},
     **{name: ({"name": "t", "inputSchema": given}, f"/inputSchema{why}") for name, (given, why) in NO_INPUT.items()},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("tool", "message"), NOT_TAKEN.values(), ids=NOT_TAKEN)
-def test_what_cannot_be_taken_is_named_with_what_to_do(tool: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_drafted_is_named_with_advice(tool: dict[str, Any], message: str) -> None:
     draft = drafted(tool)
     assert draft.manifest is None
     assert any(message in problem for problem in draft.problems), draft.problems
@@ -388,8 +388,8 @@ ODD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("tool", "message"), ODD.values(), ids=ODD)
 def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
     odd = tool if isinstance(tool, bytes) else json.dumps(tool | {"name": "odd"}).encode()
-    beside = [json.dumps(one).encode() for one in (REFUND, schema())]
-    drafts, _ = mcp_drafts(b'{"tools": [%s, %s, %s]}' % (beside[0], odd, beside[1]))
+    others = [json.dumps(one).encode() for one in (REFUND, schema())]
+    drafts, _ = mcp_drafts(b'{"tools": [%s, %s, %s]}' % (others[0], odd, others[1]))
     taken = [(one.tool, one.manifest is not None) for one in drafts]
     assert taken == [("refund", True), ("odd", False), ("t", True)]
     assert any(message in problem for problem in drafts[1].problems), drafts[1].problems
@@ -452,7 +452,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path) -> None:
+def test_export_writes_drafts_with_review_notes(file: Path, tmp_path: Path) -> None:
     """One that is there is kept."""
     out = tmp_path / "out"
     done = run("--mcp", file, "--out", out)
@@ -487,14 +487,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("args", "message"), WRONG.values(), ids=WRONG)
-def test_a_wrong_call_is_told(args: tuple[str, ...], message: str) -> None:
+def test_a_usage_error_is_reported(args: tuple[str, ...], message: str) -> None:
     done = run(*args)
     assert done.exit_code == 1 and message in done.output
 
 
-def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_reads_stdin_and_writes_to_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("--mcp", "-", "--json", input=listing(REFUND))
-    told = json.loads(done.output)["tools"]
-    assert (told[0]["path"], told[0]["written"]) == ("drafts/refund.json", True)
+    reported = json.loads(done.output)["tools"]
+    assert (reported[0]["path"], reported[0]["written"]) == ("drafts/refund.json", True)
     assert (tmp_path / "drafts/refund.json").exists()

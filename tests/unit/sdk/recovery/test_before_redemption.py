@@ -1,4 +1,4 @@
-"""What recovery says and does of a transaction that has not been redeemed: whom it waits for, and what ended it."""
+"""Recovery of a transaction that was not redeemed: whom it waits for, and what ends it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def waits(step: Callable[..., Any]) -> str:
     return str(step(raises=errors.ReviewPending).txn)
 
 
-def told(found: list[RecoveryResult]) -> list[tuple[str, bool, bool]]:
+def reported(found: list[RecoveryResult]) -> list[tuple[str, bool, bool]]:
     return [(one.after, one.waiting, one.needs_attention) for one in found]
 
 
@@ -47,7 +47,7 @@ def test_a_step_with_live_work_says_what_it_waits_for(desk: Desk, step: Callable
     waits(step)
     for _ in range(2):
         found = resume(desk.runtime)
-        assert told(found) == [("review", True, False)]
+        assert reported(found) == [("review", True, False)]
         assert found[0].note.startswith("not done yet: refund waits for")
         assert "run the same transaction again under key 't-1'" in found[0].note
     assert not (desk.folder / "root" / "a").exists()
@@ -57,7 +57,7 @@ def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step
     desk.service.approve(waits(step))
     for _ in range(2):
         found = resume(desk.runtime)
-        assert told(found) == [("ready", False, True)]
+        assert reported(found) == [("ready", False, True)]
         assert "approved" in found[0].note and "run it again under key 't-1'" in found[0].note
     assert desk.runtime.journal.transactions.require(found[0].txn).note == found[0].note
     assert desk.done == []
@@ -69,7 +69,7 @@ def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step
 def test_it_ends_with_what_people_said(desk: Desk, step: Callable[..., Any]) -> None:
     desk.service.deny(waits(step), "the customer was paid already")
     found = resume(desk.runtime)
-    assert told(found) == [("ended", False, False)]
+    assert reported(found) == [("ended", False, False)]
     assert "the customer was paid already" in found[0].note
     assert resume(desk.runtime) == []
 
@@ -81,26 +81,26 @@ def test_what_the_service_ended_has_ended_here(desk: Desk, refund: Any, step: An
     with desk.another_process() as runtime:
         if parked:
             found = resume(runtime)
-            assert told(found) == [("review", False, True)]
+            assert reported(found) == [("review", False, True)]
             assert "has changed since it was staged" in found[0].note
             assert "run it again" in found[0].note.lower() and "operator" not in found[0].note
         desk.service.deny(txn, "refund is another one now")
         found = resume(runtime)
-        assert told(found) == [("ended", False, False)]
+        assert reported(found) == [("ended", False, False)]
         assert "refund is another one now" in found[0].note
         assert resume(runtime) == []
     assert desk.done == []
 
 
 def test_redeemed_elsewhere(desk: Desk, refund: Callable[..., object], step: Callable[..., Any]) -> None:
-    """What another journal of the same agent redeemed is told as that."""
+    """A redemption by another journal of the same agent is reported as such."""
     desk.service.approve(waits(step))
     settings = replace(desk.runtime.settings, journal_path=desk.folder / "other.db")
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere:
         replace(desk, runtime=elsewhere).run((refund, "o-1", 90_000))
     assert len(desk.done) == 1
     found = resume(desk.runtime)
-    assert told(found) == [("ended", False, False)]
+    assert reported(found) == [("ended", False, False)]
     assert "already redeemed" in found[0].note
 
 
@@ -110,16 +110,18 @@ def test_a_step_without_a_key_ends(desk: Desk, files: FilesAdapter, refund: Call
         save("b")
         refund("o-1", 90_000)
     found = resume(desk.runtime)
-    assert told(found) == [("ended", False, False)]
+    assert reported(found) == [("ended", False, False)]
     assert "without a key" in found[0].note
 
 
-def test_died_as_submitted_it_stands_as_the_service_says(desk: Desk, refund: Callable[..., object]) -> None:
+def test_after_a_crash_while_submitting_the_services_state_counts(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     desk.run((refund, "o-1", 90000), raises=errors.ServiceUnavailable)
     desk.face.faults.clear()
-    assert told(resume(desk.runtime)) == [("review", True, False)]
+    assert reported(resume(desk.runtime)) == [("review", True, False)]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.parked) == ("review", False)
     desk.run()
@@ -180,11 +182,11 @@ def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Des
     assert (resume(desk.runtime)[0].note, written(desk)) == (first[0].note, before)
     (held,) = desk.service.latest(TXN).held
     held.state, held.votes = EffectState.REVIEW, ()  # the rules ask once more
-    assert told(resume(desk.runtime)) == [("review", True, False)]
+    assert reported(resume(desk.runtime)) == [("review", True, False)]
     assert desk.runtime.journal.transactions.require(TXN).note is None
 
 
-def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
+def test_an_unknown_outcome_is_noted_with_its_original_error(desk: Desk) -> None:
     desk.run((unknown, desk), raises=errors.OutcomeUnknown)
     (found,) = resume(desk.runtime)
     assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"
@@ -199,24 +201,28 @@ def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> li
     raised = []
     for _ in range(2):
         done = list(desk.done)
-        with pytest.raises(errors.CountersignError) as told:
+        with pytest.raises(errors.CountersignError) as reported:
             desk.run((first, "o-1", 100), (then, "o-1"))
-        raised.append(told.value)
+        raised.append(reported.value)
     assert desk.done == done
     return raised
 
 
-def test_a_failure_is_told_again_in_the_tools_own_words_while_something_stands(desk: Desk) -> None:
+def test_a_failure_is_reported_again_with_the_tools_text_while_effects_remain(desk: Desk) -> None:
     refuses = failing_tool(desk, errors.NotDone("no address"), acts=False)
     failed, again = twice(desk, refund_tool(desk), refuses)
     assert isinstance(again, errors.EffectFailed) and str(again) == str(failed)
-    assert "notify did not happen: NotDone: no address. Still standing and not undone: refund#1" in str(again)
+    assert "notify did not happen: NotDone: no address. Still in effect and not undone: refund#1" in str(
+        again
+    )
 
 
-def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
+def test_without_remaining_effects_another_key_may_do_all_of_it(desk: Desk) -> None:
     _, spent = twice(desk, charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False))
     assert isinstance(spent, errors.AlreadyRedeemed)
-    assert str(spent).endswith("Nothing of this transaction stands. To try again, use another key.")
+    assert str(spent).endswith(
+        "Nothing of this transaction remains in effect. To try again, use another key."
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,16 +233,14 @@ def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
             *(
                 False,
                 False,
-                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*does not stand: notify#2\.",
+                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*not in effect: notify#2\.",
             ),
         ),
-        ({"notify#1": "failed"}, False, True, r"Its live effects stand\. To try again, stage under"),
+        ({"notify#1": "failed"}, False, True, r"Its live effects are kept\. To try again, stage under"),
         ({"refund#1": "fired"}, True, False, "outcome refund#1 fired.*act once more, use another key"),
     ],
 )
-def test_what_stands_is_not_offered_to_be_done_again(
-    outcomes: Any, well: bool, kept: bool, says: Any
-) -> None:
-    told = str(errors.AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
-    assert re.search(says, told), told
-    assert "Nothing of this transaction stands" not in told
+def test_remaining_effects_are_not_offered_again(outcomes: Any, well: bool, kept: bool, says: Any) -> None:
+    reported = str(errors.AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
+    assert re.search(says, reported), reported
+    assert "Nothing of this transaction remains in effect" not in reported

@@ -1,6 +1,4 @@
-"""Live work of which a part stands is closed by a person who has put it right, and by nobody else; it is never told as
-done.
-"""
+"""Partly kept live work is closed by a person who has resolved it, and never by the SDK."""
 
 from __future__ import annotations
 
@@ -15,10 +13,10 @@ from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume
 from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
 from countersign.commit.compensation import Compensator
+from countersign.concurrency import run_sync
 from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
-from countersign.waiting import run_sync
 from tests.fakes.desk import (
     Desk,
     answering_tool,
@@ -48,7 +46,7 @@ def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) 
 
 
 def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
-    engine = desk.runtime.engine(desk.runtime.sync_waits())
+    engine = desk.runtime.engine(desk.runtime.sync_executor())
     record = close(engine, txn, **(SAID | changes))
     return record.state, record.note
 
@@ -69,18 +67,22 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
         resume(desk.runtime)  # tells what stood before
     state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
-    assert ("its live effects in notes stand, and those in other do not)" in str(note)) or staged != "nothing"
+    assert (
+        "its live effects in notes were kept, and those in other were lost)" in str(note)
+    ) or staged != "nothing"
     row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
     assert resume(desk.runtime) == []
-    looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_waits()), txn))
+    looked = run_sync(resume_one(desk.runtime.engine(desk.runtime.sync_executor()), txn))
     assert (looked.after, looked.needs_attention) == ("closed", False)
     assert looked.note == "another process has finished it"
     for _ in range(2):
-        with pytest.raises(errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027") as told:
+        with pytest.raises(
+            errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027"
+        ) as reported:
             run_transaction(ran.append, key="t-1", wait=60, runtime=desk.runtime)
-        assert told.value.finished and "nothing was fired now" in str(told.value)
+        assert reported.value.finished and "nothing was fired now" in str(reported.value)
     assert (ran, len(desk.done), notes_in(desk.folder / "notes.db")) == ([], done, [("o-1", "hello")])
     assert live_states(desk) == ["live", "live"]
     with pytest.raises(errors.MisuseError, match="is closed; only one that is unsettled"):
@@ -93,8 +95,8 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
 
 
 WRONG = [
-    ({"by": " "}, "say by"),
-    ({"why": ""}, "say why"),
+    ({"by": " "}, "by must have"),
+    ({"why": ""}, "why must have"),
     ({"by": "a" * 201}, "in 200 characters at most"),
     ({"why": "a" * 2001}, "in 2000 characters at most"),
     ({"why": "\ud800"}, "written as UTF-8"),
@@ -132,14 +134,14 @@ def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> Non
     refund, unknown = refund_tool(desk), failing_tool(desk, ZeroDivisionError())
     fails = failing_tool(desk, ZeroDivisionError(), "fails", failure_means="not_done", acts=False)
     doubt = desk.run((unknown, "o-1"), raises=errors.OutcomeUnknown)
-    stands = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=errors.CountersignError)
-    assert (doubt.state, stands.state) == ("unsettled", "unsettled")
+    kept = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=errors.CountersignError)
+    assert (doubt.state, kept.state) == ("unsettled", "unsettled")
     with pytest.raises(
         errors.MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"
     ):
         closed(desk, doubt.txn)
     with pytest.raises(errors.MisuseError, match="is not unsettled for its live effects; people settle it"):
-        closed(desk, stands.txn)
+        closed(desk, kept.txn)
 
 
 def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,7 @@ async def away(*_: object) -> None:
     raise errors.ServiceUnavailable("a redemption", "it is away")
 
 
-def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_an_effect_that_is_never_compensated_stays(desk: Desk, both: tuple[Live, Live]) -> None:
     """Where live effects are in doubt, recovery takes nothing back that was not being taken back before."""
     charge = charge_tools(desk)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 20
@@ -227,10 +229,12 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
             silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
             (found,) = resume(desk.runtime)
             assert found.after == "unsettled"
-            assert found.note.startswith("it cannot be told whether its live effects were kept;")
+            assert found.note.startswith("it is unknown whether its live effects were kept;")
             if key == "t-1":
                 assert closed(desk, txn.txn)[0] == "closed"
-    with pytest.raises(errors.MisuseError, match=r"no part of the live effects .* `countersign resume"):
+    with pytest.raises(
+        errors.MisuseError, match=r"the live effects .* are not partly kept `countersign resume"
+    ):
         closed(desk, txn.txn)
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
@@ -254,8 +258,8 @@ def test_the_command_says_it(desk: Desk, both: tuple[Live, Live], monkeypatch: p
     command = ["journal", "close", txn[:12], "--tools", "my_agent", "--by", "Ada", "--why", "deleted it"]
     without = CliRunner().invoke(app, command[:-2])
     assert (without.exit_code, "--why" in without.output) == (2, True)
-    told = CliRunner().invoke(app, command)
-    assert (told.exit_code, "state: closed" in told.output) == (0, True)
-    assert "note: closed by Ada" in told.output
+    reported = CliRunner().invoke(app, command)
+    assert (reported.exit_code, "state: closed" in reported.output) == (0, True)
+    assert "note: closed by Ada" in reported.output
     again = CliRunner().invoke(app, [*command, "--json"])
     assert (again.exit_code, again.output.startswith("misuse: transaction")) == (1, True)

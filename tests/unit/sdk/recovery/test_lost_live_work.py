@@ -1,5 +1,5 @@
-"""What becomes of live work whose process died, stood still, or of which a part landed: what nobody can tell is written
-neither as kept nor as undone, and what fired beside it is taken back only where it is known to have fired.
+"""Live work whose process died or was suspended, or of which a part landed: a doubtful part is reported neither as
+kept nor as undone, and fired effects are compensated only if they certainly fired.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def test_what_may_be_called_again_is_called_and_taken_back(desk: Desk, died: Die
     assert service_states(desk, found.txn) == ["compensated"]
     assert "did not happen" not in found.note
     assert "live adapter 'notes' could not commit: the live effects were lost with" in found.note
-    assert found.note.endswith("Nothing of this transaction stands. To do it again, use another key.")
+    assert found.note.endswith(
+        "Nothing of this transaction remains in effect. To do it again, use another key."
+    )
     assert resume(desk.runtime) == []
 
 
@@ -91,8 +93,8 @@ def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk:
     assert ([one[0] for one in desk.done], live_states(desk)) == (["pay"], ["undone"])
 
 
-def test_what_fired_before_it_stands_until_it_is_known(desk: Desk, died: Die) -> None:
-    """Nothing is taken back while something beside it is in doubt."""
+def test_earlier_effects_stay_until_the_outcome_is_known(desk: Desk, died: Die) -> None:
+    """Nothing is compensated while another outcome is in doubt."""
     charge, pay = charge_tools(desk), pay_tool(desk, taken_back=False)
     died((charge, "o-1", 100), (pay, "o-1"), begun=2)
     resume(desk.runtime)
@@ -111,7 +113,7 @@ def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
     assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
 
 
-def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk: Desk, died: Die) -> None:
+def test_a_reviewed_compensation_is_reported_and_awaited(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
     desk.service.policy = lambda name, _: Verdict.REVIEW if name == "repay" else Verdict.RELEASE
     died((pay, "o-1"))
@@ -181,7 +183,7 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
         raise errors.JournalError("the disk is full")
 
     def dies(name: str) -> None:
-        monkeypatch.setattr(journal.firing, "begin", full)
+        monkeypatch.setattr(journal.effect_log, "begin", full)
         monkeypatch.setattr(journal.transactions, "end_live", full)
 
     desk.before_fire = dies
@@ -194,8 +196,8 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
     assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
 
 
-def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: tuple[Live, Live]) -> None:
-    """The service is in no doubt of what fired; that the live work is, nobody there hears."""
+def test_waiting_for_an_outcome_that_will_not_be_settled_raises(desk: Desk, both: tuple[Live, Live]) -> None:
+    """The service knows what fired; it does not know about the live work."""
     refund, ran = refund_tool(desk), list[int]()
 
     def step(_: Transaction) -> None:
@@ -207,31 +209,31 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
 
     with pytest.raises(errors.LiveCommitFailed):
         run_transaction(step, key="t-1", runtime=desk.runtime)
-    with pytest.raises(errors.OutcomeUnknown, match="in notes stand, and those in other do not"):
+    with pytest.raises(errors.OutcomeUnknown, match="in notes were kept, and those in other were lost"):
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
+def test_a_kept_part_is_not_reported_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
     """Also where what fired could be taken back."""
     lives = [(live, "o-1", "hello") for live in both]
     charges = [(charge_tools(desk), "o-1", 100)] * staged
     failed = fails(desk, errors.LiveCommitFailed, *lives, *charges)
     assert failed.error.committed == ("notes",) and "Nothing" not in failed.said
-    assert f"standing: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    assert f"committed: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
     places = (desk.folder, desk.folder / "other")
     assert [notes_in(one / "notes.db") for one in places] == [[("o-1", "hello")], []]
     assert (failed.txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
     for _ in range(2):
         (found,) = resume(desk.runtime)
         assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
-        told = found.note
+        reported = found.note
         if staged:  # the charge was taken back, which makes nothing of the note
-            assert "live adapter 'other' could not commit" in told and "standing: notes" in told
-            assert "None of its staged effects stands. Tell the operator." in told
+            assert "live adapter 'other' could not commit" in reported and "committed: notes" in reported
+            assert "None of its staged effects remains in effect. Tell the operator." in reported
         else:
-            assert "in notes stand, and those in other do not" in told
+            assert "in notes were kept, and those in other were lost" in reported
     assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
 
 
@@ -263,7 +265,7 @@ def test_what_was_prepared_is_not_kept(desk: Desk, files: FilesAdapter, monkeypa
 
 
 Put = Callable[..., object]
-BUSY = "it cannot be told whether its live effects were kept"
+BUSY = "it is unknown whether its live effects were kept"
 
 
 @pytest.fixture
@@ -291,7 +293,7 @@ KINDS: dict[str, tuple[Any, type[Any]]] = {
 
 
 class Still:
-    """Who stands still, once, before a step of its session; what a worker finds meanwhile."""
+    """A process suspended once before a step of its session; what a worker finds meanwhile."""
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, session: type[Any], step: str) -> None:
         self.found: list[tuple[str, str]] = []
@@ -316,33 +318,33 @@ def settle(desk: Desk) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("staged", [True, False])
 def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, staged: bool) -> None:
-    """It had its lease when it looked last, and stands still at its commit."""
-    put, standing = KINDS[kind][0](desk)
+    """It had its lease at the last check, and is suspended at its commit."""
+    put, current = KINDS[kind][0](desk)
     charge = charge_tools(desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "commit")
     desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=errors.LeaseLost)
     assert [what for what, *_ in desk.done] == (["charge"] if staged else [])
     ((_, note),) = still.found
     assert BUSY in note if kind == "sqlite" else "a living process" in note
-    assert (standing(), settle(desk)) == (["a"], ["settled"])
+    assert (current(), settle(desk)) == (["a"], ["settled"])
     assert (live_states(desk), [what for what, *_ in desk.done]) == (["kept"], ["charge"] if staged else [])
 
 
 @pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_undone_is_not_committed(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """It stands still before it has prepared anything: nobody can see that it is about to."""
-    put, standing = KINDS[kind][0](desk)
+    """It is suspended before it has prepared anything, so no other process can know of the commit."""
+    put, current = KINDS[kind][0](desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
     desk.run((put, "a", "x"), raises=errors.LeaseLost)
     assert [after for after, _ in still.found] == ["ended"]
-    assert (standing(), live_states(desk), settle(desk)) == ([], ["undone"], [])
+    assert (current(), live_states(desk), settle(desk)) == ([], ["undone"], [])
 
 
 @pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("staged", [True, False])
 def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: bool) -> None:
-    put, standing = sqlite_put(desk)
+    put, current = sqlite_put(desk)
     charge, journal = charge_tools(desk), desk.runtime.journal
     renew, lost = journal.leases.renew, list[int]()
 
@@ -354,13 +356,13 @@ def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: b
 
     journal.leases.renew = too_late  # type: ignore[method-assign,assignment]
     desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=errors.LeaseLost)
-    assert (standing(), len(lost)) == ([], 1)
+    assert (current(), len(lost)) == ([], 1)
 
 
 @pytest.mark.usefixtures("unseen")
-def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_fired(desk: Desk) -> None:
-    """What fired is whole with it, and the mark of the database tells whoever comes next."""
-    put, standing = sqlite_put(desk)
+def test_an_unavailable_journal_does_not_block_live_commits_after_firing(desk: Desk) -> None:
+    """The fired effect and the live work are complete, and the database's mark shows that to the next process."""
+    put, current = sqlite_put(desk)
     charge, journal = charge_tools(desk), desk.runtime.journal
 
     def away(*_: Any, **__: Any) -> None:
@@ -368,4 +370,4 @@ def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_f
 
     journal.leases.renew = away  # type: ignore[method-assign]
     desk.run((put, "a", "x"), (charge, "o-1", 100))
-    assert (standing(), live_states(desk)) == (["a"], ["kept"])
+    assert (current(), live_states(desk)) == (["a"], ["kept"])

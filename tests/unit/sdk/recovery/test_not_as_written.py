@@ -1,4 +1,4 @@
-"""A record that is not as the SDK wrote it is gone on with by nobody; it keeps no other transaction up."""
+"""A damaged record is never continued, and blocks no other transaction."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, OutcomeUnknown, resume
+from countersign.concurrency import run_sync
 from countersign.journal.export import summary_of
 from countersign.recovery.recovery import RecoveryResult, resume_one
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, answering_tool, charge_tools
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def step(desk: Desk) -> Step:
-    """A charge that can be taken back, and beside it what may be called again."""
+    """A charge with a compensation, and an idempotent call."""
     charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
     return lambda: desk.run((charge, "o-1", 100), (label, "o-1"))
 
@@ -56,7 +56,7 @@ def change(desk: Desk, sql: str) -> None:
         assert unit.execute(sql).rowcount > 0
 
 
-def told(found: list[RecoveryResult]) -> list[tuple[str, str | None, str | None, bool]]:
+def reported(found: list[RecoveryResult]) -> list[tuple[str, str | None, str | None, bool]]:
     return [(one.run_key, one.before, one.after, one.needs_attention) for one in found]
 
 
@@ -78,8 +78,10 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
-    assert told(resume(desk.runtime)) == told([damaged]), "it is kept up until somebody has looked at it"
-    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
+    assert reported(resume(desk.runtime)) == reported([damaged]), (
+        "it is kept up until somebody has looked at it"
+    )
+    assert "could not be journaled" not in caplog.text, "nobody has tried to write one on top of it"
 
 
 @pytest.mark.tampers
@@ -99,14 +101,14 @@ def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
     desk.approved("t-1", "t-2")
     change(desk, f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}")
     damaged, other = resume(desk.runtime)
-    assert told([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
+    assert reported([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
     assert "unknown state 'whatever'" in damaged.note
     assert desk.done == [("refund", "o-t-2", 90_000)]
 
 
 def test_a_journal_that_is_away_is_raised(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.approved("t-1")
-    journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_waits())
+    journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_executor())
     (txn,) = journal.transactions.unfinished()
 
     def away(*_: Any) -> Any:

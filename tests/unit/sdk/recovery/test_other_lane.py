@@ -84,7 +84,7 @@ def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, mo
         raise errors.JournalError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
+        broken.setattr(desk.runtime.journal.effect_log, "begin_compensation", full)
         desk.run((charge, "o-1", 100), (notify, "o-1"), raises=errors.JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)
@@ -122,7 +122,7 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
 
 
 def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing tells what it left where."""
+    """Its remains cannot be located."""
     save = save_tool(desk, files)
 
     def broken(*_: object) -> None:
@@ -143,6 +143,6 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
         (found,) = resume(later.runtime)
         assert (found.needs_attention, desk.done) == (True, [])
         assert "tool 'save' ran live in this transaction and is staged here" in found.note
-        assert "declare it live with the adapter it had" in found.note
+        assert "declare it live with its former adapter" in found.note
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])

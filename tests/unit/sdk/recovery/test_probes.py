@@ -144,8 +144,8 @@ def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> Non
     assert UncertainCall.of(firing, call, at + 120) == UncertainCall(at + 60)
 
 
-def test_what_is_firing_beside_a_no_is_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
-    """A retry is not for a list that did not go through: nobody knows, so nothing is compensated either."""
+def test_a_firing_call_next_to_a_failure_is_unknown_and_not_compensated(desk: Desk) -> None:
+    """A failed list is not retried: the outcome is unknown, so nothing is compensated either."""
     charge = charge_tools(desk)
     pay = answering_tool(desk, None, name="pay", probe="find_pay")
     probe("find_pay", registry=desk.registry)(lambda: DidNotHappen(final=True))
@@ -178,7 +178,7 @@ def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_only_if_it_is
     def void(charge_id: str) -> None:
         """Take a charge back."""
         desk.act("void", charge_id)
-        monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
+        monkeypatch.setattr(desk.runtime.journal.effect_log, "write", full)
 
     desk.publish(void)
     charge = charge_undone_by_void(desk)

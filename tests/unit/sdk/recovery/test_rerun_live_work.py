@@ -1,5 +1,5 @@
-"""A rerun of a list that was redeemed does live work, or other than the first run did: what stands is told as kept, in
-the list in force, what was lost as undone, and other work is refused and never told as done.
+"""A rerun of a redeemed list does live work, or other work than the first run: kept work joins the list in force,
+lost work is undone, and other work is refused and never reported as done.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
 
 
 def in_force(desk: Desk) -> list[tuple[str, str]]:
-    """What people are told."""
+    """What people see."""
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert find_damage(desk.runtime.journal.database, record.txn) is None
     return [(row.tool, row.state.value) for row in desk.runtime.journal.transactions.live(record)]
@@ -76,7 +76,7 @@ def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Call
 def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
+        broken.setattr(desk.runtime.journal.transactions, "adopt_rerun", _full)
         with pytest.raises(JournalError, match="full"):
             desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
@@ -126,7 +126,7 @@ def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Calla
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
+def test_it_is_the_only_note(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -149,7 +149,7 @@ def test_a_list_that_was_not_redeemed_takes_nothing_in(desk: Desk) -> None:
     lease = journal.leases.acquire("t" * 43)
     assert isinstance(lease, Lease)
     with pytest.raises(JournalError, match="was not redeemed"):
-        journal.reruns.take_in(lease, 1, journal.transactions.begin_staging(lease))
+        journal.transactions.adopt_rerun(lease, 1, journal.transactions.begin_staging(lease))
 
 
 # ------------------------------------------------------------------------------------- other live work than was kept
@@ -164,7 +164,7 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
 def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
-    """It was told as done: the block was left well, and nothing of it stood."""
+    """It was reported as done: the block ended normally although nothing was kept."""
     refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
     left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
@@ -188,7 +188,7 @@ def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, 
 
 
 def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash is mended whatever the rerun asks for; that nobody reads its own work as kept is another matter."""
+    """The crash is repaired whatever the rerun requests; reading its own work as kept is another matter."""
     refund = refund_tool(desk)
 
     def died(*_: object, **__: object) -> None:
@@ -214,18 +214,18 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
             refund("o-1", 5)
 
     step()
-    with pytest.raises(LookupError) as told:
+    with pytest.raises(LookupError) as reported:
         step()
-    (said,) = told.value.__notes__
+    (said,) = reported.value.__notes__
     assert "an earlier run of this key was redeemed or kept, and is settled." in said
     with pytest.raises(LookupError) as new, desk.step("t-2"):
         raise LookupError
     assert not hasattr(new.value, "__notes__")
 
 
-def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
+def test_a_list_changed_by_live_results_is_reported_as_such(desk: Desk, note: Note) -> None:
     refund = refund_tool(desk)
-    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left")
-    for told in (nullcontext(), otherwise):
-        with told, desk.step():
+    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran again on that run's results")
+    for reported in (nullcontext(), otherwise):
+        with reported, desk.step():
             refund("o-1", note("o-1", "hello") + len(kept(desk)))

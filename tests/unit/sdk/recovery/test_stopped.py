@@ -107,7 +107,7 @@ def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call
 
 
 def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Call) -> None:
-    """Twice stopped is stopped as well, whatever the first run had come to."""
+    """Stopped twice is stopped, in any state of the first run."""
     stopped("t-1", KeyboardInterrupt)
     for path in (SUBMISSION, RELEASE):  # the rerun asks what became of it
         stop_at(desk, (path, True), KeyboardInterrupt)
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk,
         raise SystemExit
 
     with pytest.MonkeyPatch.context() as death, pytest.raises(SystemExit):
-        death.setattr(desk.runtime.journal.firing, "write", dies)
+        death.setattr(desk.runtime.journal.effect_log, "write", dies)
         resume(desk.runtime)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])

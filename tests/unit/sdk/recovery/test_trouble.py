@@ -1,6 +1,4 @@
-"""One transaction's trouble does not keep the others waiting, whatever an adapter raises; a journal that was there and
-is away does not end a worker.
-"""
+"""One transaction's error does not block the others, for any adapter error; an unavailable journal is retried."""
 
 from __future__ import annotations
 
@@ -45,11 +43,11 @@ def left_live(desk: Desk, save: Callable[..., None]) -> list[RecoveryResult]:
         raise ZeroDivisionError
     desk.approved("t-2")
     found = resume(desk.runtime)
-    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    assert reported(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
     return found
 
 
-def told(found: list[RecoveryResult]) -> list[tuple[str, str, bool]]:
+def reported(found: list[RecoveryResult]) -> list[tuple[str, str, bool]]:
     return [(one.run_key, one.after, one.needs_attention) for one in found]
 
 
@@ -60,10 +58,10 @@ def test_a_raising_adapter_stops_one(desk: Desk, files: FilesAdapter, monkeypatc
     journal = desk.runtime.journal.transactions
     assert (journal.require(found[0].txn).note, len(desk.done)) == (found[0].note, 1)
     monkeypatch.undo()
-    assert told(resume(desk.runtime)) == [("t-1", "ended", False)]
+    assert reported(resume(desk.runtime)) == [("t-1", "ended", False)]
 
 
-def test_secrets_are_told_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_shown_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
     found = left_live(desk, save_tool(desk, files, secret=["text"]))
     assert "'root' raised IntegrityError at " in found[0].note
     assert SAID not in caplog.text
@@ -95,8 +93,8 @@ def test_how_it_is_quoted(desk: Desk, files: FilesAdapter, monkeypatch: Any, err
     assert found[0].note.startswith(said)
 
 
-def test_secrets_of_another_transaction_are_not_told_either(desk: Desk, files: FilesAdapter) -> None:
-    """What an adapter finishes, whichever transaction it is asked about, may be another's."""
+def test_secrets_of_another_transaction_are_hidden_too(desk: Desk, files: FilesAdapter) -> None:
+    """An adapter may finish another transaction's session than the one it is asked about."""
     save = save_tool(desk, files)
 
     @tool("hide", lane="live", adapter=files, secret=["text"], registry=desk.registry)
@@ -125,7 +123,7 @@ def test_a_refusal_hides_secrets(desk: Desk, files: FilesAdapter, monkeypatch: A
 
 
 class Rounds:
-    """What a worker finds at the journal, round by round; after the last it is told to stop."""
+    """The results of a worker's rounds; after the last it is stopped."""
 
     def __init__(self, *rounds: Exception | None) -> None:
         self._left = list(rounds)

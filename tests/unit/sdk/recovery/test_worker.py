@@ -123,19 +123,19 @@ def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
 # ------------------------------------------------------------------------------------------------ in this process
 
 
-def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(desk: Desk) -> None:
+def test_approvals_while_it_runs_are_fired_and_reported_once(desk: Desk) -> None:
     desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending)
-    told: list[tuple[Any, Any]] = []
+    reported: list[tuple[Any, Any]] = []
 
     def tell(one: RecoveryResult) -> None:
-        told.append((one.before, one.after))
+        reported.append((one.before, one.after))
         if one.after == "review":
             desk.service.approve(one.txn)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
     asyncio.run(run_worker(desk.runtime, tell, every_seconds=0.001))
-    assert told == [("review", "review"), ("review", "settled")] and len(desk.done) == 1
+    assert reported == [("review", "review"), ("review", "settled")] and len(desk.done) == 1
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -194,15 +194,15 @@ def found(n: int, note: str = "people are asked", after: str = "review") -> Reco
     return RecoveryResult(f"txn-{n}", f"t-{n}", "review", after, note)
 
 
-def test_a_worker_tells_of_a_change_once_and_keeps_nothing_of_what_is_finished() -> None:
-    told = ReportedResults()
+def test_a_worker_reports_a_change_once_and_drops_finished_transactions() -> None:
+    reported = ReportedResults()
     for one, new in ((found(1), True), (found(1), False), (found(1, "denied"), True), (found(1), True)):
-        assert told.is_new(one) is new
-        told.end_of_round()
-    told.is_new(found(0))
+        assert reported.is_new(one) is new
+        reported.end_of_round()
+    reported.is_new(found(0))
     for n in range(1, 100):
-        told.end_of_round()
-        assert not told.is_new(found(0)) and told.is_new(found(n, "fired", "settled"))
-        assert len(told) <= 4
-    told.end_of_round()
-    assert told.is_new(found(98, "fired", "settled")), "it came back: that is news"
+        reported.end_of_round()
+        assert not reported.is_new(found(0)) and reported.is_new(found(n, "fired", "settled"))
+        assert len(reported) <= 4
+    reported.end_of_round()
+    assert reported.is_new(found(98, "fired", "settled")), "it came back: that is news"

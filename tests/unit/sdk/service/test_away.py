@@ -24,7 +24,7 @@ AWAY = 12  # requests, each with its retries: more looks than one
 
 
 def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
-    """Nobody listens at the next looks; then something happens, and somebody does."""
+    """The next polls fail; then something happens, and the service answers again."""
 
     def nobody() -> None:
         desk.clock.advance(seconds)
@@ -46,12 +46,12 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, r
     away(desk, lambda: desk.clock.advance(600))
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
-    assert "could not be asked" not in str(pending.value)
+    assert "could not be reached" not in str(pending.value)
     away(desk, seconds=10)
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
-    assert "could not be asked when the time was up" in str(pending.value)
+    assert "could not be reached when the time was up" in str(pending.value)
     assert "nobody listens" in str(pending.value) and "countersign resume" in str(pending.value)
     desk.face.faults.clear()
     desk.service.approve(TXN)
@@ -68,7 +68,7 @@ def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tm
         refund("o-1", 90_000)
 
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending, match="could not be asked") as pending:
+    with pytest.raises(ReviewPending, match="could not be reached") as pending:
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert not pending.value.parked
     assert pending.value.reviews[0].tool == "refund"

@@ -20,9 +20,10 @@ from countersign import (
     ServiceUnavailable,
     resume,
 )
+from countersign.concurrency import AsyncExecutor, SyncExecutor, run_sync
 from countersign.contract import ErrorCode, KeySet, PrivateKey
+from countersign.http_clients import HttpRequest, HttpResponse
 from countersign.service.client import Client
-from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor, run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
@@ -35,7 +36,7 @@ def client_with(desk: Desk, answer: Callable[[httpx2.Request], httpx2.Response],
     return Runtime(settings, transport=httpx2.MockTransport(answer), clock=desk.clock).client()
 
 
-def test_a_first_request_is_told_the_nonce_and_repeated_once(desk: Desk) -> None:
+def test_a_first_request_receives_the_nonce_and_is_repeated_once(desk: Desk) -> None:
     with pytest.raises(ServiceRefused):
         desk.runtime.client().view(UNKNOWN)
     assert [path for _, path in desk.face.log] == [f"/v1/transactions/{UNKNOWN}"] * 2
@@ -121,9 +122,11 @@ def over(seconds: int) -> Refused:
     return Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", **more)
 
 
-def test_too_many_requests_are_sent_again_when_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_are_retried_after_the_given_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("countersign.waiting.time.sleep", slept.append)
+    monkeypatch.setattr("countersign.concurrency.time.sleep", slept.append)
     asked = iter((1, 2))
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -175,7 +178,7 @@ def test_an_overloaded_service_is_tried_again_and_then_given_up(
         ("a packed problem", httpx2.Response(409, headers=PACKED, stream=httpx2.ByteStream(b"x"))),
     ],
 )
-def test_whatever_is_no_sound_answer_is_unavailable(desk: Desk, what: str, response: httpx2.Response) -> None:
+def test_an_invalid_response_is_unavailable(desk: Desk, what: str, response: httpx2.Response) -> None:
     with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
         client_with(desk, lambda _: response).view(UNKNOWN)
 
@@ -210,10 +213,10 @@ def test_a_refused_proof_says_what_was_signed_with(desk: Desk, off: int | None, 
     answer = httpx2.Response(401, json=PROOF_REFUSED, headers=headers)
     with pytest.raises(ServiceRefused) as refused:
         client_with(desk, lambda _: answer).view(UNKNOWN)
-    told = str(refused.value)
+    reported = str(refused.value)
     kid = PrivateKey.from_pem(desk.runtime.settings.key_path.read_bytes()).public.kid
-    assert hint in told and kid in told and "'support'" in told
-    assert ("set the clock" in told) is bool(off)
+    assert hint in reported and kid in reported and "'support'" in reported
+    assert ("set the clock" in reported) is bool(off)
 
 
 A_KEY_SET = KeySet([PrivateKey.generate().public]).to_jwks()

@@ -128,8 +128,8 @@ def pinning(desk: Desk, *keys: PrivateKey) -> AbstractContextManager[Desk]:
 
 
 def test_a_key_set_without_a_pinned_key_verifies_nothing(desk: Desk) -> None:
-    refund, told = refund_tool(desk), r"unknown_kid.*COUNTERSIGN_ISSUER_KEYS does not pin.*issuer-keys"
-    with pinning(desk, PrivateKey.generate()) as pins, pytest.raises(ReleaseRefused, match=told):
+    refund, reported = refund_tool(desk), r"unknown_kid.*COUNTERSIGN_ISSUER_KEYS does not pin.*issuer-keys"
+    with pinning(desk, PrivateKey.generate()) as pins, pytest.raises(ReleaseRefused, match=reported):
         pins.run((refund, "o-1", 100))
     assert desk.done == []
 

@@ -1,4 +1,4 @@
-"""The SDK reaches the address in its settings, whatever the environment says of proxies and authorities."""
+"""The SDK connects to the address in its settings, ignoring proxies and authorities of the environment."""
 
 from __future__ import annotations
 
@@ -146,14 +146,14 @@ class Stranger(Quiet):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "told"),
+    ("scheme", "reported"),
     [
         ("http", "answered 404 .*COUNTERSIGN_URL may name no policy service"),
-        ("https", r"https://127\.0\.0\.1:\d+ speaks no https .*correct COUNTERSIGN_URL"),
+        ("https", r"https://127\.0\.0\.1:\d+ serves no https .*correct COUNTERSIGN_URL"),
     ],
 )
-def test_another_server_is_not_told_as_nobody(desk: Desk, scheme: str, told: str) -> None:
-    with served(Stranger) as url, pytest.raises(ServiceUnavailable, match=told):
+def test_another_server_is_not_reported_as_missing(desk: Desk, scheme: str, reported: str) -> None:
+    with served(Stranger) as url, pytest.raises(ServiceUnavailable, match=reported):
         desk.service.iss = url.replace("http", scheme, 1)
         blocking(settings_of(desk))
 

@@ -277,7 +277,7 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
         ForeseenEffect(
             "refund", "e-2", {}, "review", (ApprovalRequirement(("cfo", "finance"), 2, "passkey"),)
         ),
-        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
+        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="the service did not answer: away"),
     )
     files = (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
     rows = (
@@ -287,12 +287,12 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
     )
     by_adapter = {"sql": None, "files": files, "memory": (), "rows": rows}
     changes = tuple(AdapterChanges(name, found) for name, found in by_adapter.items())
-    told = str(DryRun("case-\x1b[2J", effects, (SimulatedLiveCall("note", {"text": "x"}),), changes))
-    assert told.splitlines() == [
+    reported = str(DryRun("case-\x1b[2J", effects, (SimulatedLiveCall("note", {"text": "x"}),), changes))
+    assert reported.splitlines() == [
         r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
         r'  1  refund {"to":"a\nb"}: release',
         "  2  refund {}: review: asks 2 of cfo|finance with passkey",
-        '  3  refund "(secret)": unknown: nobody could be asked: away',
+        '  3  refund "(secret)": unknown: the service did not answer: away',
         '  live  note {"text":"x"}: ran and was undone',
         "  changes  sql: cannot tell what would change",
         r"  changes  files: a\x07.txt new, b removed, c changed",
@@ -306,15 +306,15 @@ def test_a_row_in_json_is_an_object_whose_values_are_cut_each_alone() -> None:
     long, longer = "x" * 500, "x" * 499 + "y"
     before = {"id": 1, "note": long, "raw": b"\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
     after = before | {"note": longer, "last": "paid"}
-    told = changed_in_json(Change("t[1]", before, after))
+    reported = changed_in_json(Change("t[1]", before, after))
     cut = f"{'x' * 120}... (500 characters)"
     shown = {"id": 1, "note": cut, "raw": "\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
     of = {"key": "t[1]", "what": "changed", "columns": ["note", "last"]}
-    assert told == of | {"before": shown, "after": shown | {"last": "paid"}}
+    assert reported == of | {"before": shown, "after": shown | {"last": "paid"}}
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         (2**53 - 1, 2**53 - 1),
         (2**53, "9007199254740992"),
@@ -328,16 +328,16 @@ def test_a_row_in_json_is_an_object_whose_values_are_cut_each_alone() -> None:
         (b"\xff", r"\xff"),
     ],
 )
-def test_what_json_does_not_hold_exactly_is_its_text(value: Any, told: Any) -> None:
+def test_what_json_does_not_hold_exactly_is_its_text(value: Any, reported: Any) -> None:
     change = changed_in_json(Change("t[1]", None, {"v": value}))
-    assert change == {"key": "t[1]", "what": "new", "before": None, "after": {"v": told}}
+    assert change == {"key": "t[1]", "what": "new", "before": None, "after": {"v": reported}}
     assert json.loads(json_text(change)) == change
 
 
 def changed_in_json(change: Change) -> dict[str, Any]:
     (adapter,) = DryRun("k", (), (), (AdapterChanges("a", (change,)),)).to_json()["changes"]
-    (told,) = adapter["changes"]
-    return dict(told)
+    (reported,) = adapter["changes"]
+    return dict(reported)
 
 
 def test_what_a_live_tool_with_secrets_changes_is_hidden(desk: Desk, tmp_path: Path) -> None:
@@ -367,6 +367,6 @@ def test_what_a_live_tool_with_secrets_changes_is_hidden(desk: Desk, tmp_path: P
         ("(secret)", "(secret)", "(secret)"),
     }
     assert "(secret)" not in {one.key for one in open_to_all.changes}
-    told = f"{txn.result}{txn.result.to_json()}"
+    reported = f"{txn.result}{txn.result.to_json()}"
     for word in ("t0ps3cret", "notes[", "o-0", "o-9", "here"):
-        assert word not in told
+        assert word not in reported

@@ -52,9 +52,9 @@ def test_a_deferred_constraint_is_broken_as_in_a_real_run(desk: Desk, bank: Post
     desk.registry._tools.clear()
     adopt = adopting(desk, bank, ["/parent"])
     for key, dry_run in (("t-3", True), ("t-4", False)):
-        with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told:
+        with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as reported:
             desk.run((adopt, "t0ps3cret"), key=key, dry_run=dry_run)
-        assert "t0ps3cret" not in f"{told.value}{told.value.__cause__}{told.value.__context__}"
+        assert "t0ps3cret" not in f"{reported.value}{reported.value.__cause__}{reported.value.__context__}"
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

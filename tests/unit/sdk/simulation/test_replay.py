@@ -1,4 +1,4 @@
-"""Replays: a step runs again beside what was recorded of it, and nothing of the world notices."""
+"""Replays: a step runs again and is compared with its recording, without side effects."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_scenario_60_changed_arguments_are_reported(desk: Desk, refund: Any) -> 
         _ = second.result
 
 
-def test_scenario_60_what_is_missing_new_or_another_tool_is_told_in_its_place(desk: Desk) -> None:
+def test_scenario_60_missing_new_and_changed_calls_are_reported_in_place(desk: Desk) -> None:
     refund, pay = refund_tool(desk), receipt_tool(desk)
 
     def then(_: Transaction) -> None:
@@ -158,8 +158,8 @@ def test_scenario_60_what_is_missing_new_or_another_tool_is_told_in_its_place(de
         refund("o-5", 100)
 
     commit(desk, then)
-    told = [(one.kind, one.position) for one in again(desk, now).divergences]
-    assert told == [("extra", 1), ("changed", 3), ("missing", 4)]
+    reported = [(one.kind, one.position) for one in again(desk, now).divergences]
+    assert reported == [("extra", 1), ("changed", 3), ("missing", 4)]
     texts = [str(one) for one in again(desk, now).divergences]
     assert texts[0].startswith('staged call 1 is new: refund {"amount_cents":1,"order_id":"new"}')
     assert "was refund" in texts[1] and "is now pay" in texts[1]
@@ -219,7 +219,7 @@ def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk, refund: 
     assert (found.status, found.value.outcome) == ("same", "denied")
 
 
-def test_scenario_61_independent_effects_replay_in_whatever_order(desk: Desk, refund: Any) -> None:
+def test_scenario_61_independent_effects_replay_in_any_order(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> list[Any]:
         return [refund(f"o-{n}", 900_000 if n == 2 else 100) for n in range(5)]
@@ -270,7 +270,7 @@ def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: De
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> None:
+def test_a_result_of_a_former_type_is_reported(desk: Desk) -> None:
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
     written = document(desk.runtime.journal, "t-1")
@@ -347,9 +347,9 @@ def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund:
 
 
 def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
-    told = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
+    reported = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
     for no_step in (7, lambda: None):
-        with pytest.raises(MisuseError, match=told):
+        with pytest.raises(MisuseError, match=reported):
             replay("t-1", no_step, runtime=desk.runtime)  # type: ignore[call-overload]
     assert not desk.runtime.settings.journal_path.exists()
 
@@ -415,7 +415,7 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
 
 
 def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:
-    """What people changed is told as the arguments in force, and is no divergence of the step."""
+    """An accepted edit shows as the arguments in force, and is no divergence of the step."""
     commit(desk, lambda txn: refund("o-1", 100))
     written = document(desk.runtime.journal, "t-1")
     (effect,) = written["transactions"][0]["effects"]
@@ -430,8 +430,8 @@ def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk
 def test_a_replay_reads_as_text(desk: Desk, refund: Any) -> None:
     commit(desk, lambda txn: refund("o-\x1b[2J", 100))
     found = again(desk, lambda txn: None)
-    told = str(found).splitlines()
-    assert (told[0], len(told)) == ("replay of 't-1': diverged; nothing fired", 3)
-    assert told[2].startswith("  differs: staged call 1 is missing: refund")
+    reported = str(found).splitlines()
+    assert (reported[0], len(reported)) == ("replay of 't-1': diverged; nothing fired", 3)
+    assert reported[2].startswith("  differs: staged call 1 is missing: refund")
     assert "\x1b" not in str(found)
     assert found.to_json()["divergences"][0]["kind"] == "missing"

@@ -104,8 +104,8 @@ def test_one_without_digests_replays(desk: Desk, step: Step, document: Document)
         one["effects"][0]["result"] = '"tampered with"'
     found = replayed(desk, step, document)
     assert found.outcomes[0].recorded == '"tampered with"'
-    (told,) = found.unchecked
-    assert told.startswith("the export of 't-1' has no digest, so nothing vouches for it")
+    (reported,) = found.unchecked
+    assert reported.startswith("the export of 't-1' has no digest, so it cannot be verified")
 
 
 def test_a_digest_has_no_key(desk: Desk, step: Step, document: Document) -> None:

@@ -69,7 +69,7 @@ def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
 
 
 def kept(desk: Desk, key: str = "t-1") -> list[bytes | None]:
-    """What the journal holds of the live calls in force, as it stands there."""
+    """The stored results of the live calls in force."""
     (record,) = desk.runtime.journal.transactions.find(key)
     assert find_damage(desk.runtime.journal.database, record.txn) is None
     found = desk.runtime.journal.database.rows(
@@ -100,7 +100,7 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "reported"),
     [
         ({"cents": 1, "owner": "ada"}, {"cents": 2, "owner": "ada"}, "in its result cents was 1 and is 2"),
         ({"cents": 1}, {}, "in its result cents was 1 and is absent"),
@@ -108,16 +108,16 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
         ({"cents": 1}, {"cents": True}, "in its result cents was 1 and is true"),
         (None, 1, "its result was null and is 1"),
         ("a" * 9_000, "b", f'its result was "{"a" * 199}... and is "b"'),
-        (1, object(), "its result was 1 and is nothing that JSON could hold"),
+        (1, object(), "its result was 1 and is no JSON now"),
     ],
 )
-def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told: str) -> None:
+def test_different_live_results_are_reported(desk: Desk, then: Any, now: Any, reported: str) -> None:
     world = World(then)
     look = look_tool(desk, world)
     run(desk, look)
     world.now = now
     (one,) = replay("t-1", lambda _: look(), runtime=desk.runtime).divergences
-    assert str(one) == f"live call 1 of look: {told}"
+    assert str(one) == f"live call 1 of look: {reported}"
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.
     run_before_results_were_kept(desk, look, monkeypatch)
     assert kept(desk) == [None]
     found = replay("t-1", lambda _: look(), runtime=desk.runtime)
-    (told,) = found.unchecked
-    assert told == "live call 1 of look: its result was not recorded, so it is not compared"
-    assert (found.status, found.to_json()["unchecked"]) == ("same", [told])
-    assert f"  unchecked: {told}" in str(found).splitlines()
-    with pytest.raises(NotRecorded, match="what look returned is not in the record"):
+    (reported,) = found.unchecked
+    assert reported == "live call 1 of look: its result was not recorded, so it is not compared"
+    assert (found.status, found.to_json()["unchecked"]) == ("same", [reported])
+    assert f"  unchecked: {reported}" in str(found).splitlines()
+    with pytest.raises(NotRecorded, match="what look returned is not recorded"):
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
 
 
@@ -272,7 +272,7 @@ def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(des
 
 @pytest.mark.parametrize("engine", BOTH)
 def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) -> None:
-    """The first run's live work was undone, so what it had returned is of nothing that stands."""
+    """The first run's live work was undone, so its results refer to nothing that was kept."""
     pay = answering_tool(desk, ConnectionError("the line was cut"), None, name="pay")
     world = World(1)
     look = look_tool(desk, world, int)
@@ -302,7 +302,7 @@ def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk
 
 
 def test_what_was_undone_since_is_replayed_with_what_it_returned(desk: Desk) -> None:
-    """A staged call failed, so the live work beside it was undone; what it had answered is still what it had."""
+    """A staged call failed, so the live work was undone; its recorded results are unchanged."""
     world = World(5)
     look, full = look_tool(desk, world, int), failing_tool(desk, NotDone("mailbox full"), acts=False)
 

@@ -1,4 +1,4 @@
-"""Services of other people on this machine, for `RestApi`: a bank that answers what it is told to, and whatever speaks
+"""Local HTTP services for `RestApi`: a bank with configured responses, and whatever speaks
 bytes that no server should.
 """
 
@@ -23,7 +23,7 @@ SECRET = "Bearer s3cr3t-t0ken"
 
 @dataclass
 class Bank:
-    """A server that answers what it is told to."""
+    """A server with configured responses."""
 
     url: str = ""
     status: int = 201
@@ -33,7 +33,7 @@ class Bank:
     hang_up: bool = False
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     keeps_connections: bool = False
-    connections: list[tuple[int, str]] = field(default_factory=list)  # by the port of whoever asked
+    connections: list[tuple[int, str]] = field(default_factory=list)  # by client port
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def charge_tool(desk: Desk, api: RestApi, **changes: Any) -> Callable[[str, int]
 
 @contextmanager
 def speaking(*parts: bytes, drips: bytes = b"", resets: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, then these without end, and hangs up; with what it was asked."""
+    """A server that sends these bytes, then these without end, and hangs up; with what it was asked."""
     asked: list[bytes] = []
 
     def answer(line: socket.socket) -> None:
@@ -98,7 +98,7 @@ def speaking(*parts: bytes, drips: bytes = b"", resets: bool = False) -> Iterato
             while drips:
                 line.sendall(drips)
                 over.wait(0.01)
-        except OSError:  # whoever asked has heard enough
+        except OSError:  # the client has closed the connection
             asked.append(b"hung up")
         if resets:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -100,7 +100,7 @@ async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk, send: A
 
 @pytest.mark.usefixtures("hurried")
 def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, send: Any) -> None:
-    """Our own timeout is no failure, whatever the tool says of those."""
+    """Our own timeout is not a failure, even if the tool's failures mean not_done."""
     with pytest.raises(errors.OutcomeUnknown, match="TimeoutError"):
         asyncio.run(run_async(desk, (send, "o-2")))
 
@@ -116,13 +116,13 @@ async def test_cancelling_while_an_effect_fires_writes_unknown(desk: Desk, send:
     assert desk.done == [("send", "o-2")]
 
 
-# ---------------------------------------------- a tool's timeout ends the wait, and then nobody knows (W24)
+# ---------------------------------------------- a tool's timeout ends the wait: outcome unknown (W24)
 
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
 
 def until_returned(name: str, left: int = 0) -> None:
-    """Wait for calls nobody waits for any more."""
+    """Wait for calls that were abandoned."""
     until = time.monotonic() + 20
     while sum(one.name == f"countersign-{name}" for one in threading.enumerate()) > left:
         assert time.monotonic() < until
@@ -169,7 +169,7 @@ def hanging_threads() -> list[threading.Thread]:
 
 
 def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: Desk, where: Any) -> None:
-    """Our own timeout is no failure, whatever the tool says of those."""
+    """Our own timeout is not a failure, even if the tool's failures mean not_done."""
     hang, refund = Hanging(desk, failure_means="not_done"), refund_tool(desk)
     unknown = fails(
         desk, errors.OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s"
@@ -180,11 +180,11 @@ def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: 
     run(desk, (where, "o-2"), key="t-2")
     assert desk.done[0][1] is not left  # it keeps its thread, and the next one has another
     hang.ends()
-    assert hang.said[0] == "hang" and "nobody waits for it any more" in hang.said[1]
+    assert hang.said[0] == "hang" and "its caller stopped waiting" in hang.said[1]
     assert len(desk.done) == 1
 
 
-def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_program(desk: Desk) -> None:
+def test_in_asyncio_a_hanging_plain_tool_blocks_neither_loop_nor_program(desk: Desk) -> None:
     hang, turns = Hanging(desk), []
 
     async def turning() -> None:
@@ -218,7 +218,7 @@ def test_each_call_sees_its_effect_and_its_callers_context_and_none_of_the_one_b
     assert seen == [("look", "calm", False)] * 12
 
 
-def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
+def test_a_tool_may_run_in_its_callers_thread(desk: Desk) -> None:
     connection = sqlite3.connect(":memory:")  # refuses every other thread
     connection.execute("CREATE TABLE done (what TEXT)")
 
@@ -232,23 +232,23 @@ def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
-def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, error: BaseException) -> None:
-    told = errors.OutcomeUnknown if isinstance(error, StopIteration) else type(error)
+def test_exceptions_in_a_tools_thread_reach_the_caller(desk: Desk, error: BaseException) -> None:
+    expected = errors.OutcomeUnknown if isinstance(error, StopIteration) else type(error)
     notify = failing_tool(desk, error)
-    fails(desk, told, (notify, "o-1"))
+    fails(desk, expected, (notify, "o-1"))
     assert states(desk) == {"notify#1": "unknown"}
     fails(desk, errors.OutcomeUnknown, (notify, "o-1"), match="Do not repeat it")  # and it is not fired again
     assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4, None])
-def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int | None) -> None:
+def test_a_tool_declares_its_tries(desk: Desk, tries: int | None) -> None:
     notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=tries)
     fails(desk, errors.OutcomeUnknown, (notify, "o-1"))
     assert (len(desk.keys), len(set(desk.keys))) == (tries or desk.runtime.settings.idempotent_tries, 1)
 
 
-def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
+def test_tries_need_an_idempotent_reviewed_manifest(desk: Desk) -> None:
     notify = failing_tool(desk, ConnectionError("away"), tries=2)
     fails(desk, errors.RegistrationError, (notify, "o-1"), match="tries=2")
     assert desk.done == []
@@ -290,7 +290,7 @@ def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk, where: Any
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_the_tools_own_timeout_error_is_not_taken_for_ours() -> None:
+def test_the_tools_own_timeout_error_is_not_mistaken_for_ours() -> None:
     def late() -> None:
         raise TimeoutError("the bank")
 

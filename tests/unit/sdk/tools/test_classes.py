@@ -146,7 +146,7 @@ class RaisesItself:
 NO_RESOURCES = ["Order", ("Order", "/why~2"), ("Order", "/nobody"), ("Order", "/")]
 REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
     (NoExecute, {}, RegistrationError, "without a method `execute`"),
-    (NeedsMore, {}, RegistrationError, "cannot be made without arguments"),
+    (NeedsMore, {}, RegistrationError, "cannot be created without arguments"),
     (TakesFromNowhere, {}, RegistrationError, "takes 'reason'"),
     (Sound, {"compensate": "void"}, RegistrationError, "keep one of them"),
     (Sound, {"lane": "live", "adapter": MemoryAdapter()}, RegistrationError, "its adapter undoes it"),
@@ -155,9 +155,9 @@ REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "options", "error", "told"), REFUSED)
-def test_an_unfit_class_is_refused(desk: Desk, cls: type, options: Any, error: Any, told: str) -> None:
-    with pytest.raises(error, match=told):
+@pytest.mark.parametrize(("cls", "options", "error", "message"), REFUSED)
+def test_an_unfit_class_is_refused(desk: Desk, cls: type, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
         declare(desk, cls, **options)
     assert [*desk.registry] == []
 
@@ -181,7 +181,7 @@ def test_w14_a_live_tool_whose_adapter_cannot_undo_is_refused(desk: Desk, adapte
 
 
 @pytest.mark.parametrize("taken", ["charge", "charge.compensate"])
-def test_a_class_whose_name_is_taken_leaves_nothing_of_itself(desk: Desk, taken: str) -> None:
+def test_a_class_with_a_used_name_registers_nothing(desk: Desk, taken: str) -> None:
     first = tool(taken, resource=("Order", "order_id"), registry=desk.registry)(lambda order_id: None)
     with pytest.raises(RegistrationError, match="needs another name"):
         declare(desk, Sound)
@@ -198,9 +198,11 @@ class Booking:
 
 
 @pytest.mark.parametrize(
-    ("result", "is_told"), [(dict[str, str], True), (Receipt, False), (Booking, False), (str, False)]
+    ("result", "is_reported"), [(dict[str, str], True), (Receipt, False), (Booking, False), (str, False)]
 )
-def test_a_result_with_free_keys_is_told_to_ask_people(desk: Desk, result: Any, is_told: bool) -> None:
+def test_a_result_with_free_keys_is_reported_as_invisible_to_policy(
+    desk: Desk, result: Any, is_reported: bool
+) -> None:
     """A typed one is weighed."""
 
     class Charge:
@@ -211,5 +213,5 @@ def test_a_result_with_free_keys_is_told_to_ask_people(desk: Desk, result: Any, 
     Charge.compensate.__annotations__["result"] = result
     declare(desk, Charge)
     unmet = desk.registry.unmet(desk.registry.require("charge", ""))
-    assert [("TypedDict" in one) for one in unmet] == [True] * is_told
-    assert bool(InputCodec(back_of(desk)).possible_unseen) is is_told
+    assert [("TypedDict" in one) for one in unmet] == [True] * is_reported
+    assert bool(InputCodec(back_of(desk)).possible_unseen) is is_reported

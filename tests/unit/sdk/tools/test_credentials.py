@@ -1,4 +1,4 @@
-"""What is told of an answer that repeats the credentials it was asked with."""
+"""Errors about a response that echoes the credentials of its request."""
 
 import base64
 import html
@@ -24,7 +24,7 @@ ECHOES: dict[str, bytes] = {
     "in an address": b"no /login?key=sk-live%2F4111%2B9f1c7ab3%3D%3D",
     "its end": f"unknown key ****{TOKEN[-12:]}".encode(),
     "its beginning": f"unknown key {TOKEN[:12]}...".encode(),
-    "across the end of what is told": b"x" * 288 + TOKEN.encode(),
+    "across the end of the excerpt": b"x" * 288 + TOKEN.encode(),
     "in small letters": f"unknown key {TOKEN.lower()}".encode(),
     "in an address that escapes all of it": "".join(f"%{one:02x}" for one in TOKEN.encode()).encode(),
     "as HTML": "".join(f"&#x{one:X};" for one in TOKEN.encode()).encode(),
@@ -37,20 +37,20 @@ ECHOES: dict[str, bytes] = {
     "in base64 behind one character": base64.b64encode(f":{TOKEN}!".encode()),
     "in base64 behind two characters": base64.b64encode(f"a:{TOKEN}@x".encode()),
     "in base64 in an address": base64.b64encode(TOKEN.encode()).replace(b"=", b"%3D"),
-    "across the end of what is told, escaped": b"x" * 270
+    "across the end of the excerpt, escaped": b"x" * 270
     + b"".join(b"%%%02X" % one for one in TOKEN.encode()),
     "twice": f"{TOKEN}{TOKEN} {TOKEN}".encode(),
 }
 
 
-def meanings(told: str) -> str:
+def meanings(shown: str) -> str:
     """What somebody gets out of a text who reads its escapes."""
-    plain = told.encode("latin-1", "replace")
+    plain = shown.encode("latin-1", "replace")
     escapes = (rb"%([0-9A-Fa-f]{2})", 16), (rb"&#x([0-9A-F]+);", 16), (rb"&#(\d+);", 10), (rb"\\u00(..)", 16)
     for escape, base in escapes:
         plain = re.sub(escape, lambda one, base=base: bytes([int(one[1], base)]), plain)
-    read = [told, plain.decode("latin-1"), html.unescape(told), told.replace("\\", "")]
-    for word in re.findall(r"[A-Za-z0-9+/_-]{8,}", told):
+    read = [shown, plain.decode("latin-1"), html.unescape(shown), shown.replace("\\", "")]
+    for word in re.findall(r"[A-Za-z0-9+/_-]{8,}", shown):
         for at in range(4):
             cut = word[at:].replace("-", "+").replace("_", "/")
             read.append(base64.b64decode(cut[: len(cut) // 4 * 4]).decode("latin-1"))
@@ -74,14 +74,14 @@ def pieces(secret: str, length: int = 8) -> list[str]:
     [(echo, 401, EffectFailed) for echo in ECHOES.values()] + [(ECHOES["the header"], 500, OutcomeUnknown)],
     ids=[*ECHOES, "in doubt"],
 )
-def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them(
+def test_scenario_63_echoed_credentials_are_hidden(
     desk: Desk, bank: Bank, echo: bytes, status: int, means: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     bank.status, bank.body = status, echo
     caplog.set_level(logging.DEBUG)
     with RestApi(bank.url, headers=lambda: {"Authorization": f"Bearer {TOKEN}"}) as api:
-        told = fails(desk, means, (charge_tool(desk, api), "o-1", 100), match=f"answered {status}")
-    error, txn = told.error, told.txn
+        shown = fails(desk, means, (charge_tool(desk, api), "o-1", 100), match=f"answered {status}")
+    error, txn = shown.error, shown.txn
     kept = b"".join(path.read_bytes() for path in desk.folder.iterdir() if path.name.startswith("journal.db"))
     trace = "".join(traceback.format_exception(error))
     placed = [effect.error for effect in txn.effects]
@@ -89,11 +89,11 @@ def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them
     everywhere = f"{error!r} {error.__cause__!r} {trace} {placed} {reported} {caplog.text}"
     assert "[hidden]" in everywhere and f"answered {status}".encode() in kept
     assert [piece for piece in pieces(TOKEN) if piece in everywhere or piece.encode() in kept] == []
-    assert [piece for piece in pieces(TOKEN.lower()) if piece in meanings(told.said).lower()] == []
+    assert [piece for piece in pieces(TOKEN.lower()) if piece in meanings(shown.said).lower()] == []
 
 
 @pytest.mark.parametrize(
-    ("headers", "echo", "told"),
+    ("headers", "echo", "shown"),
     [
         ({"X-Api-Key": "s3cr3t"}, b"bad key s3cr3t!", "bad key [hidden]!"),
         ({"X-Api-Key": "s3cr3t"}, b"x" * 297 + b"s3cr3t", "x" * 297 + "[hidden]"),
@@ -122,11 +122,11 @@ def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them
         ({}, b"no such order", "no such order"),
     ],
 )
-def test_of_what_headers_gave_nothing_is_told(bank: Bank, headers: Any, echo: bytes, told: str) -> None:
+def test_header_values_are_never_shown(bank: Bank, headers: Any, echo: bytes, shown: str) -> None:
     bank.status, bank.body = 401, echo
     with RestApi(bank.url, headers=headers) as api, pytest.raises(NotDone) as raised:
         api.get("/orders")
-    assert str(raised.value) == f"GET /orders was answered 401: {told}"
+    assert str(raised.value) == f"GET /orders was answered 401: {shown}"
 
 
 def test_credentials_that_a_broken_answer_cut_are_hidden_as_far_as_they_came() -> None:
@@ -146,8 +146,8 @@ def chain(error: BaseException | None) -> str:
 )
 def test_a_header_that_cannot_be_sent_is_named_without_its_value(desk: Desk, bank: Bank, value: str) -> None:
     call = charge_tool(desk, RestApi(bank.url, headers={"Authorization": value})), "o-1", 100
-    told = fails(desk, EffectFailed, call, match="not sent: the header 'Authorization'")
-    assert "t0psecret" not in chain(told.error)
+    shown = fails(desk, EffectFailed, call, match="not sent: the header 'Authorization'")
+    assert "t0psecret" not in chain(shown.error)
     assert bank.asked == []
 
 
@@ -162,7 +162,7 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(desk: Desk, ban
         *("bank.example", "ftp://bank.example", "https://me:t0psecret@bank.example"),
     ],
 )
-def test_an_address_that_cannot_be_taken_is_told_without_what_it_may_hold(url: str) -> None:
-    with pytest.raises(SettingsError) as told:
+def test_an_invalid_address_is_not_quoted(url: str) -> None:
+    with pytest.raises(SettingsError) as shown:
         RestApi(url)
-    assert "t0psecret" not in chain(told.value)
+    assert "t0psecret" not in chain(shown.value)

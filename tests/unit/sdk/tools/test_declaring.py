@@ -25,10 +25,10 @@ def hide(customer: str, token: str, amount: int) -> None: ...
 
 def refused(desk: Desk, match: str, fn: Any = note, **said: Any) -> str:
     """Declaring it is refused, and nothing of it is left."""
-    with pytest.raises(errors.RegistrationError, match=match) as told:
+    with pytest.raises(errors.RegistrationError, match=match) as raised:
         tool("note", registry=desk.registry, **said)(fn)
     assert [*desk.registry] == []
-    return str(told.value)
+    return str(raised.value)
 
 
 NO_EFFECT: list[dict[str, Any]] = [
@@ -39,13 +39,13 @@ NO_EFFECT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("said", NO_EFFECT, ids=str)
-def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said: dict[str, Any]) -> None:
+def test_w14_a_live_tool_has_no_options_without_effect(desk: Desk, said: dict[str, Any]) -> None:
     (option,) = said
     refused(desk, f"says {option}=.*for staged tools.*leave it out", **LIVE, **said)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "raised"),
     [
         ({"lane": "Live"}, "says lane='Live'; write 'staged' or 'live'"),
         ({"failure_means": "nothing"}, "says failure_means='nothing'; write 'unknown' or 'not_done'"),
@@ -60,11 +60,11 @@ def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said:
     ],
     ids=lambda said: str(said)[:24],
 )
-def test_a_word_that_no_tool_knows_is_told_with_the_one_meant(desk: Desk, said: Any, told: str) -> None:
-    refused(desk, told, **said)
+def test_an_unknown_option_is_reported_with_a_suggestion(desk: Desk, said: Any, raised: str) -> None:
+    refused(desk, raised, **said)
 
 
-def test_every_option_of_a_tool_is_among_those_that_are_told() -> None:
+def test_every_tool_option_is_listed_in_the_error() -> None:
     taken = [one for one in inspect.signature(tool).parameters if one not in {"name", "draft"}]
     assert sorted(taken) == sorted(OPTIONS)
 
@@ -103,8 +103,8 @@ def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said
 )
 def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], named: str) -> None:
     """A secret that is misspelt would stand in the journal in clear."""
-    told = refused(desk, r"is no argument of it.*takes customer, token, amount", hide, **said)
-    assert repr(named) in told
+    raised = refused(desk, r"is no argument of it.*takes customer, token, amount", hide, **said)
+    assert repr(named) in raised
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], na
         ),
     ],
 )
-def test_a_resource_type_that_no_bundle_takes_is_refused(desk: Desk, kind: str, why: str) -> None:
+def test_an_invalid_resource_type_is_refused(desk: Desk, kind: str, why: str) -> None:
     refused(desk, why, resource=(kind, "text"))
 
 
 @pytest.mark.parametrize(
     "kind", ["Order", "Shop::Order", "User::Order", "Set", "principal", "Shop::Review", "_x"]
 )
-def test_a_resource_type_that_a_bundle_takes_is_taken(desk: Desk, kind: str) -> None:
+def test_a_valid_resource_type_is_accepted(desk: Desk, kind: str) -> None:
     fn = tool("note", resource=(kind, "text"), registry=desk.registry)(note)
     assert tool_of(fn).draft_manifest().resource.type == kind
 
@@ -134,7 +134,7 @@ def test_a_resource_type_that_a_bundle_takes_is_taken(desk: Desk, kind: str) -> 
 # ---------------------------------------------------------------------------------- how probes are declared
 
 
-def test_a_class_may_tell_whether_its_call_has_happened(desk: Desk) -> None:
+def test_a_class_may_have_a_probe(desk: Desk) -> None:
     @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
     class Charge:
         def execute(self, order_id: str, cents: int) -> dict[str, str]:
@@ -150,7 +150,7 @@ def test_a_class_may_tell_whether_its_call_has_happened(desk: Desk) -> None:
     assert run(desk, (Charge, "o-1", 5)).placed[0].result == {"charge_id": "c-o-1"}
 
 
-def test_the_reviewed_manifest_decides_which_probe_is_asked(desk: Desk) -> None:
+def test_the_reviewed_manifest_selects_the_probe(desk: Desk) -> None:
     payments = payment(desk, Happened({"paid": 1}), changes={"probe": None})
     fails(desk, errors.OutcomeUnknown, (payments.pay, "o-1", 100))
     assert payments.asked == []
@@ -233,21 +233,21 @@ class Missing(Both):
 
 
 @pytest.mark.parametrize(
-    ("cls", "options", "told"),
+    ("cls", "options", "raised"),
     [
         (Both, {"probe": "find"}, "has a method `probe`, and says probe='find'"),
         (Strange, {}, "takes 'reason'"),
         (Missing, {}, "takes 'tags'"),
     ],
 )
-def test_probes_that_could_not_be_asked_are_refused(desk: Desk, cls: type, options: Any, told: str) -> None:
-    with pytest.raises(errors.RegistrationError, match=told):
+def test_uncallable_probes_are_refused(desk: Desk, cls: type, options: Any, raised: str) -> None:
+    with pytest.raises(errors.RegistrationError, match=raised):
         tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)
     assert [*desk.registry] == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "é"])
-def test_a_probe_has_a_name_like_a_tool_and_a_bare_one_says_what_to_write(desk: Desk, name: str) -> None:
+def test_a_bare_probe_decorator_is_refused_with_advice(desk: Desk, name: str) -> None:
     with pytest.raises((errors.RegistrationError, errors.CountersignError)):
         probe(name or " ", registry=desk.registry)(unsure)
     with pytest.raises(errors.RegistrationError, match=r"write @probe\('unsure'\)"):

@@ -60,7 +60,7 @@ def test_what_does_not_say_is_unknown(desk: Desk, bank: Bank, charge: Any, statu
 
 
 @pytest.mark.parametrize("status", [202, 207])
-def test_where_the_program_says_that_accepted_is_done_it_is(desk: Desk, bank: Bank, status: int) -> None:
+def test_accepted_counts_as_done_if_declared(desk: Desk, bank: Bank, status: int) -> None:
     bank.status = status
     charge = charge_tool(desk, RestApi(bank.url, accepted_is_done=True))
     assert run(desk, (charge, *CALL)).txn.state == "settled"
@@ -68,7 +68,7 @@ def test_where_the_program_says_that_accepted_is_done_it_is(desk: Desk, bank: Ba
 
 def test_scenario_21_a_server_that_hangs_up_is_unknown(desk: Desk, bank: Bank, charge: Any) -> None:
     bank.hang_up = True
-    fails(desk, errors.OutcomeUnknown, (charge, *CALL), match="not answered")
+    fails(desk, errors.OutcomeUnknown, (charge, *CALL), match="got no response")
     assert len(bank.asked) == 1
 
 
@@ -121,7 +121,7 @@ def test_scenario_64_no_value_makes_another_path(bank: Bank, api: RestApi, path:
 
 
 @pytest.mark.parametrize("value", ["../../admin", "a/b", "a?b=c", "a#b", "%2e%2e", "a\r\nX: y", "\0"])
-def test_whatever_a_value_holds_it_is_one_part_of_the_path(bank: Bank, api: RestApi, value: str) -> None:
+def test_any_value_is_a_single_path_segment(bank: Bank, api: RestApi, value: str) -> None:
     bank.status = 200
     api.get("/orders/{order_id}/lines", {"order_id": value})
     path = bank.asked[0][1]
@@ -166,14 +166,14 @@ def test_a_body_that_breaks_off_undoes_nothing(desk: Desk, line: bytes, body: by
 
 @pytest.mark.parametrize(("status", "means"), [(404, errors.NotDone), (500, RestUnknown), (202, RestUnknown)])
 def test_a_refusal_and_a_doubt_that_break_off_are_that_as_well(status: int, means: type[Exception]) -> None:
-    told = pytest.raises(means, match=f"answered {status}: no")
-    with speaking(head(status, "Content-Length: 100"), b"no") as (url, _), RestApi(url) as api, told:
+    expected = pytest.raises(means, match=f"answered {status}: no")
+    with speaking(head(status, "Content-Length: 100"), b"no") as (url, _), RestApi(url) as api, expected:
         api.get("/orders")
 
 
 def test_a_status_that_breaks_off_is_unknown(desk: Desk) -> None:
     with speaking(b"HTTP/1.1 201 Crea") as (url, _), RestApi(url) as api:
-        fails(desk, errors.OutcomeUnknown, (charge_tool(desk, api), *CALL), match="not answered")
+        fails(desk, errors.OutcomeUnknown, (charge_tool(desk, api), *CALL), match="got no response")
 
 
 def test_a_body_that_drips_without_end_is_left_in_time(desk: Desk) -> None:
@@ -184,7 +184,7 @@ def test_a_body_that_drips_without_end_is_left_in_time(desk: Desk) -> None:
     assert asked[1:] == [b"hung up"]
 
 
-def test_no_packing_is_asked_for_and_what_is_packed_all_the_same_unpacks_within_bounds() -> None:
+def test_compression_is_not_requested_and_is_bounded_if_used() -> None:
     bomb = gzip.compress(gzip.compress(b"\0" * (1 << 26)))  # 64 MiB in some hundred bytes
     lines = ("Content-Encoding: gzip, gzip", f"Content-Length: {len(bomb)}")
     with speaking(head(200, *lines), bomb) as (url, asked), RestApi(url, max_answer_bytes=1000) as api:
@@ -265,8 +265,8 @@ def no_charge(says: Any) -> bool:
 def test_how_find_reads_an_answer(bank: Bank, status: int, body: bytes, options: Any, answer: Any) -> None:
     bank.status, bank.body = status, body
     with RestApi(bank.url, headers={"Authorization": SECRET}) as api:
-        told = api.find("/charges/{key}", {"key": "k-1"}, **options)
-    assert type(told) is answer if isinstance(answer, type) else told == answer
+        expected = api.find("/charges/{key}", {"key": "k-1"}, **options)
+    assert type(expected) is answer if isinstance(answer, type) else expected == answer
     method, path, headers, _ = bank.asked[0]
     assert (method, path, headers["Authorization"]) == ("GET", "/v1/charges/k-1", SECRET)
 
@@ -288,18 +288,20 @@ def probed(desk: Desk, bank: Bank) -> Iterator[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [(b'{"code": "no_route"}', "answered 404"), (b'{"detail": "Not Found"}', "it raised KeyError")],
     ids=["a route that has moved", "another form"],
 )
-def test_another_404_leaves_it_unknown(desk: Desk, bank: Bank, probed: Any, body: bytes, told: str) -> None:
+def test_another_404_leaves_it_unknown(
+    desk: Desk, bank: Bank, probed: Any, body: bytes, expected: str
+) -> None:
     """Frameworks and gateways answer what they have no route for with 404 and JSON: it is not the service's "no"."""
     bank.statuses, bank.status, bank.body = [500], 404, body
-    fails(desk, errors.OutcomeUnknown, probed, match=told)
+    fails(desk, errors.OutcomeUnknown, probed, match=expected)
     assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
 
 
-def test_a_service_that_hangs_up_has_said_nothing_about_the_call(desk: Desk, bank: Bank, probed: Any) -> None:
+def test_a_dropped_connection_leaves_a_probe_unsure(desk: Desk, bank: Bank, probed: Any) -> None:
     bank.hang_up = True
     fails(desk, errors.OutcomeUnknown, probed, match=r"cannot tell .it raised RestUnknown")
     bank.hang_up, bank.body = False, b'{"charge_id": "c-1"}'
@@ -308,7 +310,7 @@ def test_a_service_that_hangs_up_has_said_nothing_about_the_call(desk: Desk, ban
     assert found[1] == f"/v1/charges/{posted[2]['Idempotency-Key']}"
 
 
-def test_a_probe_that_cannot_connect_has_said_nothing_about_it(desk: Desk, bank: Bank, probed: Any) -> None:
+def test_a_probe_that_cannot_connect_is_unsure(desk: Desk, bank: Bank, probed: Any) -> None:
     desk.registry._tools.pop("find_charge")
     probe("find_charge", registry=desk.registry)(lambda: RestApi("http://127.0.0.1:9/v1").find("/charges"))
     bank.status = 500

@@ -14,11 +14,11 @@ from tests.fakes.desk import Desk
 from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.tools.banks import PATIENCE_S, Bank, charge_tool
 
-NOBODY = RestApi("http://127.0.0.1:9/v1")
+UNREACHABLE = RestApi("http://127.0.0.1:9/v1")
 
 
 def several_tool(desk: Desk, does: Callable[[], Any], **changes: Any) -> tuple[Any, str]:
-    """A call of a tool that sends whatever `does` sends."""
+    """A call of a tool that sends what `does` sends."""
 
     @order_tool(desk, **changes)
     def several(order_id: str) -> Any:
@@ -40,9 +40,9 @@ def at_place(key: str, place: int) -> str:
 SECOND: dict[str, Callable[[RestApi], Any]] = {
     "a change was refused": lambda api: api.post("/capture"),
     "a reading was refused": lambda api: api.get("/balance"),
-    "a change was not sent": lambda _: NOBODY.post("/capture"),
-    "a reading was not sent": lambda _: NOBODY.get("/balance"),
-    "a search was not sent": lambda _: NOBODY.find("/balance"),
+    "a change was not sent": lambda _: UNREACHABLE.post("/capture"),
+    "a reading was not sent": lambda _: UNREACHABLE.get("/balance"),
+    "a search was not sent": lambda _: UNREACHABLE.find("/balance"),
     "a change of another service was refused": lambda api: RestApi(f"{api._url}/mail").post("/letters"),
 }
 
@@ -70,7 +70,7 @@ def test_a_no_after_a_change_is_unknown(
 def test_what_was_refused_after_nothing_is_not_done(desk: Desk, bank: Bank, api: RestApi, first: int) -> None:
     def one_card_after_the_other() -> None:
         with contextlib.suppress(errors.NotDone):
-            NOBODY.post("/hold")  # never sent
+            UNREACHABLE.post("/hold")  # never sent
         with contextlib.suppress(errors.NotDone):
             api.post("/charges", json={"card": 1})
         api.get("/balance")  # only read
@@ -82,7 +82,7 @@ def test_what_was_refused_after_nothing_is_not_done(desk: Desk, bank: Bank, api:
 
 
 def test_a_refusal_in_a_later_try_is_no_word_about_an_earlier(desk: Desk, bank: Bank, api: RestApi) -> None:
-    """A tool that takes a refusal for an answer would have told of a charge that stands as of one that was declined."""
+    """A tool that treats a refusal as an answer would have reported a completed charge as one that was declined."""
 
     def charge_or_declined() -> str:
         try:
@@ -146,7 +146,7 @@ def test_another_body_method_or_address_is_another(desk: Desk, bank: Bank, api: 
 
 
 def test_two_changes_of_one_call_are_not_under_way_at_once(desk: Desk, bank: Bank, api: RestApi) -> None:
-    """Which of them came first nobody could say in the next try."""
+    """The next try could not determine which came first."""
     arrived, goes_on = threading.Event(), threading.Event()
 
     def waits() -> dict[str, str]:
@@ -161,10 +161,10 @@ def test_two_changes_of_one_call_are_not_under_way_at_once(desk: Desk, bank: Ban
         first = threading.Thread(target=contextvars.copy_context().run, args=(slow.post, "/hold"))
         first.start()
         assert arrived.wait(PATIENCE_S)
-        api.get("/balance")  # whoever only reads may
-        with pytest.raises(errors.MisuseError, match="one after the other") as told:
+        api.get("/balance")  # reads are allowed
+        with pytest.raises(errors.MisuseError, match="one after the other") as raised:
             api.post("/capture")
-        refused.append(str(told.value))
+        refused.append(str(raised.value))
         goes_on.set()
         first.join()
 
@@ -173,7 +173,7 @@ def test_two_changes_of_one_call_are_not_under_way_at_once(desk: Desk, bank: Ban
     assert "POST /capture" in refused[0] and "POST /hold" in refused[0]
 
 
-def test_what_is_read_while_a_change_is_under_way_says_nothing(desk: Desk, bank: Bank, api: RestApi) -> None:
+def test_reads_during_a_change_do_not_count(desk: Desk, bank: Bank, api: RestApi) -> None:
     def reads() -> dict[str, str]:
         with pytest.raises(RestUnknown):
             api.get("/balance")

@@ -1,4 +1,4 @@
-"""The keys of requests over all tries of one call: each keeps its own, whatever a later try leaves out."""
+"""The keys of requests over all tries of one call: each keeps its own, even if a later try omits some."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def full(*_: Any) -> None:
 def dying(desk: Desk) -> Iterator[None]:
     """Inside, a process dies once its tool has been called: its FIRING stays on the disk."""
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "write", full)
+        broken.setattr(desk.runtime.journal.effect_log, "write", full)
         yield
     desk.clock.advance(600)
 
@@ -78,7 +78,7 @@ def test_a_try_that_leaves_one_out_keeps_the_keys(desk: Desk, bank: Bank, api: R
 
 @pytest.mark.parametrize("process", ["the same", "another"])
 def test_a_new_request_waits_for_one_left_out(desk: Desk, bank: Bank, api: RestApi, process: str) -> None:
-    """Nobody can tell which of both it is: the one that was sent, with another body, or one that comes after it."""
+    """It is ambiguous which of both it is: the one that was sent, with another body, or one that comes after it."""
     refused = list[str]()
 
     def does(customer: str) -> None:
@@ -87,10 +87,10 @@ def test_a_new_request_waits_for_one_left_out(desk: Desk, bank: Bank, api: RestA
             if process == "another":
                 return
             raise ConnectionError("its process lost something")
-        with pytest.raises(RestUnknown) as told:
+        with pytest.raises(RestUnknown) as raised:
             api.post("/credits", json={"customer": customer})
-        refused.append(str(told.value))
-        raise told.value
+        refused.append(str(raised.value))
+        raise raised.value
 
     call = onboard_tool(desk, does)
     with dying(desk) if process == "another" else contextlib.nullcontext():
@@ -130,7 +130,7 @@ def test_a_request_is_kept_before_sending(desk: Desk, bank: Bank, idempotent: bo
     def look() -> dict[str, str]:
         (txn,) = desk.runtime.journal.transactions.find("t-1")
         (row,) = desk.runtime.journal.transactions.effects(txn)
-        on_disk.append(len(desk.runtime.journal.sent.of(txn.txn, row.effect_id)))
+        on_disk.append(len(desk.runtime.journal.request_log.of(txn.txn, row.effect_id)))
         return {}
 
     api = RestApi(bank.url, headers=look)
@@ -141,6 +141,6 @@ def test_a_request_is_kept_before_sending(desk: Desk, bank: Bank, idempotent: bo
 def test_nothing_is_sent_that_the_journal_does_not_take(desk: Desk, bank: Bank, api: RestApi) -> None:
     call = onboard_tool(desk, onboarding(api, lambda: False))
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(desk.runtime.journal.sent, "keep", full)
+        broken.setattr(desk.runtime.journal.request_log, "keep", full)
         fails(desk, OutcomeUnknown, call, match="the disk is full")
     assert bank.asked == []

@@ -125,8 +125,8 @@ def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], obj
     with pytest.raises(errors.NotStageable) as refused:
         refuse()
     held = [refused.value, refused.value.__cause__, refused.value.__context__]
-    told = "".join([*traceback.format_exception(refused.value), *map(str, held), *map(repr, held)])
-    assert str(SECRET) not in told
+    shown = "".join([*traceback.format_exception(refused.value), *map(str, held), *map(repr, held)])
+    assert str(SECRET) not in shown
 
 
 NO_CALLS: Any = [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o",), {"order_id": "o"})]
@@ -157,7 +157,7 @@ def test_every_argument_needs_a_name(fn: Callable[..., object]) -> None:
         Signature(fn, "act")
 
 
-def test_annotations_nobody_can_read_are_refused_when_declared() -> None:
+def test_unreadable_annotations_are_refused_at_the_declaration() -> None:
     def local(value: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(errors.RegistrationError, match="Missing"):
@@ -225,9 +225,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("hint", "kind"), REFUSED.values(), ids=REFUSED)
-def test_text_beside_what_is_text_in_json_is_refused_where_it_is_declared(hint: Any, kind: str) -> None:
-    told = f"'look' says that it returns text or a {kind}: .* one of the two"
-    with pytest.raises(errors.RegistrationError, match=told):
+def test_a_union_of_text_and_text_like_types_is_refused(hint: Any, kind: str) -> None:
+    shown = f"'look' says that it returns text or a {kind}: .* one of the two"
+    with pytest.raises(errors.RegistrationError, match=shown):
         declared(hint)
 
 
@@ -253,7 +253,7 @@ TAKEN: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize(("hint", "values"), TAKEN.values(), ids=TAKEN)
-def test_what_json_tells_apart_comes_back_the_same(hint: Any, values: list[Any]) -> None:
+def test_distinct_json_values_round_trip(hint: Any, values: list[Any]) -> None:
     declared(hint)
     signature = Signature(returning(hint), "look")
     for value in values:
@@ -278,7 +278,7 @@ class Grumpy:
 LOST: dict[str, tuple[Any, Any, str]] = {
     "a time of no type": (Any, NOON, "a str"),
     "a day and a time": (dt.date | dt.datetime, dt.datetime(2026, 11, 25, tzinfo=dt.UTC), "a date"),
-    "a model beside a map": (Seat | dict[str, int], Seat(row=3), "a dict"),
+    "a model or a map": (Seat | dict[str, int], Seat(row=3), "a dict"),
     "a tuple of no type": (Any, (1, 2), "a list"),
     "what has no form in JSON": (Any, Opaque(), "None"),
     "a number that is none": (float, float("nan"), "None"),
@@ -301,16 +301,16 @@ def test_a_type_that_no_schema_describes_is_left_as_json() -> None:
 
 
 @pytest.mark.parametrize("value", [NOON, Opaque(), (1, 2)])
-def test_it_is_told_by_its_kinds_having_fired(value: Any, desk: Desk, caplog: Any) -> None:
+def test_a_lossy_result_is_reported_by_type_after_firing(value: Any, desk: Desk, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
         left = run(desk, (answering_tool(desk, value, name="look"), "o-1"))
     assert (left.placed[0].result, left.txn.state, len(desk.done)) == (value, "settled", 1)
-    (told,) = [one.message for one in caplog.records]
-    assert told.startswith(f"look returned a {type(value).__name__}, of which JSON does not bring back all")
-    assert "2026" not in told
+    (shown,) = [one.message for one in caplog.records]
+    assert shown.startswith(f"look returned a {type(value).__name__}, of which JSON does not bring back all")
+    assert "2026" not in shown
 
 
-def test_a_result_that_comes_back_is_no_matter(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_faithful_result_is_not_reported(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     @order_tool(desk)
     def look(order_id: str) -> dt.datetime | None:
         return NOON
@@ -336,16 +336,16 @@ def why(outcome: str | None, error: str | None = None) -> str:
     return str(used.value)
 
 
-def test_before_the_commit_it_says_when_there_will_be_one() -> None:
+def test_before_the_commit_a_placeholder_says_when_a_result_exists() -> None:
     assert why(None).endswith("happens only when the block commits. Read .result after the transaction")
 
 
 @pytest.mark.parametrize("outcome", sorted({*LocalState} - LIVE - {LocalState.FIRED}))
-def test_after_it_every_outcome_has_words_and_nobody_is_told_to_wait(outcome: LocalState) -> None:
-    told = why(outcome.value)
-    assert told.startswith("refund has no result: ")
-    assert ".result" not in told
-    assert "it is " + outcome.value not in told, "words of its own"
+def test_after_the_commit_every_outcome_has_a_text(outcome: LocalState) -> None:
+    shown = why(outcome.value)
+    assert shown.startswith("refund has no result: ")
+    assert ".result" not in shown
+    assert "it is " + outcome.value not in shown, "words of its own"
 
 
 @pytest.mark.parametrize(
@@ -354,11 +354,11 @@ def test_after_it_every_outcome_has_words_and_nobody_is_told_to_wait(outcome: Lo
         ("staged", "it was never submitted"),
         ("unknown", "it is not known whether it happened"),
         ("firing", "it is not known whether it happened"),
-        ("compensated", "it happened and was taken back"),
-        ("compensation_failed", "it happened, and could not be taken back"),
+        ("compensated", "it happened and was compensated"),
+        ("compensation_failed", "it happened, and could not be compensated"),
         ("not recorded", "it is not recorded"),
     ],
 )
-def test_what_may_have_happened_is_never_told_as_if_it_had_not(outcome: str, words: str) -> None:
+def test_an_unknown_outcome_is_never_described_as_not_done(outcome: str, words: str) -> None:
     assert why(outcome) == f"refund has no result: {words}"
     assert why(outcome, "slow") == f"refund has no result: {words}: slow"

@@ -27,7 +27,7 @@ def registry() -> ToolRegistry:
 def pay(order_id: str, cents: int = 5, note: str | None = None) -> None: ...
 
 
-def test_a_name_is_given_once_and_a_function_imported_twice_is_one_tool(registry: ToolRegistry) -> None:
+def test_names_are_unique_and_a_function_imported_twice_is_one_tool(registry: ToolRegistry) -> None:
     def declare() -> None:
         @tool("pay", registry=registry)
         def pay(order_id: str) -> None: ...
@@ -59,11 +59,11 @@ def test_a_bare_decorator_takes_the_functions_name() -> None:
 def an_object(**properties: Any) -> dict[str, Any]:
     """The schema of an object that has all of these, and `title`."""
     required = [name for name in properties if name != "title"]
-    told = {"type": "object", "additionalProperties": False, "properties": properties}
-    return told | {"required": required}
+    schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    return schema | {"required": required}
 
 
-def test_the_draft_says_what_the_code_says(registry: ToolRegistry) -> None:
+def test_the_draft_repeats_the_declaration(registry: ToolRegistry) -> None:
     said: dict[str, Any] = {
         "compensate": "order.cancel",
         "compensation_map": {"order": "result:/order", "to": "args:/customer", "why": 'const:"late"'},
@@ -113,28 +113,28 @@ def test_a_draft_without_a_resource_or_of_a_dict_of_anything_is_refused(registry
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the manifest of `beside` lies."""
+    """The manifest path of `reviewed_tool`."""
     return tmp_path / "refund.json"
 
 
 @pytest.fixture
-def beside(desk: Desk, path: Path) -> Any:
-    """A refund whose manifest lies beside its module."""
+def reviewed_tool(desk: Desk, path: Path) -> Any:
+    """A refund whose manifest is next to its module."""
     return refund_tool(desk, manifest=path)
 
 
 CALL = "o-1", 100
 
 
-def test_a_manifest_beside_the_module_is_taken_unasked(desk: Desk, path: Path, beside: Any) -> None:
-    path.write_bytes(manifest_json(tool_of(beside).draft_manifest()))
-    run(desk, (beside, *CALL))
+def test_a_manifest_next_to_the_module_is_used_by_default(desk: Desk, path: Path, reviewed_tool: Any) -> None:
+    path.write_bytes(manifest_json(tool_of(reviewed_tool).draft_manifest()))
+    run(desk, (reviewed_tool, *CALL))
     assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
 
 
-def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, beside: Any) -> None:
+def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, reviewed_tool: Any) -> None:
     path.write_text("{}")
-    fails(desk, errors.RegistrationError, (beside, *CALL), match=r"refund\.json")
+    fails(desk, errors.RegistrationError, (reviewed_tool, *CALL), match=r"refund\.json")
 
 
 ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"order_id": {"type": "string"}}}
@@ -149,19 +149,21 @@ ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"o
         ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
     ],
 )
-def test_manifest_refusals(desk: Desk, path: Path, beside: Any, changes: Any, error: Any, says: str) -> None:
-    path.write_text(json.dumps(changed(tool_of(beside).draft_manifest(), **changes).to_json()))
-    fails(desk, error, (beside, *CALL), match=says)
+def test_manifest_refusals(
+    desk: Desk, path: Path, reviewed_tool: Any, changes: Any, error: Any, says: str
+) -> None:
+    path.write_text(json.dumps(changed(tool_of(reviewed_tool).draft_manifest(), **changes).to_json()))
+    fails(desk, error, (reviewed_tool, *CALL), match=says)
     assert desk.done == []
 
 
-def test_a_tool_nobody_reviewed_is_denied_with_the_way_out(desk: Desk) -> None:
+def test_an_unreviewed_tool_is_denied_with_advice(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.manifests.clear()
     fails(desk, errors.Denied, (refund, *CALL), match="countersign tools export")
 
 
-def test_the_service_is_asked_once_for_each_tool_and_again_after_a_denial(desk: Desk) -> None:
+def test_manifests_are_fetched_once_and_again_after_a_denial(desk: Desk) -> None:
     refund = refund_tool(desk)
     for key in ("t-1", "t-2"):
         run(desk, (refund, *CALL), key=key)
@@ -184,6 +186,6 @@ def test_a_compensation_that_does_not_fit_its_tool_is_refused_before_anything_is
 
 
 @pytest.mark.parametrize("member", ["groups", "recipients", "secret", "money"])
-def test_one_text_where_there_may_be_several_is_not_taken_apart(registry: ToolRegistry, member: Any) -> None:
+def test_a_text_in_place_of_a_list_is_refused(registry: ToolRegistry, member: Any) -> None:
     with pytest.raises(errors.RegistrationError, match=rf"write {member}=\['order_id'\]"):
         tool("pay", registry=registry, **{member: "order_id"})(pay)

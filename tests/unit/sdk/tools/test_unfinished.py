@@ -169,7 +169,7 @@ def test_work_that_a_call_returns_is_unknown_and_not_run(desk: Desk, made: Any, 
     assert (len(desk.done), ran) == (1, [])
     if made is WORK["a list of coroutines"]:
         gc.collect()
-        assert not list(recwarn), "no coroutine is left that nobody awaits"
+        assert not list(recwarn), "no coroutine is left unawaited"
 
 
 OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_thread": False}]
@@ -177,14 +177,18 @@ OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_threa
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_so_it_is_whatever_the_tool_says_of_itself(desk: Desk, made: Any, options: dict[str, Any]) -> None:
+def test_unfinished_work_is_unknown_even_if_the_tool_says_not_done(
+    desk: Desk, made: Any, options: dict[str, Any]
+) -> None:
     fails(desk, errors.OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
     assert (len(desk.done), ran) == (1, [])
 
 
 @pytest.mark.parametrize("own_thread", [False, True])
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_so_it_is_in_an_async_transaction(desk: Desk, made: Callable[[str], Any], own_thread: bool) -> None:
+def test_unfinished_work_is_unknown_in_an_async_transaction(
+    desk: Desk, made: Callable[[str], Any], own_thread: bool
+) -> None:
     @order_tool(desk)
     async def later(order_id: str) -> Any:
         return [made(order_id)]
@@ -210,7 +214,7 @@ def test_a_compensation_that_returns_work_is_unknown(desk: Desk) -> None:
     assert ran == []
 
 
-def test_a_probe_that_returns_work_cannot_tell(desk: Desk, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_probe_that_returns_unfinished_work_is_unsure(desk: Desk, recwarn: pytest.WarningsRecorder) -> None:
     @probe("look", registry=desk.registry)
     def look(order_id: str) -> ProbeAnswer:
         return work(order_id)  # type: ignore[return-value]

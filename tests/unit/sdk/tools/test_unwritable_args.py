@@ -1,4 +1,4 @@
-"""What cannot be written as JSON is refused at staging, whatever it is: by name and place, and without quoting it."""
+"""What cannot be written as JSON is refused at staging: by name and place, and without quoting it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def united(value: int | list[Any] | dict[str, Any]) -> None: ...
 def held(value: Held) -> None: ...
 
 
-def told_by(error: BaseException) -> str:
+def trace_of(error: BaseException) -> str:
     """Its text and its trace, and those of what it came from."""
     return "".join([str(error), *traceback.format_exception(error)])
 
@@ -164,8 +164,8 @@ def test_it_is_refused_with_its_argument_named_and_never_quoted(name: str) -> No
     for fn in [anything, texts, united, held] + [modelled, numbers] * nested:
         with pytest.raises(NotStageable) as refused:
             Signature(fn, "act").freeze((value,), {})
-        text, told = str(refused.value), told_by(refused.value)
-        assert ("value" in text, SECRET in told, "48151623" in told) == (True, False, False)
+        text, trace = str(refused.value), trace_of(refused.value)
+        assert ("value" in text, SECRET in trace, "48151623" in trace) == (True, False, False)
         assert text.encode("utf-8") and len(text) < 1_000
 
 
@@ -179,7 +179,7 @@ def unserialisable(value: Unserialisable) -> None: ...
 def test_a_model_whose_own_code_raises_refuses_the_call(fn: Callable[..., object], value: Any) -> None:
     with pytest.raises(NotStageable, match="Error") as refused:
         Signature(fn, "act").freeze((value,), {})
-    assert SECRET not in told_by(refused.value)
+    assert SECRET not in trace_of(refused.value)
 
 
 @pytest.mark.parametrize(

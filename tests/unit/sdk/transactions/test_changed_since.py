@@ -42,7 +42,7 @@ def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Any, calls: Any, change: Any) -> None:
-    """And live work beside it is not done twice."""
+    """And its live work is not done twice."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "first"
     run(desk, note, *calls())
     desk.publish(refund, **change)
@@ -85,11 +85,11 @@ def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list
     if outcome == "unsettled":
         resume(desk.runtime)
     before = states(desk)
-    told = spent(desk, *calls(others)).said
-    assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in told
-    assert "It is not finished" in told and "`countersign resume --tools MODULE`" in told
-    assert "none of it under another key" in told and "might happen twice" in told
-    assert "nothing left to do" not in told and "use another key" not in told
+    reported = spent(desk, *calls(others)).said
+    assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in reported
+    assert "It is not finished" in reported and "`countersign resume --tools MODULE`" in reported
+    assert "Do not repeat it under another key" in reported and "might happen twice" in reported
+    assert "nothing left to do" not in reported and "use another key" not in reported
     assert (len(desk.done), states(desk)) == (2, before)
 
 
@@ -135,10 +135,13 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
     desk.publish(refund, title="Pay back")
     with desk.restarted() as later:
         if by == "recovery":
-            (told,) = (one.note for one in resume(later.runtime))
+            (reported,) = (one.note for one in resume(later.runtime))
         else:
-            told = fails(later, errors.ReleaseLapsed, *calls()).said
-    assert "the service did not extend the time to fire. Nothing of this transaction stands" in told
+            reported = fails(later, errors.ReleaseLapsed, *calls()).said
+    assert (
+        "the service did not extend the time to fire. Nothing of this transaction remains in effect"
+        in reported
+    )
     assert (desk.done, set(states(desk).values())) == ([], {"unused"})
 
 

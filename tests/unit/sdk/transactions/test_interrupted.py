@@ -114,11 +114,11 @@ def notes(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(desk: Desk, error: Any) -> None:
+def test_an_interrupt_of_a_tool_notes_fired_and_unknown_effects(desk: Desk, error: Any) -> None:
     wire = failing_tool(desk, error(), "wire")
-    told = notes(fails(desk, error, (refund_tool(desk), "o-1", 5), (wire, "o-1")).error)
-    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in told
-    assert "`countersign resume --tools MODULE`" in told
+    reported = notes(fails(desk, error, (refund_tool(desk), "o-1", 5), (wire, "o-1")).error)
+    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in reported
+    assert "`countersign resume --tools MODULE`" in reported
 
 
 def interrupt() -> None:
@@ -129,19 +129,23 @@ def gone(*_: object) -> NoReturn:
     raise errors.JournalError("the disk is gone")
 
 
-def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk, refund: Any) -> None:
+def test_an_interrupt_while_waiting_notes_the_pending_review(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
-    told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
-    assert told.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in told
+    reported = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
+    assert (
+        reported.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in reported
+    )
 
 
-def test_one_before_anything_was_begun_tells_that_the_block_goes_on_and_no_worker(desk: Desk) -> None:
+def test_an_interrupt_before_firing_notes_that_only_the_block_continues(desk: Desk) -> None:
     desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
-    told = notes(fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5)).error)
-    assert "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in told
+    reported = notes(fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5)).error)
+    assert (
+        "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in reported
+    )
 
 
-def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> None:
+def test_an_interrupt_of_the_body_adds_no_note(desk: Desk) -> None:
     stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5), (interrupt,)).error
     assert notes(stopped) == ""
 
@@ -198,7 +202,7 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 
 @pytest.fixture
 def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Called, the journal cannot be read from the moment that the placeholders are to be told."""
+    """Called, the journal cannot be read from the moment the placeholders are set."""
     settle = CallList.settle
 
     def settled(listing: CallList, results: dict[str, object], *, submitted: bool) -> None:
@@ -211,18 +215,18 @@ def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
 
 @on_both
 def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any, caplog: Any) -> None:
-    """Whoever reads that it is only staged does it once more."""
+    """A reader of "staged" would do it again."""
     left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
     back = left.placed[0]
     assert (back.outcome, back.result, len(desk.done)) == ("fired", {"refund_id": "r-o-1-100"}, 1)
-    told = f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone"
-    assert told in caplog.text
+    reported = f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone"
+    assert reported in caplog.text
 
 
-@pytest.mark.parametrize(("submitted", "told"), [(False, "never submitted"), (True, "not known whether")])
+@pytest.mark.parametrize(("submitted", "reported"), [(False, "never submitted"), (True, "not known whether")])
 @on_both
 def test_of_what_did_not_return_is_said_what_is_known(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, told: str
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, reported: str
 ) -> None:
     def broken(*_: object) -> NoReturn:
         raise ZeroDivisionError
@@ -231,12 +235,12 @@ def test_of_what_did_not_return_is_said_what_is_known(
     if not submitted:
         monkeypatch.setattr(Step, "_plan", broken)
     left = fails(desk, errors.EffectFailed if submitted else ZeroDivisionError, *calls)
-    with pytest.raises(errors.PlaceholderUsed, match=told):
+    with pytest.raises(errors.PlaceholderUsed, match=reported):
         _ = left.placed[0].result
 
 
 @on_both
-def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
+def test_an_error_of_the_body_is_noted_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
@@ -253,20 +257,20 @@ def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage
 def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
     """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
     journal, refund = desk.runtime.journal, refund_tool(desk)
-    journal.leases._heart._every = 0.01
+    journal.leases._heartbeat._every = 0.01
     with pytest.raises(ZeroDivisionError), desk.step() as txn:
         refund("o-1", 100)
         outage.left = 0
         raise ZeroDivisionError
     outage.left = math.inf
     until(lambda: journal.transactions.require(txn.txn).holder is None)
-    until(lambda: journal.leases._heart._thread is None)
+    until(lambda: journal.leases._heartbeat._thread is None)
 
 
 @on_both
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
-    """A server that forgot what it was told last has no owner either: only what is known is said."""
-    gone = pytest.raises(errors.LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    """A server that lost its last write has no owner either: only known facts are reported."""
+    gone = pytest.raises(errors.LeaseLost, match=r"no longer belongs to this run.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:
             unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))

@@ -179,8 +179,8 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
 
     with desk.step(), pytest.raises(errors.NotStageable, match="part of a block"):
         nest()
-    told = pytest.raises(errors.MisuseError, match="opened inside")
-    with desk.another_process() as other, desk.step("t-2"), told, transaction(runtime=other):
+    reported = pytest.raises(errors.MisuseError, match="opened inside")
+    with desk.another_process() as other, desk.step("t-2"), reported, transaction(runtime=other):
         pytest.fail("it was entered")
 
 

@@ -71,7 +71,7 @@ def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget:
     assert desk.done == [("mail", "o-1")]
 
 
-async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
+async def test_a_task_that_had_not_begun_counts_as_not_awaited(desk: Desk, mail: Any) -> None:
     with pytest.raises(errors.MisuseError, match=TOLD):
         async with desk.step() as txn:
             with txn.parallel():
@@ -98,7 +98,7 @@ def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path
 
 
 @NEVER
-def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
+def test_a_live_call_is_named_too_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
     @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
     async def jot(text: str) -> None: ...
 
@@ -142,7 +142,7 @@ def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(desk: De
 
 
 @NEVER
-def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(desk: Desk, mail: Any) -> None:
+def test_an_exception_of_the_block_takes_precedence_over_the_call(desk: Desk, mail: Any) -> None:
     with pytest.raises(LookupError), desk.step():
         mail("o-1")
         raise LookupError
@@ -241,7 +241,7 @@ def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: D
 
 
 def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: Any) -> None:
-    """What runs where the transaction was opened stands in the order of the program, whatever context it has."""
+    """Calls on the opening task keep the program's order, in any context."""
     with desk.step() as txn:
         with txn.parallel():
             kept = contextvars.copy_context()

@@ -1,4 +1,4 @@
-"""Who waits outlasts a service that is away, a quota and a worker that looks, and not longer than it was told to."""
+"""A waiting run outlasts an unavailable service, a quota and a busy worker, and not longer than `wait`."""
 
 import itertools
 from dataclasses import replace
@@ -32,7 +32,7 @@ def notify(desk: Desk) -> Any:
 
 @pytest.fixture
 def slept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of whoever waits, in seconds: the clock is moved on by them, and nobody waits."""
+    """The pauses of a waiting run, in seconds: the clock advances by them, without real waiting."""
     return sleeping(desk, monkeypatch)
 
 
@@ -63,7 +63,7 @@ def test_who_waits_for_a_person_to_settle_outlasts_a_service_that_is_away(desk: 
     assert (desk.done, faults) == ([("notify", "o-1")], [])
 
 
-def test_but_not_longer_than_it_was_told_to(desk: Desk, notify: Any) -> None:
+def test_but_not_longer_than_requested(desk: Desk, notify: Any) -> None:
     def away() -> None:
         desk.clock.advance(7)
         raise httpx2.ConnectError("the wire was cut")
@@ -97,14 +97,16 @@ def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, notif
 
 @pytest.mark.usefixtures("slept")
 @pytest.mark.parametrize("refused", [TOO_MANY, Refused(403, ErrorCode.NOT_REDEEMER)], ids=str)
-def test_an_unknown_outcome_is_told_despite_a_refusal(desk: Desk, notify: Any, refused: Any) -> None:
+def test_an_unknown_outcome_is_raised_despite_a_refusal(desk: Desk, notify: Any, refused: Any) -> None:
     refusing(desk, refused, 10_000)
     with pytest.raises(OutcomeUnknown):
         waited(desk, notify)
     assert desk.done == [("notify", "o-1")]
 
 
-def test_over_its_quota_who_waits_for_people_hears_whom(desk: Desk, live_step: Any, slept: Any) -> None:
+def test_over_its_quota_a_waiting_program_learns_the_reviewers(
+    desk: Desk, live_step: Any, slept: Any
+) -> None:
     refusing(desk, TOO_MANY, 10_000)
     with pytest.raises(ReviewPending, match="so many") as pending:
         waited(desk, live_step, 30)
@@ -160,7 +162,7 @@ def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, 
     assert (desk.done, len(tried)) == (LARGE, 4)
 
 
-def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk, refunds: Any) -> None:
+def test_a_busy_transaction_is_reported_at_the_first_run(desk: Desk, refunds: Any) -> None:
     fails(desk, ReviewPending, (refunds, ""))
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
     runtime = make_runtime(settings, desk.face, desk.registry, desk.clock)

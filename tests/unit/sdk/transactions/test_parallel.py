@@ -108,7 +108,7 @@ async def from_tasks(refund: Callable[..., Any], orders: list[str]) -> None:
             group.create_task(one(order))
 
 
-def test_calls_of_tasks_and_threads_stand_in_one_order_whoever_came_first(desk: Desk, refund: Any) -> None:
+def test_calls_of_tasks_and_threads_have_one_order(desk: Desk, refund: Any) -> None:
     orders = [f"o-{n}" for n in range(6)]
 
     def called(key: str, order: list[str]) -> list[str]:
@@ -143,9 +143,9 @@ async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(des
 
     go, ended = asyncio.Event(), asyncio.Event()
     async with desk.step() as txn:
-        with pytest.raises(ExceptionGroup) as told:
+        with pytest.raises(ExceptionGroup) as reported:
             await from_tasks(refund, ["o-1"])
-        assert told.group_contains(errors.OutsideTransaction, match=r"txn\.parallel")
+        assert reported.group_contains(errors.OutsideTransaction, match=r"txn\.parallel")
         with pytest.raises(errors.OutsideTransaction, match=r"txn\.parallel"):
             await asyncio.to_thread(refund, "o-1", 100)
         with txn.parallel():
@@ -203,7 +203,7 @@ def test_a_failing_task_cancels_its_group_and_undoes_the_transaction(desk: Desk,
     assert (desk.done, notes_in(notes), asked_of_policy(desk)) == ([], [], [])
 
 
-def test_a_tool_bound_to_one_thread_stands_in_no_parallel_block(desk: Desk) -> None:
+def test_a_tool_bound_to_one_thread_is_refused_in_a_parallel_block(desk: Desk) -> None:
     refund = refund_tool(desk, own_thread=False)
     with desk.step() as txn:
         refund("o-1", 100)

@@ -79,14 +79,14 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
 
     async def body(_: object) -> None:
         await both("here")
-        with pytest.raises(errors.NotStageable, match="for ever"):
+        with pytest.raises(errors.NotStageable, match="forever"):
             await both("in a thread")
 
     in_block(desk, body)
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes: Path) -> None:
+def test_a_task_that_outlives_its_live_effect_is_refused(desk: Desk, notes: Path) -> None:
     """And not that it would wait for ever."""
     note, go_on = note_tool(desk, SQLiteAdapter(notes)), asyncio.Event()
     behind: list[asyncio.Task[None]] = []
@@ -103,9 +103,9 @@ def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes:
     async def body(_: object) -> None:
         await begin("x")
         go_on.set()
-        with pytest.raises(errors.NotStageable, match="has started and that goes on after it") as told:
+        with pytest.raises(errors.NotStageable, match="started and that outlived it") as reported:
             await behind[0]
-        assert "for ever" not in str(told.value)
+        assert "forever" not in str(reported.value)
 
     in_block(desk, body)
     assert notes_in(notes) == []
@@ -146,7 +146,7 @@ def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: 
                 threading.Event().wait(0.001)  # until it is written down and waits
             threading.Event().wait(0.02)
         moving.go_on.set()
-        with pytest.raises(errors.OutsideTransaction, match="waited for its turn"):
+        with pytest.raises(errors.OutsideTransaction, match="waited for another live effect"):
             waiting.result(SECONDS)
         under_way.exception(SECONDS)
     assert notes_in(notes) == []

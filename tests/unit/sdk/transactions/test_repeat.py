@@ -1,6 +1,4 @@
-"""What one key stands for: equal calls are one but inside `txn.repeat()`, several runs share one result, and a block
-that asks for nothing spends no key.
-"""
+"""One key: equal calls are one except inside `txn.repeat()`, and several runs share one result."""
 
 from __future__ import annotations
 
@@ -183,13 +181,13 @@ def test_scenario_42_threads_with_one_key_get_one_result(desk: Desk, refund: Any
     assert desk.done == DONE
 
 
-def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type(desk: Desk, refund: Any) -> None:
+def test_scenario_42_an_expired_wait_has_its_own_type(desk: Desk, refund: Any) -> None:
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
         impatient = replace(desk, runtime=runtime)
         with first_under_way(desk, refund) as (held, *_):
-            told = r"'t-1' is being run by process \d+ on \S+; .*Try again"
-            busy = fails(impatient, errors.TransactionBusy, (refund, "o-1", 100), match=told).error
+            reported = r"'t-1' is being run by process \d+ on \S+; .*Try again"
+            busy = fails(impatient, errors.TransactionBusy, (refund, "o-1", 100), match=reported).error
             assert (busy.key, busy.code) == ("t-1", "transaction_busy")
             assert busy.waited == pytest.approx(settings.lease_wait_seconds)
             held.may_end.set()
@@ -197,7 +195,7 @@ def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type(desk: Desk, r
     assert desk.done == DONE
 
 
-def test_scenario_42_another_key_waits_for_nobody(desk: Desk, refund: Any) -> None:
+def test_scenario_42_another_key_does_not_wait(desk: Desk, refund: Any) -> None:
     with first_under_way(desk, refund) as (held, threads, _):
         held.is_under_way.clear()
         other = threads.submit(ends, desk, refund, "t-2")

@@ -38,7 +38,7 @@ def test_only_live_effects_run_again(desk: Desk, notes: Path, note: Any, refund:
     assert notes_in(notes) == [("o-1", "run 2")] * live
 
 
-def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None:
+def test_a_denial_while_waiting_is_raised_at_once(desk: Desk, refund: Any) -> None:
     on_view(desk, lambda: desk.service.deny(TXN, "not this customer"))
     with pytest.raises(errors.Denied, match="not this customer"):
         waited(desk, lambda _: refund("o-1", 90_000))
@@ -60,9 +60,9 @@ def test_timeouts_show_questions(desk: Desk, note: Any, refund: Any, monkeypatch
         waited(desk, lambda _: (note("o-1", "looked at"), refund("o-1", 90_000)), wait=30)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
-    told = "".join(traceback.format_exception(pending.value))
-    assert "run_transaction(step, key=..., wait=...)" not in told and "a longer wait=" in told
-    assert told.count("ReviewPending: ") == 1
+    reported = "".join(traceback.format_exception(pending.value))
+    assert "run_transaction(step, key=..., wait=...)" not in reported and "a longer wait=" in reported
+    assert reported.count("ReviewPending: ") == 1
 
 
 def at_each_look(desk: Desk, act: Callable[[], object]) -> None:
@@ -141,7 +141,7 @@ def test_independent_effects_go_through_each_for_itself(desk: Desk, refund: Any)
 
 
 def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: Desk, refund: Any) -> None:
-    """It said "nothing stands, use another key" of the block: who did that paid twice."""
+    """The error said "use another key" for the whole block, which would have paid twice."""
     label = refusing_tool(desk, "no printer", name="label")
     post = failing_tool(desk, ConnectionError("cut"), name="post")
     failing = [(label, "o-2"), (post, "o-2"), (refund, "o-2", 900_000)]
@@ -152,11 +152,14 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: De
         "refund, refund"
     )
     failed, unknown, denied = map(str, left.error.exceptions)
-    assert "Nothing of this call stands. To try again, stage this call alone under another key" in failed
-    assert "It was not compensated, and the other calls of its block are told by themselves." in unknown
+    assert (
+        "Nothing of this call remains in effect. To try again, stage this call alone under another key"
+        in failed
+    )
+    assert "It was not compensated, and the other calls of its block are reported separately." in unknown
     assert denied.startswith("denied, this call was not done:")
-    for told in (failed, unknown, denied):
-        assert "Nothing of this transaction" not in told and "Nothing after it" not in told
+    for reported in (failed, unknown, denied):
+        assert "Nothing of this transaction" not in reported and "Nothing after it" not in reported
     assert [one[0] for one in desk.done] == ["refund", "post", "refund"]
 
 
@@ -197,12 +200,12 @@ def test_who_waits_for_people_reads_it(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("_asked")
 def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
-    """A live effect cannot wait, and is not told less of whom it would have waited for."""
+    """A live effect cannot wait, but its error names the reviewers as well."""
 
     @order_tool(desk, lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live")
     def note(order_id: str) -> None: ...
 
     desk.service.policy = lambda *_: Verdict.REVIEW
-    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would have to agree")
+    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would need approval")
     assert refused.error.asks == (ApprovalRequirement(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in refused.said

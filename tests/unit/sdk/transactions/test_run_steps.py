@@ -130,7 +130,7 @@ def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk
     assert len(desk.done) == 2
 
 
-def test_as_many_staged_steps_as_a_transaction_holds_run_beside_live_ones(desk: Desk) -> None:
+def test_the_maximum_of_staged_steps_runs_with_live_ones(desk: Desk) -> None:
     go(desk, [note("o-1"), *(refund(f"o-{n}") for n in range(100))])
     assert len(desk.done) == 100
 
@@ -167,9 +167,9 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
 
 
 def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
-    with pytest.raises(errors.ReviewPending) as told:
+    with pytest.raises(errors.ReviewPending) as reported:
         go(desk, [refund("o-1"), refund("o-2", 20_000)])
-    assert (len(told.value.reviews), desk.done) == (1, [])
+    assert (len(reported.value.reviews), desk.done) == (1, [])
     with pytest.raises(errors.Denied):
         run_steps([note("o-1"), refund("o-1"), refund("o-2", 900_000)], key="t-2", runtime=desk.runtime)
     assert (desk.done, notes_in(notes)) == ([], [])
@@ -195,7 +195,7 @@ WRONG: list[tuple[Any, ...]] = [
     ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
     ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
     ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
-    ([note("o-1", when="now")], "step '1' is none: it knows no 'when', only tool, id, args, "),
+    ([note("o-1", when="now")], "step '1' is invalid: it knows no 'when', only tool, id, args, "),
     # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
     ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),
     ([note("o-1"), [refund("o-1")] * 2], "step '3' asks for the same"),
@@ -209,7 +209,12 @@ WRONG: list[tuple[Any, ...]] = [
     ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
     (
         [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],  # its shape and its tools
-        *("step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"),
+        *(
+            "step '3' is invalid",
+            "step '5' is invalid: it knows no 'typo'",
+            "step '2': no tool 'nope'",
+            "step '4'",
+        ),
     ),
     (
         [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
@@ -245,19 +250,19 @@ WRONG: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("row", WRONG)
 def test_scenario_40_what_cannot_run_is_refused_before_step_one(desk: Desk, notes: Path, row: Any) -> None:
-    steps, *told = row
+    steps, *reported = row
     with pytest.raises(StepsRefused) as refused:
         go(desk, steps)
-    assert [one for one in told if one not in str(refused.value)] == []
+    assert [one for one in reported if one not in str(refused.value)] == []
     assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
 def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(desk: Desk) -> None:
-    for steps, *told in WRONG[:3]:
+    for steps, *reported in WRONG[:3]:
         with pytest.raises(StepsRefused) as refused:
             asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
-        assert told[-1] in str(refused.value)
+        assert reported[-1] in str(refused.value)
     assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
 
 
@@ -288,10 +293,10 @@ def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_of_very_much_that_is_wrong_only_the_beginning_is_told(desk: Desk) -> None:
-    with pytest.raises(StepsRefused) as told:
+def test_a_long_list_of_problems_is_truncated(desk: Desk) -> None:
+    with pytest.raises(StepsRefused) as reported:
         run_steps([{"tool": "nope"}] * 500, key="t-1", runtime=desk.runtime)
-    assert len(told.value.problems) == 20
+    assert len(reported.value.problems) == 20
 
 
 def counting_tool(desk: Desk) -> MemoryValues:

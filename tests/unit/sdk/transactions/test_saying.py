@@ -47,7 +47,7 @@ KEYS = [
     (b"t", "is text"),
     ("", "1 to 200 characters"),
     ("x" * 201, "this has 201"),
-    ("unnamed-refund", "one that nobody gave"),
+    ("unnamed-refund", "reserved for steps without a key"),
     ("half a \ud800 pair", "written as UTF-8"),
 ]
 
@@ -89,10 +89,10 @@ WHOLE = {"purpose": "ticket 4711", "reasoning": "it came broken", "on_behalf_of"
 
 @EACH_WAY
 @pytest.mark.parametrize(
-    ("said", "told"), [(WHOLE, Claimed(**WHOLE)), ({"purpose": "", "reasoning": None}, None)]
+    ("said", "reported"), [(WHOLE, Claimed(**WHOLE)), ({"purpose": "", "reasoning": None}, None)]
 )
-def test_what_a_run_claims_is_told_as_it_was_said(desk: Desk, run: Run, said: Any, told: Any) -> None:
+def test_claims_of_a_run_are_passed_on_unchanged(desk: Desk, run: Run, said: Any, reported: Any) -> None:
     refund = refund_tool(desk)
     claims = claims_of(desk)
     run(desk, lambda _: refund("o-1", 5), key="t-1", **said)
-    assert claims == [told]
+    assert claims == [reported]

@@ -22,7 +22,7 @@ SECRET = "hunter2 stands in this sentence"
 
 
 class Traced:
-    """A program that traces, and what it was told."""
+    """A program with tracing, and its spans."""
 
     def __init__(self) -> None:
         self._exporter, self.provider = InMemorySpanExporter(), TracerProvider()

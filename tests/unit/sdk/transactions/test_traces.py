@@ -16,10 +16,9 @@ import countersign
 from countersign import errors, run_transaction
 from countersign.commit.attempt import public_cause
 from countersign.commit.commit import Commit
-from countersign.concurrency import ThreadedCall, ToolTimeoutError
+from countersign.concurrency import ThreadedCall, ToolTimeoutError, run_sync
 from countersign.contract import Verdict
 from countersign.journal.sqlite import SQLiteDatabase
-from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
@@ -140,7 +139,7 @@ def test_a_wait_that_we_gave_up_has_no_line_of_ours_and_a_bug_of_ours_keeps_them
     ready.set()
     with pytest.raises(AttributeError) as bug:
         run_sync(None)  # type: ignore[arg-type]
-    for raised, left in ((gave_up, []), (bug, ["run"])):
+    for raised, left in ((gave_up, []), (bug, ["run_sync"])):
         inside = raised.value.with_traceback(raised.tb.tb_next)
         assert [frame.name for frame in frames(public_cause(call, inside))] == left
 

@@ -1,7 +1,7 @@
-"""What every request and answer shares: strictness, times, digests, and the one way in and out.
+"""What all requests and responses share: strictness, times, digests, parsing and serialisation.
 
-Bytes go through `admission` before pydantic sees them, because common parsers keep the last of two
-duplicate keys; what pydantic reads is the canonical form of what was admitted.
+Bytes pass `admission` before pydantic reads them, because common parsers keep the last of two duplicate keys. Pydantic
+reads the canonical form of what was admitted.
 """
 
 import re
@@ -33,14 +33,14 @@ T = TypeVar("T")
 Model = TypeVar("Model", bound="WireModel")
 
 BODY_LIMITS: Final = Limits(max_bytes=1_048_576, max_depth=72, max_nodes=40_000)
-"""A submission of a hundred effects; each one's args are admitted again with their own limits."""
+"""A submission of a hundred effects; the args of each are admitted again with their own limits."""
 
 _UNKNOWN: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _RFC3339: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z\Z", re.ASCII)
 
 
 class WireModel(BaseModel):
-    """Base of every request and answer: strict types, no unknown field, frozen."""
+    """Base of every request and response: strict types, no unknown field, frozen."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -78,28 +78,28 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _COMPACT = r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
 
 Jws = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_TOKEN_BYTES)]
-"""A signed token, compact; verify it before believing it."""
+"""A signed compact token; verify it before trusting it."""
 
 Receipt = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_RECEIPT_BYTES)]
-"""A signed receipt, compact: longer than a release, because it names every effect."""
+"""A signed compact receipt: longer than a release, because it names every effect."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 """A short name or id."""
 
 AttemptId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}$")]
-"""A caller's name of an attempt, fit for a path: unreserved characters (RFC 3986 section 2.3), not a dot first."""
+"""A caller's name of an attempt, valid in a path: unreserved characters (RFC 3986 section 2.3), no leading dot."""
 
 MAX_TEXT_CHARS: Final = 4_000
-"""What people still read; a longer text belongs in a ticket."""
+"""The most that people still read; a longer text belongs in a ticket."""
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
-"""Words of a person or an agent: untrusted, shown escaped."""
+"""Text of a person or an agent: untrusted, shown escaped."""
 
 Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.", repr=False)]
 
 
 def _require_result(value: JsonValue) -> JsonValue:
-    """What is admitted here is stored, read again and made into the args of a compensation: one limit for all."""
+    """A result is stored, read again and used for the args of a compensation, so the limits of args apply."""
     try:
         admit(value, ARGS_LIMITS)
     except AdmissionError as error:
@@ -110,10 +110,10 @@ def _require_result(value: JsonValue) -> JsonValue:
 
 
 Result = Annotated[JsonValue, AfterValidator(_require_result)]
-"""What a tool answered, within the limits of args."""
+"""What a tool returned, within the limits of args."""
 
 Many = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple that may be given as a list, as JSON does."""
+"""A tuple that may be given as a list, as in JSON."""
 
 
 def parse(model: type[Model], raw: bytes, limits: Limits = BODY_LIMITS) -> Model:
@@ -127,7 +127,7 @@ def parse(model: type[Model], raw: bytes, limits: Limits = BODY_LIMITS) -> Model
 
 
 def dump(model: WireModel) -> bytes:
-    """Write a model as JSON, its keys sorted, as `parse` reads them fastest; absent optional fields are left out."""
+    """Write a model as JSON with sorted keys, the form `parse` reads fastest; absent optional fields are left out."""
     return orjson.dumps(orjson.loads(model.model_dump_json(exclude_none=True)), option=orjson.OPT_SORT_KEYS)
 
 
@@ -140,8 +140,8 @@ def _validated(model: type[Model], canonical: bytes) -> Model:
             (_pointer(item["loc"]), item["msg"]) for item in found if not _is_derived_error(item, found)
         )
         code = "unknown_field" if any(item["type"] in _UNKNOWN for item in found) else "invalid_request"
-        told = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
-        raise WireError(code, f"the body is not a {model.__name__}: {told}", problems) from None
+        listed = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
+        raise WireError(code, f"the body is not a {model.__name__}: {listed}", problems) from None
 
 
 def _pointer(place: tuple[int | str, ...]) -> str:
@@ -149,7 +149,7 @@ def _pointer(place: tuple[int | str, ...]) -> str:
 
 
 def _is_derived_error(item: ErrorDetails, found: list[ErrorDetails]) -> bool:
-    """A container that is only too short because one of its items was refused."""
+    """Whether a container is only too short because one of its items was refused."""
     place = item["loc"]
     return item["type"] == "too_short" and any(
         other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in found

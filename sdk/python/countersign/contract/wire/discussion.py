@@ -1,4 +1,4 @@
-"""Proposals of other arguments (design section 6), questions and comments, and the effects beside them."""
+"""Proposals of other arguments (design section 6), questions, comments and sibling effects."""
 
 from __future__ import annotations
 

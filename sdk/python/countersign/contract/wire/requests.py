@@ -1,4 +1,4 @@
-"""What callers send (design section 8). Digests, call keys and resources in it are only compared."""
+"""Request bodies (design section 8). Digests, call keys and resources in them are only compared."""
 
 from typing import Self
 
@@ -10,7 +10,7 @@ from countersign.contract.states import EffectState, Outcome, TaskAnswer
 from .base import Args, AttemptId, Digest, Jws, Many, Name, Receipt, Result, Text, WireModel
 
 MAX_EFFECTS = 100
-"""Effects in one transaction: what a person can still look through."""
+"""Effects in one transaction: as many as a person can still review."""
 
 
 class Claimed(WireModel):

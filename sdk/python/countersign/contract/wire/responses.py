@@ -1,5 +1,4 @@
-"""What the service answers (design section 8). Views are read models: nothing in them is a permission but a
-`jws`."""
+"""Response bodies (design section 8). Views are read models: only a `jws` in them is a permission."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What people's programs read: reviews, tasks, and what a bundle in shadow would have decided otherwise."""
+"""Response bodies for people's programs: reviews, tasks, and differences of a shadow bundle."""
 
 from __future__ import annotations
 

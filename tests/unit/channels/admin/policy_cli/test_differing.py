@@ -37,9 +37,9 @@ def run(*args: str) -> Result:
 
 
 def as_json(*args: str) -> dict[str, Any]:
-    """What it tells machines."""
-    told: dict[str, Any] = json.loads(run(*args, "--json").stdout)
-    return told
+    """The JSON output."""
+    result: dict[str, Any] = json.loads(run(*args, "--json").stdout)
+    return result
 
 
 def test_diff_stops_at_a_loosening_until_it_is_acknowledged(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_diff_stops_at_a_loosening_until_it_is_acknowledged(tmp_path: Path) -> N
 def test_recorded_calls_are_counted_and_a_bad_line_is_named_and_refused(tmp_path: Path) -> None:
     old, new = bundle(tmp_path / "old", 50), bundle(tmp_path / "new", 70)
     good, bad = recorded(tmp_path / "good", CALL), recorded(tmp_path / "bad", CALL, "nonsense")
-    told = run("replay", bad, old, "--against", new, "--json")
-    answer = json.loads(told.stdout)
-    assert (told.exit_code, answer["bad_lines"][0]["line"], answer["by_tool"]) == (
+    result = run("replay", bad, old, "--against", new, "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["bad_lines"][0]["line"], answer["by_tool"]) == (
         1,
         2,
         {"pay": {"review": 1}},
@@ -70,13 +70,13 @@ def test_recorded_calls_are_counted_and_a_bad_line_is_named_and_refused(tmp_path
     for verb in (["diff", old, old, "--calls", "FILE"], ["replay", "FILE", old]):
         assert run(*(good if word == "FILE" else word for word in verb)).exit_code == 0
         refused = run(*(bad if word == "FILE" else word for word in verb))
-        assert refused.exit_code == 1 and "line 2 is no call and was left out" in refused.stdout
+        assert refused.exit_code == 1 and "line 2 is not a call and was skipped" in refused.stdout
 
 
 def test_explain_names_the_change_that_releases(tmp_path: Path) -> None:
-    told = run("explain", recorded(tmp_path / "call.json", CALL), bundle(tmp_path / "old", 50))
-    assert told.exit_code == 0
-    assert "Would be released with:\n  context.input.amount = 50" in told.stdout
+    result = run("explain", recorded(tmp_path / "call.json", CALL), bundle(tmp_path / "old", 50))
+    assert result.exit_code == 0
+    assert "Would be released with:\n  context.input.amount = 50" in result.stdout
     assert run("explain", str(tmp_path / "none.json"), str(tmp_path / "old")).exit_code == 1
 
 
@@ -90,35 +90,35 @@ def test_history_that_no_meter_could_show_is_a_bad_line(tmp_path: Path, history:
         as_json("replay", calls, counted),
         as_json("diff", counted, counted, "--calls", calls),
     )
-    for told in (replayed, compared):
-        (bad,) = told["bad_lines"]
+    for result in (replayed, compared):
+        (bad,) = result["bad_lines"]
         assert bad["line"] == 2 and "history" in bad["why"]
     assert len(replayed["calls"]) == 1
     explained = run("explain", recorded(tmp_path / "call.json", wrong), counted)
     assert explained.exit_code == 1 and "history" in explained.output
 
 
-def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(tmp_path: Path) -> None:
+def test_a_recorded_call_without_its_meter_is_not_replayed(tmp_path: Path) -> None:
     counted = metered(tmp_path / "bundle")
-    told = CALL | {"history": {"spent": 5, "gone": 1}, "decided": "release"}
-    replayed = run("replay", recorded(tmp_path / "told", told), counted, "--json")
+    result = CALL | {"history": {"spent": 5, "gone": 1}, "decided": "release"}
+    replayed = run("replay", recorded(tmp_path / "told", result), counted, "--json")
     assert (replayed.exit_code, json.loads(replayed.stdout)["by_tool"]) == (0, {"pay": {"release": 1}})
     file = recorded(tmp_path / "untold", CALL)
     said = run("replay", file, counted, "--against", counted).stdout
     assert "line 1: not replayable: pay is counted by history.spent" in said
-    assert f"{counted} answers every call that can be replayed as before; 1 cannot be" in said
-    assert "answers every call as before" not in said
+    assert f"{counted} decides every replayable call the same; 1 cannot be replayed" in said
+    assert "decides every call the same" not in said
     assert "1 of them cannot be replayed" in run("diff", counted, counted, "--calls", file).stdout
     assert as_json("diff", counted, counted, "--calls", file)["not_replayable"] == 1
 
 
 @pytest.mark.parametrize("verb", ["explain", "replay", "fmt", "schema", "check", "test"])
-def test_a_bundle_that_does_not_load_tells_its_problems_as_json(tmp_path: Path, verb: str) -> None:
+def test_an_invalid_bundle_reports_its_problems_as_json(tmp_path: Path, verb: str) -> None:
     files = [recorded(tmp_path / "call.json", CALL)] if verb in ("explain", "replay") else []
     folder = BundleFolder(tmp_path / "bundle").policies("permit (principal, action, resource")
     refused, plain = (run(verb, *files, str(folder.path), *more) for more in (["--json"], []))
-    told = json.loads(refused.stdout)
-    assert (refused.exit_code, told["ok"], plain.exit_code) == (1, False, 1)
-    assert told["problems"][0]["file"] == "rules.cedar"
-    assert told["problems"][0].keys() == {"file", "line", "message", "code", "level"}
+    result = json.loads(refused.stdout)
+    assert (refused.exit_code, result["ok"], plain.exit_code) == (1, False, 1)
+    assert result["problems"][0]["file"] == "rules.cedar"
+    assert result["problems"][0].keys() == {"file", "line", "message", "code", "level"}
     assert "rules.cedar" in plain.output and not plain.output.startswith("{")

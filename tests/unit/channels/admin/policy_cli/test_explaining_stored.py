@@ -1,4 +1,4 @@
-"""``explain EFFECT_ID``: what was decided then, by which rules of which commit, beside what today's bundle says."""
+"""``explain EFFECT_ID``: the recorded decision with its policies and commit, and today's decision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 @pytest.fixture
 def explained(monkeypatch: pytest.MonkeyPatch, folder: BundleFolder) -> Explain:
-    """What is printed when the service tells this of the effect."""
+    """The output for this recorded effect."""
     monkeypatch.setattr(explain, "load_settings", lambda: None)
 
     def run_explain(*args: str, **changes: Any) -> Result:
@@ -59,25 +59,25 @@ def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, fol
     later = THEN | {"cause": "redeem", "commit": "decade", "decided_at": "2026-01-15T12:00:00Z"}
     lines = explained(decisions=[THEN, later]).stdout.splitlines()
     assert lines[:6] == [
-        f"Decided about {EFFECT}, oldest first:",
+        f"Decisions on {EFFECT}, oldest first:",
         "  2026-01-14T12:00:00Z submit: release by all",
         f"      commit c0ffee, bundle {'b' * 64}",
         "  2026-01-15T12:00:00Z redeem: release by all",
         f"      commit decade, bundle {'b' * 64}",
-        "Today's bundle answers as at first, by the same policies",
+        "Today's bundle decides the same, by the same policies",
     ]
     assert lines[7].startswith(f"release of pay by {folder.load().digest} at ")
 
 
-def test_where_today_s_bundle_answers_otherwise_it_is_said(
+def test_a_different_decision_today_is_reported(
     explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     assert as_json()["differs"] is False
     folder.policies(GATED)
-    told = as_json()
-    assert (told["differs"], told["outcome"], told["decided_by"]) == (True, "review", ["all", "g"])
-    assert told["decisions"] == [THEN]
-    assert "answers otherwise than at first: review by all, g" in explained().stdout
+    result = as_json()
+    assert (result["differs"], result["outcome"], result["decided_by"]) == (True, "review", ["all", "g"])
+    assert result["decisions"] == [THEN]
+    assert "decides differently: review by all, g" in explained().stdout
     folder.policies(PERMIT_ALL.replace('"all"', '"each"'))
     assert as_json()["differs"] is True, "the same outcome by another rule"
 
@@ -85,11 +85,11 @@ def test_where_today_s_bundle_answers_otherwise_it_is_said(
 def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: BundleFolder) -> None:
     file = tmp_path / "call.json"
     file.write_text(json.dumps({name: CALL[name] for name in ("agent", "tool", "args")}))
-    plain, told = (
+    plain, result = (
         CliRunner().invoke(app, ["explain", str(file), str(folder.path), *more]) for more in ([], ["--json"])
     )
-    assert json.loads(told.stdout)["differs"] is None
-    assert "Decided about" not in plain.stdout
+    assert json.loads(result.stdout)["differs"] is None
+    assert "Decisions on" not in plain.stdout
 
 
 def test_an_effect_is_explained_under_its_own_version(as_json: AsJson, folder: BundleFolder) -> None:
@@ -103,14 +103,14 @@ def test_an_effect_is_explained_under_its_own_version(as_json: AsJson, folder: B
     assert current["read"]["context.input.account"] == "'a1'"
 
 
-def test_what_an_older_version_takes_is_not_refused(as_json: AsJson, folder: BundleFolder) -> None:
+def test_arguments_of_an_older_version_are_accepted(as_json: AsJson, folder: BundleFolder) -> None:
     older = pay_manifest(args=pay_args(why={"type": "string"}))
     folder.write("tools/pay@old.json", older).policies(GATED)
     args = CALL["args"] | {"why": "so"}
-    told = as_json(tool_digest=ToolManifest.model_validate(older).digest, args=args)
-    held = {one["id"] for one in told["policies"] if one["held"]}
-    assert (told["outcome"], held) == ("review", {"all", "g"})
-    assert "context.input.amount = 50" in told["would_release"]
+    result = as_json(tool_digest=ToolManifest.model_validate(older).digest, args=args)
+    held = {one["id"] for one in result["policies"] if one["held"]}
+    assert (result["outcome"], held) == ("review", {"all", "g"})
+    assert "context.input.amount = 50" in result["would_release"]
     assert as_json(args=args)["reasons"][0]["code"] == "invalid_args"
 
 
@@ -120,26 +120,26 @@ UNLIKE = "context.input has note && context.input.note != context.input.account"
 @pytest.mark.parametrize(
     ("condition", "shown_as"), [('context.input.account like "b*"', ""), (UNLIKE, "note = ")]
 )
-def test_what_was_secret_on_that_day_is_not_shown_today(
+def test_recorded_secrets_stay_hidden(
     explained: Explain, folder: BundleFolder, condition: str, shown_as: str
 ) -> None:
-    """Nor is it told by a change that would release."""
+    """A suggested change does not reveal it either."""
     folder.write("tools/pay.json", pay_manifest(args=pay_args(note={"type": "string"})))
     folder.policies(GATED.replace(ABOVE_50, condition))
-    told = {"args": {"account": "hunter2", "amount": 60, "note": "x"}, "secret": ["/account"]}
-    hidden, shown = explained(**told), explained("--with-secrets", **told)
+    result = {"args": {"account": "hunter2", "amount": 60, "note": "x"}, "secret": ["/account"]}
+    hidden, shown = explained(**result), explained("--with-secrets", **result)
     assert "hunter2" not in hidden.output and "(hidden)" in hidden.output
     assert ("review of pay" in hidden.output) is bool(shown_as)
     assert f"{shown_as}'hunter2'" in shown.output
 
 
-def test_a_meter_that_is_not_told_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
+def test_a_missing_meter_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
     folder.write("tools/pay.json", bundles.COUNTED)
     folder.write("meters.toml", bundles.SPENT).policies(PERMIT_ALL + bundles.CAP)
     unknown, known = as_json(), as_json(history={"spent": 101})
     assert (unknown["meters_not_known"], unknown["outcome"]) == (["spent"], "release")
     assert (known["meters_not_known"], known["outcome"]) == ([], "deny")
-    assert "history.spent is not told and was read as 0" in explained().stdout
+    assert "history.spent is not recorded and was read as 0" in explained().stdout
 
 
 @pytest.mark.parametrize("decisions", [[{}], ["x"], "x", [THEN | {"more": 1}]])

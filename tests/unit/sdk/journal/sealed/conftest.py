@@ -29,7 +29,7 @@ def desk(
 ) -> Iterator[Desk]:
     made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
     yield made
-    there = made.runtime.journal.database.is_there()
+    there = made.runtime.journal.database.exists()
     made.runtime.close()
     if there:
         # Without any key.

@@ -54,9 +54,9 @@ def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     record = found(desk, "t-1")
     others = "(SELECT result FROM effects WHERE seq = 2)"
     tampered(desk, f"UPDATE effects SET result = {others} WHERE seq = 1")
-    with pytest.raises(JournalError, match="put where it was not sealed"):
+    with pytest.raises(JournalError, match="changed or moved"):
         desk.runtime.journal.transactions.effects(record)
-    with pytest.raises(JournalError, match="put where it was not sealed"):
+    with pytest.raises(JournalError, match="changed or moved"):
         describe_transaction(desk.runtime.journal, record)  # who has the key checks what is shown as well
 
 
@@ -101,8 +101,8 @@ def test_a_journal_without_seals_is_read(desk: Desk, monkeypatch: pytest.MonkeyP
             pay("o-1", 5, CARD)
         parked(desk, pay)
     assert [is_sealed(row["args"]) for row in columns(desk)] == [False, False]
-    (told,) = describe_transaction(desk.runtime.journal, found(desk, "old"))["effects"]
-    assert (told["result"], CARD in told["args"]) == (HIDDEN, False)
+    (reported,) = describe_transaction(desk.runtime.journal, found(desk, "old"))["effects"]
+    assert (reported["result"], CARD in reported["args"]) == (HIDDEN, False)
     with without_key(desk, tmp_path) as poor:  # what was never sealed needs no key
         (seen,) = resume(poor)
         assert seen.after == "settled"
@@ -210,12 +210,12 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     assert row["error"] == "NotDone"
     (read,) = rows(desk, "t-1", COMPENSATE_LANE)
     assert read.frozen().resource.id == CARD == said[0]
-    (told,) = [
+    (reported,) = [
         one
         for one in describe_transaction(desk.runtime.journal, found(desk, "t-1"))["effects"]
         if one["tool"] == "void"
     ]
-    assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
+    assert reported["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
 
 
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])

@@ -100,7 +100,9 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_is_restored_whatever_is_sealed(memory: Journal, value: Any, data: st.DataObject) -> None:
+def test_any_value_is_restored_for_any_sealed_pointers(
+    memory: Journal, value: Any, data: st.DataObject
+) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
     assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
@@ -116,9 +118,9 @@ ELSEWHERE = {
 @pytest.mark.parametrize("elsewhere", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_a_seal_opens_nowhere_else(journal: Journal, elsewhere: SealContext) -> None:
     stored, text = sealed(journal, RAW, "/card"), sealed_text(journal, "o-1")
-    with pytest.raises(ValueError, match="put where it was not sealed"):
+    with pytest.raises(ValueError, match="changed or moved"):
         journal.seals.open(elsewhere, stored)
-    with pytest.raises(ValueError, match="put where it was not sealed"):
+    with pytest.raises(ValueError, match="changed or moved"):
         journal.seals.open_text(elsewhere, text)
 
 
@@ -126,7 +128,7 @@ def test_two_values_of_one_column_cannot_change_places(memory: Journal) -> None:
     stored = sealed(memory, RAW, "/to/0", "/to/1")
     swapped = stored.replace(b"/to/0", b"/to/x").replace(b"/to/1", b"/to/0").replace(b"/to/x", b"/to/1")
     assert swapped != stored
-    with pytest.raises(ValueError, match="put where it was not sealed"):
+    with pytest.raises(ValueError, match="changed or moved"):
         memory.seals.open(ABOUT, swapped)
 
 
@@ -180,14 +182,14 @@ def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
     assert sealing.inherited_pointers({"a/b": source}, []) == ()
 
 
-def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
+def test_a_resource_named_by_a_secret_is_detected(memory: Journal) -> None:
     assert sealing.is_secret_value(RAW, ["/card"], "4111")
     assert not sealing.is_secret_value(RAW, ["/card/cvv"], "4111")
     assert sealing.is_secret_value(RAW, ["/amount"], "5")
     assert not sealing.is_secret_value(RAW, [], "5")
 
 
-def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_key_file_is_created_next_to_the_journal_for_its_owner_only(tmp_path: Path) -> None:
     place = tmp_path / "journal.db"
     journal = Journal(place)
     sealed(journal, RAW, "/absent")
@@ -303,9 +305,9 @@ FULL = b"".join(encode_base64url(bytes([n]) * 32).encode() + b"\n" for n in rang
 BAD: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "holds 0 keys"),
     "comments alone": (b"# a key\n\n", "holds 0 keys"),
-    "too short": (b"c2hvcnQ\n", "line 1 .* is no key"),
-    "no base64url": (b"%" * 43, "line 1 .* is no key"),
-    "the second": (A_KEY + b"no-key-at-all\n", "line 2 .* is no key"),
+    "too short": (b"c2hvcnQ\n", "line 1 .* is not a key"),
+    "no base64url": (b"%" * 43, "line 1 .* is not a key"),
+    "the second": (A_KEY + b"no-key-at-all\n", "line 2 .* is not a key"),
     "too many": (FULL + A_KEY, "holds 65 keys"),
 }
 

@@ -47,7 +47,7 @@ def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk
     assert (seen.after, desk.done) == ("settled", [("pay", "o-1", LARGE, CARD)])
 
 
-def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_path: Path) -> None:
+def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path: Path) -> None:
     pay = pay_tool(desk)
     asked = len(desk.face.log)
     with without_key(desk, tmp_path) as poor:
@@ -90,14 +90,14 @@ def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch: pyt
     assert replay("t-1", step, journal=place).outcomes[0].result == f"paid with {CARD}"
 
 
-def test_whoever_reads_needs_no_key(desk: Desk) -> None:
+def test_reading_needs_no_key(desk: Desk) -> None:
     paid(desk)
     reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
     (record,) = reader.transactions.find("t-1")
     assert summary(reader, record)["effects"] == "pay fired"
-    (told,) = describe_transaction(reader, record)["effects"]
-    assert told["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
-    assert told["result"] == HIDDEN
+    (message,) = describe_transaction(reader, record)["effects"]
+    assert message["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
+    assert message["result"] == HIDDEN
     with pytest.raises(JournalSealed):
         reader.transactions.effects(record)
     reader.close()
@@ -149,8 +149,8 @@ def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pyt
     assert "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
     assert CliRunner().invoke(app, ["journal", "verify", "--journal", named]).exit_code == 1
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
-    told = CliRunner().invoke(app, show)
-    assert (told.exit_code, "is damaged" in told.output) == (1, True)
+    message = CliRunner().invoke(app, show)
+    assert (message.exit_code, "is damaged" in message.output) == (1, True)
     tampered(desk, "UPDATE effects SET args = ?", row["args"])
 
 
@@ -208,7 +208,7 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
-        assert recover_sessions(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {
+        assert recover_sessions(poor.engine(poor.sync_executor()), found(desk, "t-1")).given_secrets == {
             adapter.name
         }
     live = LiveWork("t")

@@ -1,0 +1,67 @@
+"""Plain English, measured: words that a reader outside the project does not expect are not used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conventions.repository import ROOT, files
+
+# What to write instead is in CONTRIBUTING.md.
+BANNED = (
+    *"stands whoever whomever whatever whichever whom nobody told tells telling beside room rooms".split(),
+    *"neighbour neighbours mend mends mended riddle".split(),
+    *("the house", "the exam"),
+)
+WORD = re.compile(rf"(?<![a-z])({'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
+# Data formats that are fixed: a word stays where a file or an API has it.
+FIXED = re.compile(r"[\"'`]told[\"'`]|\btold=|->>? ?'told'|\.told\b")
+# Tests hold the words of earlier years. The number may only fall.
+MOST_IN_TESTS = 4_500
+
+
+def banned(path: Path) -> list[str]:
+    """Each use of a banned word in a file, with its line."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for match in WORD.finditer(FIXED.sub("", line))
+    ]
+
+
+def texts(*folders: str) -> list[Path]:
+    """The Python files, documents and templates below these folders."""
+    suffixes = {".py", ".md", ".html", ".toml"}
+    return [
+        path
+        for path in files()
+        if path.suffix in suffixes and str(path.relative_to(ROOT)).startswith(folders)
+    ]
+
+
+def test_the_product_and_its_documents_use_no_banned_word() -> None:
+    product = texts(
+        "policy_service/", "sdk/", "web/", "docs/", "examples/", "deploy/", "README.md", "CHANGELOG.md"
+    )
+    assert len(product) > 500
+    assert [use for path in product for use in banned(path)] == []
+
+
+def test_the_tests_use_fewer_of_them_each_time() -> None:
+    assert sum(len(banned(path)) for path in texts("tests/")) <= MOST_IN_TESTS
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("the answer stands", ["stands"]),
+        ("who is told_by it", ["told"]),
+        ("Beside the review", ["Beside"]),
+        ("understands besides retold standstill", []),
+        ('row["told"]', []),
+    ],
+)
+def test_a_banned_word_is_found(line: str, found: list[str]) -> None:
+    assert WORD.findall(FIXED.sub("", line)) == found
