@@ -222,23 +222,23 @@ class _QueueReader:
             )
             rows = {review.review_id: review for review in repository.reviews_by_id(self._conn, ids)}
             return [rows[review_id] for review_id in ids if review_id in rows]
-        query = select(*_reviews)
+        query, review_id = select(*_reviews).limit(limit), _reviews.review_id
         if wanted.tab is Tab.DECIDED:
-            query = query.where(_reviews.settled_at.is_not(None), *_before(_reviews.settled_at, after))
-            query = query.order_by(_reviews.settled_at.desc(), _reviews.review_id.desc())
-            return repository.rows(self._conn, ReviewRow, query.limit(limit))
+            settled_at = _reviews.settled_at
+            query = query.where(settled_at.is_not(None)).order_by(settled_at.desc(), review_id.desc())
+            if after is not None:
+                query = query.where(key_before((settled_at, review_id), after))
+            return repository.rows(self._conn, ReviewRow, query)
         query = query.where(_reviews.state == "open")
         if wanted.tab is Tab.MINE:
             query = query.where(_reviews.agent.in_(self._owned))
         if wanted.order == "newest":
-            query = query if after is None else query.where(_reviews.review_id < after[1])
-            return repository.rows(
-                self._conn, ReviewRow, query.order_by(_reviews.review_id.desc()).limit(limit)
-            )
-        query = query.where(*_after(_reviews.answer_by, after))
-        return repository.rows(
-            self._conn, ReviewRow, query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit)
-        )
+            query = query.order_by(review_id.desc())
+            query = query if after is None else query.where(review_id < after[1])
+        else:
+            query = query.order_by(_reviews.answer_by, review_id)
+            query = query if after is None else query.where(key_after((_reviews.answer_by, review_id), after))
+        return repository.rows(self._conn, ReviewRow, query)
 
     def _review_groups(self) -> OpenReviews:
         """The open reviews that ask this person's groups, or the group of the filter."""
@@ -304,7 +304,7 @@ class _QueueReader:
             self._conn, self._voter.iss, self._voter.sub, [review.review_id for review in reviews]
         )
         rows = (self._row(review, cases.get(review.review_id), answered) for review in reviews)
-        return [row for row in rows if row is not None]
+        return list(filter(None, rows))
 
     def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, ReviewContext]:
         """All contexts at once; one by one only if one of them is unreadable."""
@@ -363,14 +363,6 @@ class _QueueReader:
             alike=batch_kind(bundle, case) if waits else "",
             opened=review.break_glass_at is not None,
         )
-
-
-def _after(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (key_after((column, _reviews.review_id), key),)
-
-
-def _before(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (key_before((column, _reviews.review_id), key),)
 
 
 def _capped(number: int, cap: int) -> CappedCount:
