@@ -107,7 +107,7 @@ def text_message(words: str) -> RenderedMessage:
 
 def link_invitation(url: str, minutes: int) -> RenderedMessage:
     """An invitation to link an account."""
-    once = f"The link is only for you and works once, for {pluralize(minutes, 'minute')}."
+    once = f"The link is only for you. It works once, within {pluralize(minutes, 'minute')}."
     words = f"Sign in once, so that Countersign knows who you are. {once}"
     button = ButtonElement(text=plain("Link my account"), action_id="link", url=url)
     return render_message(

@@ -212,7 +212,7 @@ def test_a_refusal_has_a_reason_and_a_link() -> None:
 def test_the_answers_to_a_command() -> None:
     assert "7 reviews wait for you." in checked(my_reviews_message(QUEUE, public_url=URL))
     assert checked(my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
-    assert "works once, and for 10 minutes." in checked(views.link_invitation("https://c.example/link", 10))
+    assert "It works once, within 10 minutes." in checked(views.link_invitation("https://c.example/link", 10))
     assert "/countersign simulate <agent> <tool>" in checked(views.usage_message())
     assert checked(views.text_message("done <!here>")) == "Done <!here>."
 
