@@ -1,4 +1,4 @@
-"""The policy service of Countersign: it decides, asks people, signs releases and keeps the record."""
+"""The policy service of Countersign: decisions, reviews, signed releases and the audit log."""
 
 from importlib.metadata import PackageNotFoundError, version
 

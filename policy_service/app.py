@@ -91,13 +91,13 @@ _BODIES = (
     wire.WithdrawRequest,
 )
 _DESCRIPTION = (
-    "Agents stage irreversible effects; policies in git release the harmless ones at once and ask people about the "
-    "rest; the answer is a signed, single-use release bound to the exact bytes."
+    "Agents stage irreversible effects. Policies in git release harmless ones at once and require people's approval "
+    "for the rest. A release is a signed, single-use token bound to the exact bytes."
 )
 
 
 class Service:
-    """One running service. Built by :func:`create_app`; started and stopped by its lifespan."""
+    """One running service, built by :func:`create_app`, started and stopped by its lifespan."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings

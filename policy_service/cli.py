@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, CheckResult]:
     from policy_service.channels.slack.credentials import (
-        test_setup,  # imports Slack's SDK, which would slow down every other command
+        check_setup,  # imports Slack's SDK, which would slow down every other command
     )
 
-    return test_setup(app, place, route)
+    return check_setup(app, place, route)
 
 
 # No pretty tracebacks: they print local variables, and some of those are secrets.

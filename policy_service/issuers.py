@@ -129,7 +129,7 @@ class SignInProvider(_Table):
         (),
         description="who may sign in: people whose groups claim lists one of these, as the provider names them",
     )
-    api_url: SafeUrl | None = Field(None, description="GitHub's API, where it is not api.github.com")
+    api_url: SafeUrl | None = Field(None, description="GitHub's API, if it is not api.github.com")
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
 
     @model_validator(mode="after")
@@ -196,7 +196,7 @@ class TrustedIssuer(_Table):
     jwks_url: SafeUrl | None = Field(
         None, description="URL of its keys; empty: from the issuer's discovery document"
     )
-    jwks_file: Path | None = Field(None, description="its keys as a file, where the service cannot reach it")
+    jwks_file: Path | None = Field(None, description="its keys as a file, if the service cannot reach it")
     audiences: tuple[str, ...] = Field(
         (), description="one of these must be in aud; empty: this service's address"
     )
@@ -241,4 +241,4 @@ def require_distinct(tables: tuple[SignInProvider, ...] | tuple[TrustedIssuer, .
     for what in ("name", "issuer", "trust_domain"):
         seen = [value for one in tables if (value := getattr(one, what, None)) is not None]
         if twice := {value for value in seen if seen.count(value) > 1}:
-            raise ValueError(f"{what} {sorted(twice)[0]!r} is there twice; one table each")
+            raise ValueError(f"{what} {sorted(twice)[0]!r} is used twice; use one table for each")

@@ -72,14 +72,14 @@ OLDEST_REVIEW = _gauge(
 TASKS_OPEN = _gauge("tasks_open", "Open tasks.", "task")
 FROZEN = _gauge("frozen", "Active emergency stops: 1 for everything, the number of tools.", "what")
 OUTBOX_WAITING = _gauge("outbox_waiting", "Messages not yet sent; 10,000 means that many or more.")
-OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were given up.")
+OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were abandoned.")
 OLDEST_MESSAGE = _gauge(
     "oldest_outbox_message_age_seconds", "Age of the oldest unsent message; 0 when there is none."
 )
 WEBHOOK_WAITING = _gauge(
     "webhook_events_waiting", "Webhook events not yet sent; 10,000 means that many or more.", "webhook"
 )
-WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were given up and not tried again.", "webhook")
+WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were abandoned.", "webhook")
 SLACK_WAITING = _gauge(
     "slack_messages_waiting", "Messages to Slack not yet sent; 10,000 means that many or more."
 )
@@ -130,7 +130,7 @@ ROWS_BROKEN = _counter("rows_broken_total", "Reads of a corrupt review; the log 
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
 WEBHOOK_DELIVERIES = _counter(
     "webhook_deliveries_total",
-    "Requests to a receiver of webhooks: sent, failed; and events that were given_up.",
+    "Requests to a webhook receiver: sent, failed; and abandoned events: given_up.",
     "webhook",
     "result",
 )

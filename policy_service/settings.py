@@ -47,7 +47,7 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, frozen=True, extra="forbid", validate_default=True
     )
 
-    # -- places --------------------------------------------------------------------------------------------
+    # -- paths ---------------------------------------------------------------------------------------------
     data_dir: Path = Field(
         Path("countersign-data"), description="folder of the database, the keys and the lock"
     )
@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     dev_signin: bool = Field(False, description="sign-in by a one-time link from the terminal; loopback only")
     api_keys: bool = Field(False, description="let agents use a bearer key instead of a proof; loopback only")
 
-    # -- watching ------------------------------------------------------------------------------------------
+    # -- monitoring ----------------------------------------------------------------------------------------
     metrics_token_file: Path | None = Field(
         None, description="bearer token of /metrics; required except on loopback"
     )
@@ -140,22 +140,24 @@ class Settings(BaseSettings):
         description="a review shows denials of the same tool and resource that are no older than this",
     )
     waits_per_agent: int = Field(1_000, gt=0, description="waiting requests of one agent, on each replica")
-    page_size: int = Field(50, gt=0, le=200, description="rows of a page when the caller names no limit")
+    page_size: int = Field(50, gt=0, le=200, description="rows of a page without a requested limit")
     max_page_size: int = Field(200, gt=0, le=1000, description="rows of a page at most")
 
     # -- releases ------------------------------------------------------------------------------------------
     release_ttl_s: int = Field(
-        120, gt=0, le=300, description="life of a release token: minted when asked for"
+        120, gt=0, le=300, description="life of a release token, from the request for it"
     )
     fire_window_s: int = Field(
-        30, gt=0, le=300, description="from redemption to fire_by; renewed, not stretched"
+        30, gt=0, le=300, description="from redemption to fire_by; renewable, not extendable"
     )
     clock_leeway_s: int = Field(5, ge=0, le=30, description="how far an agent's clock may be off")
-    outcome_grace_s: int = Field(60, gt=0, description="after fire_by, where a manifest names no timeout")
+    outcome_grace_s: int = Field(60, gt=0, description="after fire_by, if the manifest names no timeout")
 
     # -- proofs --------------------------------------------------------------------------------------------
     proof_max_age_s: int = Field(60, gt=0, le=300, description="age of an agent's proof at most")
-    nonce_period_s: int = Field(60, gt=0, le=300, description="life of a nonce; the one before is valid too")
+    nonce_period_s: int = Field(
+        60, gt=0, le=300, description="life of a nonce; the previous one is also valid"
+    )
 
     # -- people --------------------------------------------------------------------------------------------
     providers: tuple[SignInProvider, ...] = Field(
@@ -238,11 +240,13 @@ class Settings(BaseSettings):
     log_lag_s: float = Field(10, gt=0, description="an audit row without an index for longer is an error")
     outbox_late_s: float = Field(900, gt=0, description="a message that waits for longer is a warning")
     disk_low_mb: int = Field(512, ge=0, description="less free space for data or keys is a warning")
-    sweep_s: float = Field(5, gt=0, description="expiry and late outcomes; also checked wherever they matter")
+    sweep_s: float = Field(
+        5, gt=0, description="interval of expiry and late outcomes; both are also checked at use"
+    )
     housekeeping_s: float = Field(300, gt=0, description="interval of deleting old keys, sessions and links")
     lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
     idempotency_keep_hours: int = Field(72, ge=24, description="how long a key remembers what it made")
-    outbox_max_attempts: int = Field(20, gt=0, description="deliveries tried before a message is set aside")
+    outbox_max_attempts: int = Field(20, gt=0, description="delivery attempts before a message is abandoned")
     outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
     outbox_max_backoff_s: float = Field(900, gt=0, description="longest pause")
 
@@ -306,7 +310,7 @@ class Settings(BaseSettings):
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
         if len({webhook.name for webhook in self.webhooks}) != len(self.webhooks):
-            raise ValueError("each of webhooks needs a name of its own")
+            raise ValueError("each webhook needs a distinct name")
         if self.shadow_ref and (self.shadow_dir is not None or not self.policies_repository):
             raise ValueError("shadow_ref is a branch of policies_repository, and replaces shadow_dir")
         if self.directory_poll_s >= self.directory_max_age_s:

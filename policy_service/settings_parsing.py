@@ -15,7 +15,7 @@ CONFIG_NAME = "countersign.toml"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nothing else. Names are not resolved: only ``localhost`` counts."""
+    """Whether a host is loopback. Names are not resolved: only ``localhost`` counts."""
     bare = host.strip("[]")
     if bare == "localhost":
         return True
@@ -29,7 +29,7 @@ def require_origin(value: str) -> str:
     """A ``public_url``, or an empty one.
 
     Raises:
-        ValueError: it is another address than an origin.
+        ValueError: it is not an origin.
     """
     if not value:
         return value

@@ -1,1 +1,1 @@
-"""Ways in and out. Channels translate between a medium and workflow verbs; they never decide."""
+"""Channels: HTTP, web, Slack and the command line. They translate to and from the workflow and never decide."""

@@ -143,7 +143,7 @@ def tally(
     denied_by = _first_denial(gates, eligible)
     approving = _one_each(_still_approving(eligible))
     served = _match([gate for gate in gates if not gate.shared], approving)
-    served |= {gate.key: _serving(gate, approving) for gate in gates if gate.shared}
+    served |= {gate.key: _counting_vote_ids(gate, approving) for gate in gates if gate.shared}
     per_gate = tuple(GateTally(gate, len(served[gate.key]), gate.quorum) for gate in gates)
     used = {vote_id for vote_ids in served.values() for vote_id in vote_ids}
     return Tally(
@@ -165,11 +165,11 @@ def fillable_gates(
     approving = _one_each(_still_approving([vote for vote in votes if vote.person not in excluded]))
     unshared = [gate for gate in gates if not gate.shared]
     held = _match(unshared, approving)
-    placed = sum(map(len, held.values()))
+    place_count = sum(map(len, held.values()))
     found = {
         gate.key: frozenset({gate.key})
         for gate in gates
-        if gate.shared and len(_serving(gate, approving)) < gate.quorum
+        if gate.shared and len(_counting_vote_ids(gate, approving)) < gate.quorum
     }
     for short in (gate for gate in unshared if len(held[gate.key]) < gate.quorum):
         # Every other gate keeps its filled places and gets no additional one.
@@ -179,7 +179,9 @@ def fillable_gates(
             if gate is not short and held[gate.key]
         ]
         places = [*kept, short]
-        helping = (gate for gate in places if _placed(_without_place(places, gate), approving) == placed)
+        helping = (
+            gate for gate in places if _count_placed(_without_place(places, gate), approving) == place_count
+        )
         found[short.key] = frozenset(gate.key for gate in helping)
     return found
 
@@ -194,7 +196,7 @@ def gates_needing_voters(
     return frozenset[str]().union(*fillable_gates(gates, votes, excluded=excluded).values())
 
 
-def _placed(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> int:
+def _count_placed(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> int:
     return sum(map(len, _match(gates, votes).values()))
 
 
@@ -227,7 +229,7 @@ def _one_each(votes: Sequence[BallotVote]) -> list[BallotVote]:
     return list(best.values())
 
 
-def _serving(gate: MergedGate, votes: Iterable[BallotVote]) -> set[str]:
+def _counting_vote_ids(gate: MergedGate, votes: Iterable[BallotVote]) -> set[str]:
     return {vote.vote_id for vote in votes if counts_toward(gate, vote)}
 
 

@@ -310,8 +310,9 @@ class IssuerKeys:
         self._client = client
         self._jwks_url = jwks_url
         self._fixed = None if jwks_file is None else _read_jwks_file(name, jwks_file)
-        self._metadata = _CachedDocument(self._fetch_metadata, monotonic)
-        self._keys = _CachedDocument(self._fetch_keys, monotonic)
+        self._monotonic = monotonic
+        self._metadata = _CachedDocument(self._fetch_metadata, self._now)
+        self._keys = _CachedDocument(self._fetch_keys, self._now)
 
     async def metadata(self) -> Mapping[str, Any]:
         """The issuer's metadata.
@@ -330,6 +331,9 @@ class IssuerKeys:
         if self._fixed is not None:
             return self._fixed
         return await self._keys.get(lambda published: bool(published.named(kid)))
+
+    def _now(self) -> float:
+        return self._monotonic()
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
         asked = f"{str(self.issuer).rstrip('/')}{_DISCOVERY}"

@@ -112,14 +112,14 @@ def _list(conn: Connection, bundle: Bundle, cursor: str | None, limit: int) -> A
         query = query.where(col(AgentRow.name) > cursor)
     found = rows(conn, AgentRow, query)
     shown = found[:limit]
-    seen = _seen(conn, [row.name for row in shown])
+    seen = _last_submissions(conn, [row.name for row in shown])
     return AgentList(
         tuple(_line(bundle, row, seen.get(row.name)) for row in shown),
         shown[-1].name if len(found) > limit else None,
     )
 
 
-def _seen(conn: Connection, names: Sequence[str]) -> dict[str, datetime | None]:
+def _last_submissions(conn: Connection, names: Sequence[str]) -> dict[str, datetime | None]:
     """When each of these agents submitted last: one index lookup each, in one query."""
     mine, agent = table(TransactionRow).c, table(AgentRow).c
     newest = (
@@ -149,7 +149,7 @@ def _page(conn: Connection, bundle: Bundle, name: str, now: datetime) -> AgentPa
     hours, capped = _hours(conn, name, now)
     states = Counter(effect.state for effect in effects)
     return AgentPage(
-        agent=_line(bundle, row, _seen(conn, [name]).get(name)),
+        agent=_line(bundle, row, _last_submissions(conn, [name]).get(name)),
         teams=tuple(row.teams),
         frozen=_frozen(conn, bundle, row),
         keys=tuple(_key(key, now) for key in reversed(list_keys(conn, name)[-_KEYS:])),

@@ -70,12 +70,12 @@ class Alarms:
 
 
 async def alarms(ctx: Context) -> Alarms:
-    bundle, now = ctx.active.current, ctx.clock()
-    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, ctx.settings.slack, now))
+    bundle, now, slack = ctx.active.current, ctx.clock(), ctx.settings.slack
 
+    def read(conn: Connection) -> Alarms:
+        return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
 
-def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: datetime) -> Alarms:
-    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
+    return await ctx.db.read(read)
 
 
 def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
@@ -84,10 +84,10 @@ def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
         return None
     if row.since is not None and row.failures >= UNHEALTHY_FAILURES:
         return SlackLine(row.since, row.last_error or "")
-    return _shut(conn)
+    return _failing_channels(conn)
 
 
-def _shut(conn: Connection) -> SlackLine | None:
+def _failing_channels(conn: Connection) -> SlackLine | None:
     """Channels that refuse messages while some are waiting for them."""
     found = list_failing_places(conn, UNHEALTHY_FAILURES)
     if not found or found[0].since is None:
@@ -126,7 +126,7 @@ def actor_display_name(bundle: Bundle, actor: str, names: dict[str, str]) -> str
 
 
 def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
-    owed = _owed(conn)
+    owed = _open_break_glass_reviews(conn)
     lately = (
         select(*table(ReviewRow).columns)
         .where(
@@ -139,8 +139,8 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     found = {review.review_id: review for review in rows(conn, ReviewRow, lately)}
     reviewed = _reviewed(conn, [review.effect_id for review in found.values()])
     shown = {key: review for key, review in found.items() if (review.effect_id, review.rev) not in reviewed}
-    shown |= {review.review_id: review for review in _reviews_of(conn, list(owed))}
-    signed = _signed(conn, list(shown))
+    shown |= {review.review_id: review for review in select_at_revisions(conn, ReviewRow, "effect_id", owed)}
+    signed = _signer_names(conn, list(shown))
     return [
         BreakGlassLine(
             review.review_id,
@@ -154,7 +154,7 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     ]
 
 
-def _owed(conn: Connection) -> dict[tuple[str, int], str]:
+def _open_break_glass_reviews(conn: Connection) -> dict[tuple[str, int], str]:
     """Open break-glass reviews by effect and revision."""
     query = (
         select(col(TaskRow.effect_id), col(TaskRow.rev), col(TaskRow.task_id))
@@ -174,13 +174,7 @@ def _reviewed(conn: Connection, effect_ids: list[str]) -> set[tuple[str, int]]:
     return {(effect_id, rev) for effect_id, rev in conn.execute(query)} if effect_ids else set()
 
 
-def _reviews_of(conn: Connection, effects: list[tuple[str, int]]) -> list[ReviewRow]:
-    if not effects:
-        return []
-    return select_at_revisions(conn, ReviewRow, "effect_id", effects)
-
-
-def _signed(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:
+def _signer_names(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:
     if not review_ids:
         return {}
     query = (

@@ -22,15 +22,15 @@ def stale_review(
 ) -> ConflictError:
     """409 stale_review with the difference to the newest revision. ``rev`` is the revision that was read."""
     head = repository.require_transaction(conn, read.transaction.txn)
-    stands = head.find(effect.effect_id)
-    review = head.review_of(stands) if stands is not None else None
+    current = head.find(effect.effect_id)
+    review = head.review_of(current) if current is not None else None
     return ConflictError(
         f"{undone}: it has changed since you read it (revision {head.transaction.rev} is the newest)",
         code=ErrorCode.STALE_REVIEW,
         rev=head.transaction.rev,
         read_rev=rev,
         review_id=review.review_id if review is not None else read_review_id(read, effect),
-        changed=diff_effects(effect, stands),
+        changed=diff_effects(effect, current),
         undone=undone,
     )
 

@@ -191,11 +191,11 @@ def _search(conn: Connection, ctx: Context, wanted: LogSearch, cursor: str | Non
     else:
         found = rows(conn, AuditRow, stretch.limit(limit + 1))
     shown = [row for row in found[:limit] if row.idx is not None]
-    told = tuple(_lines(conn, ctx, shown))
+    lines_shown = tuple(_lines(conn, ctx, shown))
     if len(found) > limit:
-        return LogPage(told, found[limit - 1].audit_id)
+        return LogPage(lines_shown, found[limit - 1].audit_id)
     end = _end_of(conn, indexed, wanted, cursor) if filters else None
-    return LogPage(told, *end) if end is not None else LogPage(told)
+    return LogPage(lines_shown, *end) if end is not None else LogPage(lines_shown)
 
 
 def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool]], list[tuple[str, str]]]:

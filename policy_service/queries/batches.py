@@ -22,7 +22,7 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import canonicalize
-from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
@@ -34,16 +34,17 @@ from policy_service.queries.effects import (
     effect_sentence,
     first_money,
     manifest_for,
+    tool_title,
 )
 from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.reviews import finality_text, owner_name, review_content
 from policy_service.queries.view_digest import BATCH_RENDERER, view_of
-from policy_service.queries.vote_eligibility import Voter, count_votes, vote_refusal
+from policy_service.queries.vote_eligibility import Voter, count_votes, progress, vote_refusal
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
 
 MAX_BATCH_LINES = 50  # lines of a page, and votes of one form
-_LOOKED_AT = 200  # reviews of an agent's tool that are compared
+_MAX_COMPARED = 200  # reviews of an agent's tool that are compared
 
 
 def batch_kind(bundle: Bundle, case: ReviewContext) -> str:
@@ -57,8 +58,15 @@ def batch_kind(bundle: Bundle, case: ReviewContext) -> str:
     if why_not_batched(case):
         return ""
     gates = sorted(gate.policy_id for gate in case.gates)
-    told = [effect.agent, effect.tool, effect.tool_digest, gates, sorted(decision.policies), decision.bundle]
-    return hashlib.sha256(canonicalize(told)).hexdigest()[:32]
+    deciding = [
+        effect.agent,
+        effect.tool,
+        effect.tool_digest,
+        gates,
+        sorted(decision.policies),
+        decision.bundle,
+    ]
+    return hashlib.sha256(canonicalize(deciding)).hexdigest()[:32]
 
 
 async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:
@@ -68,12 +76,10 @@ async def batch_page(ctx: Context, voter: Voter, review_id: str) -> BatchPage:
         NotFoundError: there is no such review.
         InvalidRequestError: it must be decided alone.
     """
-    return await ctx.db.read(lambda conn: _alike(conn, ctx, voter, review_id))
+    return await ctx.db.read(lambda conn: _batch(conn, ctx, voter, review_id))
 
 
-def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r} that you may see")
+def _batch(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> BatchPage:
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     kind = batch_kind(bundle, first)
     if not kind:
@@ -90,17 +96,16 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Batc
         and now < case.review.answer_by
         and vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, now) is None
     ]
-    manifest = manifest_for(bundle, first.effect.tool, first.effect.tool_digest)
     return BatchPage(
         kind=kind,
         agent=first.review.agent,
         owner=owner_name(bundle, first.agent.owner),
         tool=first.review.tool,
-        title=first.review.tool if manifest is None else manifest.title,
-        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
+        title=tool_title(bundle, first.effect),
+        gates=first.gate_titles,
         finality=finality_text(first),
         lines=tuple(batch_line(ctx, bundle, case) for case in same),
-        more=len(found) == _LOOKED_AT,
+        more=len(found) == _MAX_COMPARED,
     )
 
 
@@ -110,7 +115,7 @@ def _of_the_same_tool(conn: Connection, like: ReviewRow) -> list[ReviewRow]:
         .where(col(ReviewRow.agent) == like.agent, col(ReviewRow.state) == "open")
         .where(col(ReviewRow.tool) == like.tool, col(ReviewRow.risk) == "low")
         .order_by(col(ReviewRow.answer_by), col(ReviewRow.review_id))
-        .limit(_LOOKED_AT)
+        .limit(_MAX_COMPARED)
     )
     return repository.rows(conn, ReviewRow, query)
 
@@ -135,7 +140,7 @@ def batch_line(ctx: Context, bundle: Bundle, case: ReviewContext) -> BatchLine:
     """What the person signs, and what their ballot names."""
     effect, now = case.effect, ctx.clock()
     content = review_content(bundle, case)
-    counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now)
+    have, need = progress(count_votes(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now))
     return BatchLine(
         review_id=case.review.review_id,
         rev=effect.rev,
@@ -149,8 +154,8 @@ def batch_line(ctx: Context, bundle: Bundle, case: ReviewContext) -> BatchLine:
         amount=first_money(bundle, effect),
         answer_by=case.review.answer_by,
         opened_at=case.review.opened_at,
-        have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-        need=sum(entry.need for entry in counted.per_gate),
+        have=have,
+        need=need,
         warned=bool(content.warnings),
     )
 
@@ -233,12 +238,10 @@ async def transaction_review(ctx: Context, voter: Voter, review_id: str) -> Tran
         NotFoundError: there is no such review.
         InvalidRequestError: it has only this effect, or the revision is not the newest.
     """
-    return await ctx.db.read(lambda conn: _whole(conn, ctx, voter, review_id))
+    return await ctx.db.read(lambda conn: _transaction(conn, ctx, voter, review_id))
 
 
-def _whole(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r} that you may see")
+def _transaction(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> TransactionReviewPage:
     bundle, first = ctx.active.current, read_review_context(conn, review_id)
     snapshot = first.snapshot
     if first.effect.kind != "effect" or len(snapshot.effects) == 1:
@@ -275,7 +278,7 @@ def _part(
         part,
         review_id=review.review_id,
         finality=finality_text(case),
-        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in case.gates)),
+        gates=case.gate_titles,
     )
     if review.state != "open":
         return part

@@ -24,7 +24,7 @@ from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
 from policy_service.queries.effects import ArgRow, Piece, arg_rows, effect_sentence, is_hidden, manifest_for
-from policy_service.queries.repository import select_at_revisions, select_in
+from policy_service.queries.repository import is_valid_vote, select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 
@@ -145,7 +145,7 @@ def _newest_of_kind() -> Select[Any]:
     )
 
 
-def _like(key: str) -> Select[Any]:
+def _similar(key: str) -> Select[Any]:
     return (
         select(_E.effect_id, _E.rev, _E.state, _E.asked_at)
         .where(_E.tool == bindparam("tool"), _E[key] == bindparam("key"))
@@ -157,12 +157,12 @@ def _like(key: str) -> Select[Any]:
 
 
 _LAST: Final = _newest_of_kind()
-_BY_RESOURCE: Final = _like("resource_key")
-_BY_RECIPIENTS: Final = _like("recipients_key")
+_BY_RESOURCE: Final = _similar("resource_key")
+_BY_RECIPIENTS: Final = _similar("recipients_key")
 
 
 @dataclass(frozen=True)
-class _Story:
+class _PastReview:
     """An earlier effect with its review and valid votes."""
 
     effect: EffectRow
@@ -174,10 +174,10 @@ def read_precedents(
     conn: Connection, bundle: Bundle, effect: EffectRow
 ) -> tuple[LastApproved | None, Precedents | None]:
     """The last approved effect of the tool, and similar effects; None if there are none."""
-    newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
-    like = _found_like(conn, effect)
+    newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _parameters(effect))]
+    like = _find_similar(conn, effect)
     shown = [(row.effect_id, row.rev) for row in like[:MAX_SHOWN]]
-    stories = _stories(conn, [*newest, *shown])
+    stories = _read_past_reviews(conn, [*newest, *shown])
     last = _last(bundle, effect, stories[newest[0]]) if newest else None
     if not like:
         return last, None
@@ -187,15 +187,15 @@ def read_precedents(
         to_recipients=effect.recipients_key is not None,
         counts=Counter(row.state for row in like[:MAX_COUNTED]),
         capped=len(like) > MAX_COUNTED,
-        rows=tuple(_past(bundle, effect, stories[key]) for key in shown),
+        rows=tuple(_precedent(bundle, effect, stories[key]) for key in shown),
     )
 
 
-def _asked_by(effect: EffectRow) -> dict[str, Any]:
+def _parameters(effect: EffectRow) -> dict[str, Any]:
     return {"agent": effect.agent, "tool": effect.tool, "before": effect.asked_at, "own": effect.effect_id}
 
 
-def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
+def _find_similar(conn: Connection, effect: EffectRow) -> list[Any]:
     """Newest first; each effect once, at its newest revision."""
     asked = {
         "tool": effect.tool,
@@ -213,7 +213,9 @@ def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
     return list(once.values())
 
 
-def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], _Story]:
+def _read_past_reviews(
+    conn: Connection, wanted: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], _PastReview]:
     if not wanted:
         return {}
     effects = {
@@ -225,20 +227,20 @@ def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     cast = select_in(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
     votes: dict[str, list[VoteRow]] = {}
     for vote in sorted(cast, key=lambda vote: vote.vote_id):
-        if not vote.late and vote.revoked_at is None:
+        if is_valid_vote(vote):
             votes.setdefault(vote.review_id, []).append(vote)
     found = {}
     for key in wanted:
         review = reviews.get(key)
         of_it = () if review is None else tuple(votes.get(review.review_id, ()))
-        found[key] = _Story(effects[key], review, of_it)
+        found[key] = _PastReview(effects[key], review, of_it)
     return found
 
 
-def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
+def _last(bundle: Bundle, effect: EffectRow, story: _PastReview) -> LastApproved:
     return LastApproved(
-        effect=_past(bundle, effect, story),
-        args=arg_rows(bundle, _hidden_alike(bundle, effect, story.effect), []),
+        effect=_precedent(bundle, effect, story),
+        args=arg_rows(bundle, _with_secrets_of_both(bundle, effect, story.effect), []),
         approved_by=_names(story, "approve"),
         same_version=story.effect.tool_digest == effect.tool_digest,
         opened_by=_names(story, BREAK_GLASS)
@@ -247,16 +249,16 @@ def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
     )
 
 
-def _names(story: _Story, verdict: str) -> tuple[str, ...]:
+def _names(story: _PastReview, verdict: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(vote.name for vote in story.votes if vote.verdict == verdict))
 
 
-def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> Precedent:
+def _precedent(bundle: Bundle, effect: EffectRow, story: _PastReview) -> Precedent:
     denied = next((vote for vote in story.votes if vote.verdict == "deny"), None)
     if story.effect.state != EffectState.DENIED.value:
         denied = None
     return Precedent(
-        sentence=effect_sentence(bundle, _hidden_alike(bundle, effect, story.effect)),
+        sentence=effect_sentence(bundle, _with_secrets_of_both(bundle, effect, story.effect)),
         agent=story.effect.agent,
         asked_at=story.effect.asked_at,
         state=story.effect.state,
@@ -272,7 +274,7 @@ def current_secrets(bundle: Bundle, effect: EffectRow) -> list[str]:
     return [*effect.secret, *(() if today is None else today.secret)]
 
 
-def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
+def _with_secrets_of_both(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
     """The earlier effect with the secrets of both hidden; everything is hidden if its tool has no manifest
     any more.
     """

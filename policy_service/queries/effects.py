@@ -29,6 +29,12 @@ def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | 
     return None if version is None else version.manifest
 
 
+def tool_title(bundle: Bundle, effect: EffectRow) -> str:
+    """The title of the tool by its manifest, or its name."""
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    return effect.tool if manifest is None else manifest.title
+
+
 def principal_of(agent: AgentRow) -> AgentPrincipal:
     """The agent as policies see it."""
     return AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams))

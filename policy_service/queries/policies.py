@@ -170,9 +170,9 @@ class EvaluatedCall:
 
 _WEEK: Final = timedelta(days=7)
 _COUNTED: Final = 10_000  # decisions; about 50 ms
-_KEPT_FOR: Final = timedelta(minutes=1)
+_CACHED_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
-_PEOPLES: Final[dict[str, PolicyKind]] = {
+_KINDS_BY_ACTION: Final[dict[str, PolicyKind]] = {
     APPROVE: "approving",
     SETTLE: "settling",
     STOP: "stopping",
@@ -182,7 +182,7 @@ _PEOPLES: Final[dict[str, PolicyKind]] = {
 }
 _EVENTS: Final = 12
 _NO_CASES: Final = CaseSummary()
-_TOLD: Final[dict[str, EventKind]] = {
+_EVENT_KINDS: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
     "bundle_override": "allowed",
@@ -235,11 +235,11 @@ class PoliciesReader:
     async def _events(self) -> tuple[BundleEvent, ...]:
         found = await self._ctx.db.read(_events)
         written = await self._ctx.active.written({event.commit for event in found})
-        return tuple(_by(event, written.get(event.commit)) for event in found)
+        return tuple(_with_author(event, written.get(event.commit)) for event in found)
 
     async def _counted(self) -> DecisionCounts:
         now = self._ctx.clock()
-        if self._tally is None or not now - _KEPT_FOR < self._tally.at <= now:
+        if self._tally is None or not now - _CACHED_FOR < self._tally.at <= now:
             self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
         return self._tally
 
@@ -317,7 +317,7 @@ def _cases_say(cases: CaseSummary) -> str:
 def policy_kind(source: PolicySource) -> PolicyKind:
     """What a policy is for."""
     if source.people_action is not None:
-        return _PEOPLES[source.people_action]
+        return _KINDS_BY_ACTION[source.people_action]
     return "gate" if source.gate is not None else source.effect
 
 
@@ -344,13 +344,13 @@ def _difference(row: ShadowDifferenceRow) -> ShadowDifferenceLine:
         agent=row.agent,
         at=row.at,
         way=cast(ShadowDirection, row.way),
-        now=_said(row.before),
-        then=_said(row.after),
+        now=_answer_text(row.before),
+        then=_answer_text(row.after),
         because=tuple(new or gone),
     )
 
 
-def _said(answer: dict[str, object]) -> str:
+def _answer_text(answer: dict[str, object]) -> str:
     asks = answer["asks"]
     return str(answer["outcome"]) if asks is None else f"{answer['outcome']} by {asks}"
 
@@ -362,10 +362,10 @@ def _events(conn: Connection) -> tuple[BundleEvent, ...]:
 
 def _event(row: AuditRow) -> BundleEvent:
     body = json.loads(row.body)
-    return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+    return BundleEvent(row.at, _EVENT_KINDS[row.kind], str(body.get("commit") or ""), _event_text(body))
 
 
-def _by(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
+def _with_author(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
     return event if written is None else replace(event, author=written.author, subject=_subject(written))
 
 
@@ -373,7 +373,7 @@ def _subject(written: CommitInfo) -> str:
     return written.message.strip().partition("\n")[0]
 
 
-def _said_of(body: Mapping[str, Any]) -> str:
+def _event_text(body: Mapping[str, Any]) -> str:
     """The text of an event: an operator's reason, or what was wrong and where."""
     if "file" in body:
         return f"does not load: {body['file']}:{body['line'] or 1}"

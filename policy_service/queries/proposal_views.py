@@ -134,17 +134,19 @@ def accepted_proposal_cards(
     actors = {row.decided_by or "" for row in rows}
     keys = {actor.partition(":")[2] for actor in actors if actor.startswith("person:")}
     names = names_of(conn, keys)
-    return tuple(_card(bundle, case, voter, row, _made_on(conn, row) or case.effect, names) for row in rows)
+    return tuple(
+        _card(bundle, case, voter, row, _base_effect(conn, row) or case.effect, names) for row in rows
+    )
 
 
 def changes_since_staged(conn: Connection, bundle: Bundle, case: ReviewContext) -> tuple[ArgChange, ...]:
     """The difference between the staged arguments and the current ones."""
     first = next(iter(case.snapshot.edits_of(case.effect)), None)
-    staged = None if first is None else _made_on(conn, first)
+    staged = None if first is None else _base_effect(conn, first)
     return () if staged is None else _changes(bundle, case.effect, args_of(staged), args_of(case.effect))
 
 
-def _made_on(conn: Connection, row: ProposalRow) -> EffectRow | None:
+def _base_effect(conn: Connection, row: ProposalRow) -> EffectRow | None:
     return find_one(conn, EffectRow, effect_id=row.effect_id, rev=row.rev)
 
 
@@ -205,8 +207,8 @@ def _changes(
 def may_propose(bundle: Bundle, case: ReviewContext, why: str | None) -> bool:
     """Whether a person may propose other arguments; ``why`` is the reason why they may not vote."""
     known = manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is not None
-    stands = case.review.state == "open" and case.snapshot.superseded_by is None
-    return why is None and known and stands and case.effect.kind == "effect"
+    is_open = case.review.state == "open" and case.snapshot.superseded_by is None
+    return why is None and known and is_open and case.effect.kind == "effect"
 
 
 async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalForm:
@@ -216,7 +218,7 @@ async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalF
         NotFoundError: there is no such review.
         ForbiddenError: not_eligible.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
@@ -258,7 +260,7 @@ async def preview_proposal(
     Raises:
         NotFoundError, ForbiddenError, RequestError: as for sending it.
     """
-    case = await ctx.db.read(lambda conn: _case(conn, review_id))
+    case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
     bundle = ctx.active.current
     _require_proposing(ctx, bundle, case, voter)
     raw = canonical_proposed_args(bundle, case.effect, args)
@@ -275,16 +277,10 @@ async def review_of_proposal(ctx: Context, proposal_id: str) -> str:
 
 
 async def review_after_acceptance(ctx: Context, snapshot: repository.Snapshot, proposal_id: str) -> str:
-    """The id of the review of the new revision, or of the old one if nobody has to review it."""
+    """The id of the review of the new revision, or of the old one if it needs no review."""
     proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
     review = snapshot.reviews.get(proposal.effect_id)
     return proposal.review_id if review is None else review.review_id
-
-
-def _case(conn: Connection, review_id: str) -> ReviewContext:
-    if repository.review_by_id(conn, review_id) is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
-    return read_review_context(conn, review_id)
 
 
 def _require_proposing(ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:

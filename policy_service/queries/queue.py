@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, cast
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 
@@ -27,12 +27,18 @@ from policy_service.queries import repository
 from policy_service.queries.batches import batch_kind
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effects import Money, Piece, effect_sentence, first_money, manifest_for
+from policy_service.queries.effects import (
+    Money,
+    Piece,
+    effect_sentence,
+    first_money,
+    tool_title,
+)
 from policy_service.queries.review_context import Quarantine, ReviewContext, read_review_contexts
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
-from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, vote_refusal
-from policy_service.storage.core import key_after, key_before, rows_of, table
+from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, progress, vote_refusal
+from policy_service.storage.core import key_after, key_before, table
 from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
@@ -137,7 +143,6 @@ _ROUNDS = 3  # pages of "needs me" evaluated by Cedar to fill one
 
 _reviews = table(ReviewRow).c
 _Key = tuple[datetime, str]
-_T = TypeVar("_T")
 
 
 async def queue_page(
@@ -149,16 +154,16 @@ async def queue_page(
         InvalidRequestError: the cursor is invalid.
     """
     after, now = parse_cursor(cursor), ctx.clock()
-    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, wanted, now).page(after, limit))
+    return await ctx.db.read(lambda conn: _QueueReader(conn, ctx, voter, wanted, now).page(after, limit))
 
 
 async def count_waiting(ctx: Context, voter: Voter) -> CappedCount:
     """The count of the tab "needs me"."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, QueueFilter(), now).count_me())
+    return await ctx.db.read(lambda conn: _QueueReader(conn, ctx, voter, QueueFilter(), now).count_me())
 
 
-class _Reader:
+class _QueueReader:
     """One read of the queue on one connection."""
 
     def __init__(
@@ -172,7 +177,7 @@ class _Reader:
 
     def page(self, after: _Key | None, limit: int) -> QueuePage:
         """The rows after a key, with the counts of the tabs."""
-        rows, following, looked = self._filled(after, limit)
+        rows, following, looked = self._read_page(after, limit)
         counts = self._counts()
         if self._wanted.tab is Tab.ME and after is None and following is None and not self._wanted.filtered:
             counts = replace(counts, me=CappedCount(len(rows)))  # all of them were evaluated
@@ -183,7 +188,7 @@ class _Reader:
             looked_through=looked,
         )
 
-    def _filled(self, after: _Key | None, limit: int) -> tuple[list[QueueRow], _Key | None, int]:
+    def _read_page(self, after: _Key | None, limit: int) -> tuple[list[QueueRow], _Key | None, int]:
         """The rows of a page, the key to continue at (None at the end), and how many reviews a filter
         scanned.
         """
@@ -192,8 +197,8 @@ class _Reader:
         if self._wanted.filtered:
             window = TEXT_WINDOW if self._wanted.text else WINDOW
         for _ in range(_ROUNDS):
-            found = self._found(after, window)
-            kept = self._saying([review for review in found if self._keeps(review)])
+            found = self._next_reviews(after, window)
+            kept = self._with_text([review for review in found if self._matches(review)])
             shown = kept[: limit - len(rows)]
             rows += self._rows(shown)
             if len(kept) > len(shown):
@@ -208,30 +213,34 @@ class _Reader:
                 return rows, after, window
         return rows, after, 0
 
-    # -- which reviews ---------------------------------------------------------------------------------------
-
-    def _found(self, after: _Key | None, limit: int) -> list[ReviewRow]:
+    def _next_reviews(self, after: _Key | None, limit: int) -> list[ReviewRow]:
         """The next reviews of the tab; of the filters only the group is applied."""
         wanted = self._wanted
         if wanted.tab is Tab.ME or wanted.group:
-            ids = self._asks().page(self._conn, newest=wanted.order == "newest", after=after, limit=limit)
+            ids = self._review_groups().page(
+                self._conn, newest=wanted.order == "newest", after=after, limit=limit
+            )
             rows = {review.review_id: review for review in repository.reviews_by_id(self._conn, ids)}
             return [rows[review_id] for review_id in ids if review_id in rows]
         query = select(*_reviews)
         if wanted.tab is Tab.DECIDED:
             query = query.where(_reviews.settled_at.is_not(None), *_before(_reviews.settled_at, after))
             query = query.order_by(_reviews.settled_at.desc(), _reviews.review_id.desc())
-            return self._read(query.limit(limit))
+            return repository.rows(self._conn, ReviewRow, query.limit(limit))
         query = query.where(_reviews.state == "open")
         if wanted.tab is Tab.MINE:
             query = query.where(_reviews.agent.in_(self._owned))
         if wanted.order == "newest":
             query = query if after is None else query.where(_reviews.review_id < after[1])
-            return self._read(query.order_by(_reviews.review_id.desc()).limit(limit))
+            return repository.rows(
+                self._conn, ReviewRow, query.order_by(_reviews.review_id.desc()).limit(limit)
+            )
         query = query.where(*_after(_reviews.answer_by, after))
-        return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
+        return repository.rows(
+            self._conn, ReviewRow, query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit)
+        )
 
-    def _asks(self) -> OpenReviews:
+    def _review_groups(self) -> OpenReviews:
         """The open reviews that ask this person's groups, or the group of the filter."""
         named = frozenset({self._wanted.group} if self._wanted.group else ())
         if self._wanted.tab is not Tab.ME:
@@ -239,17 +248,14 @@ class _Reader:
         groups = self._groups & named if named else self._groups
         return OpenReviews(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
 
-    def _read(self, query: Select[Any]) -> list[ReviewRow]:
-        return rows_of(ReviewRow, self._conn.execute(query))
-
-    def _keeps(self, review: ReviewRow) -> bool:
+    def _matches(self, review: ReviewRow) -> bool:
         wanted = self._wanted
         asked = {"agent": wanted.agent, "tool": wanted.tool, "risk": wanted.risk}
         if wanted.tab is Tab.MINE and review.agent not in self._owned:
             return False
         return all(getattr(review, name) == value for name, value in asked.items() if value)
 
-    def _saying(self, reviews: list[ReviewRow]) -> list[ReviewRow]:
+    def _with_text(self, reviews: list[ReviewRow]) -> list[ReviewRow]:
         """Those whose sentence contains the text, ignoring case; sentences contain no secrets."""
         if not (text := self._wanted.text.casefold()):
             return reviews
@@ -259,10 +265,12 @@ class _Reader:
         named = {(effect.effect_id, effect.rev): effect for effect in effects}
         found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
         return [
-            review for review, effect in found if effect is not None and text in self._said(review, effect)
+            review
+            for review, effect in found
+            if effect is not None and text in self._sentence_text(review, effect)
         ]
 
-    def _said(self, review: ReviewRow, effect: EffectRow) -> str:
+    def _sentence_text(self, review: ReviewRow, effect: EffectRow) -> str:
         with Quarantine(review):
             return "".join(piece.text for piece in effect_sentence(self._bundle, effect)).casefold()
         return ""
@@ -271,8 +279,6 @@ class _Reader:
         if self._wanted.tab is Tab.DECIDED:
             return review.settled_at or review.opened_at, review.review_id
         return (review.opened_at if self._wanted.order == "newest" else review.answer_by), review.review_id
-
-    # -- how many --------------------------------------------------------------------------------------------
 
     def _counts(self) -> TabCounts:
         is_open = _reviews.state == "open"
@@ -292,8 +298,6 @@ class _Reader:
         some = select(_reviews.review_id).where(*where).limit(cap + 1).subquery()
         return _capped(self._conn.execute(select(func.count()).select_from(some)).scalar_one(), cap)
 
-    # -- rows ------------------------------------------------------------------------------------------------
-
     def _rows(self, reviews: Sequence[ReviewRow]) -> list[QueueRow]:
         cases = self._cases(reviews)
         answered = repository.answered_reviews(
@@ -309,10 +313,10 @@ class _Reader:
         except SQLAlchemyError:
             raise
         except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
-            together = [case for one in reviews for case in self._alone(one)]
+            together = [case for one in reviews for case in self._read_one(one)]
         return {case.review.review_id: case for case in together}
 
-    def _alone(self, review: ReviewRow) -> list[ReviewContext]:
+    def _read_one(self, review: ReviewRow) -> list[ReviewContext]:
         with Quarantine(review):
             return read_review_contexts(self._conn, [review])
         return []
@@ -320,17 +324,16 @@ class _Reader:
     def _row(self, review: ReviewRow, case: ReviewContext | None, answered: set[str]) -> QueueRow | None:
         """The row; a placeholder if it is unreadable; None if it does not wait for this person."""
         if case is None:
-            return _broken(review)
+            return _unreadable_row(review)
         with Quarantine(review):
-            row = self._described(case, answered)
+            row = self._describe(case, answered)
             return row if row.can_vote or self._wanted.tab is not Tab.ME else None
-        return _broken(review)
+        return _unreadable_row(review)
 
-    def _described(self, case: ReviewContext, answered: set[str]) -> QueueRow:
+    def _describe(self, case: ReviewContext, answered: set[str]) -> QueueRow:
         ctx, bundle, now = self._ctx, self._bundle, self._now
         review, effect, gates = case.review, case.effect, case.gates
-        counted = count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
-        manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+        have, need = progress(count_votes(ctx, bundle, case.snapshot, effect, case.agent, gates, now))
         waits = (
             review.state == "open"
             and review.review_id not in answered
@@ -342,15 +345,15 @@ class _Reader:
             rev=effect.rev,
             txn=effect.txn,
             tool=effect.tool,
-            title=effect.tool if manifest is None else manifest.title,
+            title=tool_title(bundle, effect),
             sentence=effect_sentence(bundle, effect),
             risk=cast(Risk, review.risk),
             agent=effect.agent,
             owner=owner_name(bundle, case.agent.owner),
-            gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
+            gates=case.gate_titles,
             amount=first_money(bundle, effect),
-            have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-            need=sum(entry.need for entry in counted.per_gate),
+            have=have,
+            need=need,
             answer_by=review.answer_by,
             opened_at=review.opened_at,
             can_vote=waits,
@@ -374,7 +377,7 @@ def _capped(number: int, cap: int) -> CappedCount:
     return CappedCount(min(number, cap), number > cap)
 
 
-def _broken(review: ReviewRow) -> QueueRow:
+def _unreadable_row(review: ReviewRow) -> QueueRow:
     return QueueRow(
         review_id=review.review_id,
         effect_id=review.effect_id,

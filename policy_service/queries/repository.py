@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
 from sqlmodel import col
@@ -35,6 +35,15 @@ from policy_service.storage.tables import (
 )
 
 _Row = TypeVar("_Row", bound=Row)
+
+
+def is_valid_vote(vote: VoteRow) -> bool:
+    """Whether a vote was cast in time and not revoked."""
+    return not vote.late and vote.revoked_at is None
+
+
+VALID_VOTE: Final = (col(VoteRow.late).is_(False), col(VoteRow.revoked_at).is_(None))
+"""The same as conditions of a query."""
 
 
 def left_as_fired(effect: EffectRow) -> bool:
@@ -220,9 +229,9 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    standing = review_tables.active_proposals_by_txn(conn, txns)
+    by_txn = review_tables.active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
-        snapshot.proposals = standing.get(txn, [])
+        snapshot.proposals = by_txn.get(txn, [])
     comments = select_in(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
     for comment in sorted(comments, key=lambda comment: comment.comment_id):
         review = reviews[comment.review_id]
@@ -349,8 +358,7 @@ def answered_reviews(conn: Connection, iss: str, sub: str, review_ids: Sequence[
     """
     votes = table(VoteRow).c
     query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
-    standing = (votes.late.is_(False), votes.revoked_at.is_(None), votes.verdict != BREAK_GLASS)
-    return set(conn.execute(query.where(*standing)).scalars())
+    return set(conn.execute(query.where(*VALID_VOTE, votes.verdict != BREAK_GLASS)).scalars())
 
 
 def list_tasks(

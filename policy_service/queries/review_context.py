@@ -22,7 +22,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import decode_args, gates_of
-from policy_service.queries.repository import Snapshot
+from policy_service.queries.repository import VALID_VOTE, Snapshot
 from policy_service.queries.review_models import RecentDenial
 from policy_service.storage.core import table
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, VoteRow
@@ -41,6 +41,11 @@ class ReviewContext:
     def gates(self) -> tuple[Gate, ...]:
         """Every gate that ever fired on the effect."""
         return gates_of(self.effect)
+
+    @property
+    def gate_titles(self) -> tuple[str, ...]:
+        """The titles of the gates, or their policy ids."""
+        return tuple(dict.fromkeys(gate.title or gate.policy_id for gate in self.gates))
 
     @property
     def asked(self) -> tuple[MergedGate, ...]:
@@ -161,7 +166,7 @@ _DENIALS = (
     )
     .join(table(VoteRow), (_v.effect_id == _e.effect_id) & (_v.rev == _e.rev))
     .where(literal_column("effects.state = 'denied'"))
-    .where(_v.verdict == "deny", _v.late.is_(False), _v.revoked_at.is_(None))
+    .where(_v.verdict == "deny", *VALID_VOTE)
     .order_by(_e.changed_at.desc())
 )
 
@@ -201,17 +206,17 @@ class RecentDenials:
                 txn=row.txn,
                 person=f"{row.iss}|{row.sub}",
             )
-            for row in self._found[_of(case.effect)]
+            for row in self._found[_key(case.effect)]
             if (row.effect_id, row.rev) != (case.effect.effect_id, case.effect.rev)
-            and _is_of(case.review, row.changed_at, self._period)
+            and _is_recent(case.review, row.changed_at, self._period)
         )[:MAX_SHOWN]
 
 
-def _of(effect: EffectRow) -> tuple[str, str, str]:
+def _key(effect: EffectRow) -> tuple[str, str, str]:
     return effect.agent, effect.tool, effect.resource_key
 
 
-def _is_of(review: ReviewRow, at: datetime, period: timedelta) -> bool:
+def _is_recent(review: ReviewRow, at: datetime, period: timedelta) -> bool:
     """Whether the denial falls between the lookback period before the review and its settlement."""
     return review.opened_at - period <= at and (review.settled_at is None or at < review.settled_at)
 

@@ -12,7 +12,7 @@ from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, S
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.domain.quorum import Tally
 from policy_service.queries.context import Context
-from policy_service.queries.effects import args_of, manifest_for, without_secrets
+from policy_service.queries.effects import args_of, tool_title, without_secrets
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import (
     Quarantine,
@@ -86,7 +86,6 @@ def _review(
     row, effect, snapshot = case.review, case.effect, case.snapshot
     if counted is None:
         counted = count_votes(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewView(
         review_id=row.review_id,
         txn=row.txn,
@@ -97,8 +96,8 @@ def _review(
         opened_at=row.opened_at,
         answer_by=row.answer_by,
         url=review_url(ctx, row),
-        title=effect.tool if manifest is None else manifest.title,
-        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
+        title=tool_title(bundle, effect),
+        effect=effect_view(ctx, case.agent, snapshot, effect, counted=counted, for_people=True),
         needs=need_views(counted),
         owner=case.agent.owner,
         votes=tuple(_vote(vote_line(vote, counted)) for vote in snapshot.votes_on(effect)),

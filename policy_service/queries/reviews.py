@@ -32,7 +32,7 @@ from policy_service.queries.context_panel import (
     read_precedents,
 )
 from policy_service.queries.cursors import format_cursor, parse_cursor
-from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for
+from policy_service.queries.effects import arg_rows, effect_sentence, manifest_for, tool_title
 from policy_service.queries.proposal_views import (
     accepted_proposal_cards,
     changes_since_staged,
@@ -131,7 +131,6 @@ def review_content(
     """
     effect, snapshot = case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewContent(
         review_id=case.review.review_id,
         rev=effect.rev,
@@ -141,7 +140,7 @@ def review_content(
         finality=finality_text(case),
         risk=cast(Risk, case.review.risk),
         tool=effect.tool,
-        tool_title=effect.tool if manifest is None else manifest.title,
+        tool_title=tool_title(bundle, effect),
         args=arg_rows(bundle, effect, decision.unseen),
         gates=_gates(bundle, case, have, signers),
         agent=effect.agent,
@@ -212,8 +211,8 @@ def read_review_page(
 def _newest(conn: Connection, case: ReviewContext) -> str:
     """The id of the review of this effect at the newest revision; "" if there is none."""
     head = repository.require_transaction(conn, case.review.txn)
-    stands = head.find(case.effect.effect_id)
-    review = None if stands is None else head.review_of(stands)
+    current = head.find(case.effect.effect_id)
+    review = None if current is None else head.review_of(current)
     return "" if review is None else review.review_id
 
 
@@ -271,13 +270,13 @@ def _context_panel(
 def finality_text(case: ReviewContext) -> str:
     """Whether the effect can be undone, and whether the transaction continues if it fails."""
     if case.effect.kind == "compensate":
-        return "This takes back what fired before."
+        return "This undoes an earlier effect."
     undo = case.effect.compensation
-    told = "This cannot be undone." if undo is None else f"This can be taken back by {undo['tool']}."
-    return f"{told} {_MAY_FAIL}" if case.effect.may_fail else told
+    text = "This cannot be undone." if undo is None else f"This can be undone by {undo['tool']}."
+    return f"{text} {_MAY_FAIL}" if case.effect.may_fail else text
 
 
-_MAY_FAIL = "If it fails, the other effects of its transaction go on."
+_MAY_FAIL = "If it fails, the other effects of its transaction continue."
 
 
 def _gates(
@@ -311,7 +310,7 @@ def _gate_view(
         have=have,
         step_up=merged.step_up,
         shared=merged.shared,
-        cedar_text="(no longer in the bundle in force)" if source is None else source.text,
+        cedar_text="(not in the active bundle)" if source is None else source.text,
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         own_quorum=gate.quorum,
@@ -387,11 +386,11 @@ def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[Ev
 def _warnings(bundle: Bundle, case: ReviewContext) -> tuple[str, ...]:
     if case.effect.tool not in bundle.manifests and any(g.policy_id == UNKNOWN_TOOL for g in case.gates):
         return (
-            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: nobody has reviewed what it does, and no policy "
-            "has weighed these arguments. You are asked because this service runs in dev; elsewhere it is denied.",
+            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: its manifest was never reviewed, and no "
+            "policy has evaluated these arguments. This review exists only because the service runs in dev.",
         )
     if manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is None:
         return (
-            "The bundle in force no longer holds this version of the tool: it cannot be released as it is.",
+            "The active bundle does not contain this version of the tool: the effect cannot be released.",
         )
     return ()

@@ -1,4 +1,4 @@
-"""Who can still sign each gate of an open review, so that a person who cannot decide knows whom to ask.
+"""Who can still sign each gate of an open review, so that a person who cannot decide can ask somebody else.
 
 Known people are the members of the bundle's groups and everybody who has signed in. People of another gate
 are listed if a vote can move from there. People without a display name are counted only. The requester's side
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,9 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
+from policy_service.pdp.people import PersonFacts
 from policy_service.queries.context import Context
+from policy_service.queries.repository import is_valid_vote
 from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.vote_eligibility import (
     Voter,
@@ -64,18 +66,19 @@ def is_permitted(
     ctx: Context, bundle: Bundle, case: ReviewContext, person: str, groups: frozenset[str], now: datetime
 ) -> bool:
     """Whether Cedar permits this person now, by any sign-in method of this service."""
-    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    ways: list[Literal["dev", "oidc"]] = ["dev"] if ctx.settings.dev_signin else []
+    if ctx.settings.providers or not ways:
+        ways.append("oidc")
+    people = (PersonFacts(person, groups, assurance) for assurance in ways)
     return any(
-        approval_permission(
-            ctx, bundle, case.agent, case.review, case.gates,
-            person=person, groups=groups, assurance=assurance, now=now,
-        )
-        for assurance in ways or ["oidc"]
-    )  # fmt: skip
+        approval_permission(ctx, bundle, case.agent, case.review, case.gates, each, now) for each in people
+    )
 
 
 MAX_NAMED: Final = 6
-_WEIGHED: Final = 40  # people evaluated by Cedar for one gate; others of a larger group are only counted
+_MAX_EVALUATED: Final = (
+    40  # people evaluated by Cedar for one gate; others of a larger group are only counted
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def possible_signers(
         return {}
     people = KnownPeople(bundle, list_people(conn))
     votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
-    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
+    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if is_valid_vote(v)}
     counted = valid_ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     voters = {gate.key: gate.voters for gate in case.asked}
@@ -124,8 +127,8 @@ def _of_groups(
     left.sort(key=lambda member: people.name_of(member[0]) is None)  # people with a name first
     weighed = [
         person
-        for person, groups in left[:_WEIGHED]
+        for person, groups in left[:_MAX_EVALUATED]
         if is_permitted(ctx, people.bundle, case, person, groups, now)
     ]
     names = [name for person in weighed if (name := people.name_of(person))][:MAX_NAMED]
-    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)
+    return PossibleSigners(tuple(names), len(weighed) - len(names) + len(left[_MAX_EVALUATED:]), barred)

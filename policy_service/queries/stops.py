@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from sqlalchemy import Connection, select
 from sqlmodel import col
@@ -12,11 +12,11 @@ from sqlmodel import col
 from policy_service.domain.person_actions import START_AGAIN, STOP
 from policy_service.identity.agents import OPERATOR, agent_names
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import Permission, PersonFacts, StopFacts, check_people_rules
+from policy_service.pdp.people import StopFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.context import Context
 from policy_service.queries.review_context import not_in_groups_text
-from policy_service.queries.vote_eligibility import Voter, current_groups, with_groups_problem
+from policy_service.queries.vote_eligibility import Voter, with_groups_problem
 from policy_service.storage.core import table
 from policy_service.storage.tables import StopRow
 
@@ -103,18 +103,18 @@ def stop_refusal(
     ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
 ) -> str | None:
     """Why this person may not perform the action, as a sentence; None if they may."""
-    groups = current_groups(bundle, voter.key, voter.groups)
-    if not groups:
+    person = voter.facts(bundle)
+    if not person.groups:
         return with_groups_problem(
-            "you are in no group; ask your administrator to add you to one that may do this",
-            voter,
+            "you are in no group; ask your administrator to add you to one that may do this", voter
         )
-    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
     granted = check_people_rules(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
     if granted is None:
-        return _without_a_rule(bundle, action, groups, voter)
-    return None if granted else _said(granted)
+        return _without_a_rule(bundle, action, person.groups, voter)
+    if granted:
+        return None
+    return "the policy does not permit you" if granted.reason is None else granted.reason.text
 
 
 def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: Voter) -> str | None:
@@ -125,7 +125,3 @@ def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: 
         return None
     named = sorted(bundle.directory.title_of(group) for group in asked)
     return with_groups_problem(not_in_groups_text(named, "may stop this"), voter)
-
-
-def _said(refused: Permission) -> str:
-    return refused.reason.text if refused.reason is not None else "the policy does not permit you"

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any
 
 from sqlalchemy import Connection
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
 from policy_service.domain.gates import Gate
 from policy_service.domain.person_actions import SETTLE
-from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.settlement import (
     ANSWERS,
     EffectStatus,
@@ -31,17 +30,16 @@ from policy_service.domain.settlement import (
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import PersonFacts, TaskFacts, check_people_rules
+from policy_service.pdp.people import TaskFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.effects import gates_of, manifest_for
+from policy_service.queries.effects import gates_of, manifest_for, principal_of
 from policy_service.queries.repository import Snapshot
 from policy_service.queries.review_context import not_in_groups_text
 from policy_service.queries.vote_eligibility import (
     Voter,
     break_glass_signatures,
-    current_groups,
     person_key,
     requesters_side,
     with_groups_problem,
@@ -128,35 +126,31 @@ def settle_refusal(
     """Why this person may not settle it, as a sentence; None if they may."""
     if voter.key == case.agent.owner:
         return f"you own {case.agent.name}, so somebody else has to settle this"
-    if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _who_opened(case):
+    if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _break_glass_signers(case):
         return "you opened this, so somebody else has to review it"
     if voter.key in requesters_side(case.agent, case.snapshot.transaction):
         return "you changed its arguments, so somebody else has to settle this"
-    groups = current_groups(bundle, voter.key, voter.groups)
-    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    person = voter.facts(bundle)
     granted = check_people_rules(
         bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
     )
     if granted is None:
-        return _not_asked(bundle, case, groups, voter)
+        return _not_in_gates(bundle, case, person.groups, voter)
     if granted:
         return None
-    return (
-        granted.reason.text if granted.reason is not None else "the policy about settling does not permit you"
-    )
+    return "the policy about settling does not permit you" if granted.reason is None else granted.reason.text
 
 
-def _who_opened(case: TaskContext) -> set[str]:
+def _break_glass_signers(case: TaskContext) -> set[str]:
     signed = break_glass_signatures(case.snapshot, case.effect)
     return {person_key(vote.iss, vote.sub) for vote in signed}
 
 
 def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
-    agent = case.agent
     manifest = manifest_for(bundle, case.effect.tool, case.effect.tool_digest)
     return TaskFacts(
         review_id=case.task.task_id,
-        agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
+        agent=principal_of(case.agent),
         tool=case.effect.tool,
         risk=manifest.risk if manifest is not None else _RISK_OF_UNKNOWN,
         gates=frozenset(gate.policy_id for gate in case.gates),
@@ -165,10 +159,9 @@ def _facts(bundle: Bundle, case: TaskContext) -> TaskFacts:
     )
 
 
-def _not_asked(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
-    gates = (
-        () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
-    )  # its gates cannot be satisfied by their own groups
+def _not_in_gates(bundle: Bundle, case: TaskContext, groups: frozenset[str], voter: Voter) -> str | None:
+    # The members of unsatisfiable gates are too few, so others settle that.
+    gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates
     of_effect = frozenset[str]().union(*(gate.groups for gate in gates))
     asked = of_effect or bundle.rules.asked | {UNSEEN}
     if groups & asked:
@@ -198,7 +191,7 @@ def choices(case: TaskContext) -> tuple[Choice, ...]:
     if case.task.state != "open":
         return ()
     return tuple(
-        Choice(answer, answer_text(case, answer), _follows(case, answer), _wants_result(case, answer))
+        Choice(answer, answer_text(case, answer), _consequences(case, answer), _wants_result(case, answer))
         for answer in ANSWERS[case.kind]
     )
 
@@ -232,10 +225,12 @@ _TEXTS = {
 }
 
 
-def _follows(case: TaskContext, answer: TaskAnswer) -> str:
+def _consequences(case: TaskContext, answer: TaskAnswer) -> str:
     if case.kind in _UNKNOWN:
         return (
-            _of_compensation(case, answer) if case.effect.kind == "compensate" else _of_unknown(case, answer)
+            _compensation_consequences(case, answer)
+            if case.effect.kind == "compensate"
+            else _unknown_consequences(case, answer)
         )
     tool, others = case.effect.tool, len(case.snapshot.effects) - 1
     recorded = f"Nothing changes: {tool} stays recorded as {case.effect.state}"
@@ -254,13 +249,13 @@ def _follows(case: TaskContext, answer: TaskAnswer) -> str:
     }[answer]
 
 
-def _of_compensation(case: TaskContext, answer: TaskAnswer) -> str:
+def _compensation_consequences(case: TaskContext, answer: TaskAnswer) -> str:
     if answer is TaskAnswer.FIRED:
         return f"{case.forward.tool} is recorded as undone."
     return f"{case.forward.tool} stays fired: its compensation failed, and a new task is opened."
 
 
-def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
+def _unknown_consequences(case: TaskContext, answer: TaskAnswer) -> str:
     to = transitions_for(case.state, answer, spent=case.effect.redeemed_by is not None)[-1]
     after = [
         replace(part, state=to) if effect is case.effect else part
@@ -271,10 +266,10 @@ def _of_unknown(case: TaskContext, answer: TaskAnswer) -> str:
         if to is EffectState.FIRED
         else f"It is recorded as {to.value}; nothing fired."
     )
-    return f"{recorded} {_of_transaction(case.snapshot.effects, after)}"
+    return f"{recorded} {_transaction_consequences(case.snapshot.effects, after)}"
 
 
-def _of_transaction(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
+def _transaction_consequences(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
     state = transaction_state(after)
     if any(part.state is EffectState.UNKNOWN for part in after):
         return "Another effect of its transaction is unknown: nothing is undone before that is settled."

@@ -30,6 +30,7 @@ from policy_service.queries.effects import (
     gates_of,
     manifest_for,
 )
+from policy_service.queries.queue import CappedCount
 from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteLine
 from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_line
 from policy_service.queries.task_context import (
@@ -86,14 +87,6 @@ class TaskList:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTasks:
-    """The number of open tasks, up to a limit."""
-
-    total: int = 0
-    capped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReadModel:
     """Everything a person needs to settle one task, and its outcome."""
 
@@ -140,12 +133,12 @@ class TaskReadModel:
 _COUNT_CAP = 99  # more are shown as "99+"
 
 
-async def count_open(ctx: Context) -> OpenTasks:
+async def count_open(ctx: Context) -> CappedCount:
     few = select(col(TaskRow.task_id)).where(col(TaskRow.state) == "open").limit(_COUNT_CAP + 1).subquery()
     found: int = await ctx.db.read(
         lambda conn: conn.execute(select(func.count()).select_from(few)).scalar_one()
     )
-    return OpenTasks(min(found, _COUNT_CAP), found > _COUNT_CAP)
+    return CappedCount(min(found, _COUNT_CAP), found > _COUNT_CAP)
 
 
 async def task_list(ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int) -> TaskList:
@@ -181,7 +174,7 @@ def _line(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: da
         opened_at=task.opened_at,
         can_settle=task.state == "open" and settle_refusal(ctx, bundle, case, voter, now) is None,
         settled_at=task.settled_at,
-        settlement=_said(case, settlement_of(case)),
+        settlement=_settlement_line(case, settlement_of(case)),
     )
 
 
@@ -233,16 +226,16 @@ def _page(conn: Connection, ctx: Context, case: TaskContext, voter: Voter, now: 
         error=effect.error,
         idempotent=None if manifest is None else manifest.idempotent,
         probe=None if manifest is None else manifest.probe,
-        compensation_tool=_undone_by(effect),
-        settlements=tuple(filter(None, (_said(case, said) for said in effect.settlements))),
-        settlement=_said(case, settlement_of(case)),
+        compensation_tool=_compensation_tool(effect),
+        settlements=tuple(filter(None, (_settlement_line(case, said) for said in effect.settlements))),
+        settlement=_settlement_line(case, settlement_of(case)),
         choices=choices(case),
         why_not=settle_refusal(ctx, bundle, case, voter, now) if task.state == "open" else None,
         timeline=timeline_of(conn, bundle, effect),
     )
 
 
-def _undone_by(effect: EffectRow) -> str | None:
+def _compensation_tool(effect: EffectRow) -> str | None:
     return None if effect.compensation is None else str(effect.compensation["tool"])
 
 
@@ -252,7 +245,7 @@ def _votes(ctx: Context, bundle: Bundle, case: TaskContext, now: datetime) -> tu
     return tuple(vote_line(vote, counted) for vote in snapshot.votes_on(effect))
 
 
-def _said(case: TaskContext, said: Mapping[str, Any] | None) -> SettlementLine | None:
+def _settlement_line(case: TaskContext, said: Mapping[str, Any] | None) -> SettlementLine | None:
     if said is None:
         return None
     return SettlementLine(
@@ -274,7 +267,7 @@ async def task_list_view(
     shown = found[:limit]
     cases = await ctx.db.read(lambda conn: read_task_contexts(conn, shown))
     return TaskPage(
-        tasks=tuple(_view(ctx, case) for case in cases),
+        tasks=tuple(_task_view(ctx, case) for case in cases),
         next=shown[-1].task_id if len(found) > limit else None,
     )
 
@@ -293,8 +286,8 @@ def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     is_open = case.task.state == "open"
     return TaskDetail(
-        task=_view(ctx, case),
-        effect=effect_view(ctx, bundle, case.agent, case.snapshot, effect, now, for_people=True),
+        task=_task_view(ctx, case),
+        effect=effect_view(ctx, case.agent, case.snapshot, effect, for_people=True),
         choices=tuple(TaskChoice(answer=c.answer, text=c.text, follows=c.follows) for c in choices(case)),
         attempt_id=effect.redeemed_by,
         fire_by=effect.fire_by,
@@ -306,7 +299,7 @@ def task_detail(ctx: Context, voter: Voter, case: TaskContext) -> TaskDetail:
     )
 
 
-def _view(ctx: Context, case: TaskContext) -> TaskView:
+def _task_view(ctx: Context, case: TaskContext) -> TaskView:
     task, said = case.task, settlement_of(case)
     return TaskView(
         task_id=task.task_id,

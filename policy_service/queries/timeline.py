@@ -29,14 +29,14 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     ``names`` are the names of people at sign-in, by issuer and subject; names of the bundle's directory take
     precedence.
     """
-    tell = _TOLD.get(row.kind)
+    text_of = _TEXTS.get(row.kind)
     body = parse_stored_json(row.body)
-    if tell is None or not isinstance(body, dict):
+    if text_of is None or not isinstance(body, dict):
         return None
     return EventLine(
         at=row.at,
         kind=row.kind,
-        text=tell(body),
+        text=text_of(body),
         actor=_actor(bundle, row.actor, names),
         channel=str(body.get("channel") or _CHANNELS.get(row.actor.partition(":")[0], "")),
         commit=str(body.get("commit") or ""),
@@ -60,42 +60,42 @@ def _actor(bundle: Bundle, actor: str, names: Mapping[str, str]) -> str:
     return name or kind
 
 
-_ASKED = {  # by the cause of the re-evaluation
-    "vote": "Asked again after the vote, the policy",
-    "break_glass": "Asked again after an emergency signature, the policy",
-    "activation": "Asked again under new rules, the policy",
-    "redeem": "Asked again before it was spent, the policy",
-    "renew": "Asked again for more time to fire, the policy",
+_CAUSES = {  # by the cause of the re-evaluation
+    "vote": "Evaluated again after the vote, the policy",
+    "break_glass": "Evaluated again after a break-glass signature, the policy",
+    "activation": "Evaluated again under a new bundle, the policy",
+    "redeem": "Evaluated again before redemption, the policy",
+    "renew": "Evaluated again for a renewal, the policy",
 }
-_ANSWERED = {
-    "release": "lets it go without asking anybody",
-    "review": "lets it go only when people agree",
+_OUTCOMES = {
+    "release": "releases it without approval",
+    "review": "requires approval",
     "deny": "forbids it",
 }
 _WITHDRAWN = {
     "sibling": "Withdrawn: another effect of its transaction ended",
     "superseded": "Withdrawn: a newer revision replaced it",
-    "withdrawn": "Taken back by its agent",
-    "settled": "Withdrawn by a person: nobody could approve it",
+    "withdrawn": "Withdrawn by its agent",
+    "settled": "Withdrawn by a person: it could not be approved",
 }
 
 
-_WHENCE = {"web": " on the web", "api": " over the API", "slack": " in Slack"}
-_DECLINED = {"taken_back": "Took back the proposed arguments"}
-_LAPSED = {"replaced": "Proposed something else instead"}
+_CHANNEL_TEXTS = {"web": " on the web", "api": " over the API", "slack": " in Slack"}
+_DECLINED = {"taken_back": "Withdrew the proposal"}
+_LAPSED = {"replaced": "Replaced by another proposal"}
 
 
 def _submitted(body: _Body) -> str:
     if body["to"] == "unknown":
-        return "Known again"
+        return "Its outcome is known again"
     return "Submitted with changed arguments" if body.get("edits") else "Submitted"
 
 
 def _decision(body: _Body) -> str:
     if body["cause"] == "recalled":
-        return "It was released before a restore; what decided it is lost"
-    asked = _ASKED.get(body["cause"], "The policy")
-    return f"{asked} {_ANSWERED[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
+        return "It was released before a restore; its decision is lost"
+    asked = _CAUSES.get(body["cause"], "The policy")
+    return f"{asked} {_OUTCOMES[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
 
 
 def _unknown(body: _Body) -> str:
@@ -109,68 +109,70 @@ def _vote(body: _Body) -> str:
 
 
 def _late(body: _Body) -> str:
-    return ", too late: it changed nothing" if body.get("late") else ""
+    return ", too late to count" if body.get("late") else ""
 
 
-def _opened(body: _Body) -> str:
-    return "BREAK-GLASS: opened " + ("by one person alone" if body["people"] == 1 else "by two people")
+def _break_glass_opened(body: _Body) -> str:
+    return "BREAK-GLASS: released " + ("by one person alone" if body["people"] == 1 else "by two people")
 
 
-def _whence(body: _Body) -> str:
-    side = ", for the agent's side" if body.get("for_requester") else ""
-    return f"{_WHENCE.get(body['channel'], '')}{side}"
+def _channel_text(body: _Body) -> str:
+    side = ", for the requester's side" if body.get("for_requester") else ""
+    return f"{_CHANNEL_TEXTS.get(body['channel'], '')}{side}"
 
 
 def _escalated(body: _Body) -> str:
-    why = "nobody else can answer it" if body["why"] == "quorum" else "nobody has answered"
-    return f"Asked {', '.join(body['groups'])} as well: {why}"
+    why = "its gates cannot be satisfied" if body["why"] == "quorum" else "no votes yet"
+    return f"Escalated to {', '.join(body['groups'])}: {why}"
 
 
-def _by_word(body: _Body) -> str:
-    return ", by a person's word" if body.get("why") == "settled" else ""
+def _settled_by(body: _Body) -> str:
+    return ", as settled by a person" if body.get("why") == "settled" else ""
 
 
 def _task_settled(body: _Body) -> str:
     if "answer" not in body:
-        return "What a person was to settle settled itself"
+        return "The task closed automatically"
     return f"Settled by a person: {str(body['answer']).replace('_', ' ')}"
 
 
-_TOLD: dict[str, Callable[[_Body], str]] = {
+_TEXTS: dict[str, Callable[[_Body], str]] = {
     "effect_submitted": _submitted,
     "decision_made": _decision,
-    "review_opened": lambda body: "Asked people",
-    "review_reopened": lambda body: "Asked people again",
-    "review_reminded": lambda body: "Reminded those who are asked",
+    "review_opened": lambda body: "A review was opened",
+    "review_reopened": lambda body: "The review was reopened",
+    "review_reminded": lambda body: "Reminded the reviewers",
     "review_escalated": _escalated,
-    "comment_written": lambda body: "Commented" + _whence(body),
-    "question_asked": lambda body: "Asked the agent something" + _whence(body),
-    "question_answered": lambda body: "Answered what it was asked",
+    "comment_written": lambda body: "Commented" + _channel_text(body),
+    "question_asked": lambda body: "Asked the agent a question" + _channel_text(body),
+    "question_answered": lambda body: "Answered the question",
     "vote_recorded": _vote,
-    "break_glass_signed": lambda body: "Signed to open it without the people its gates ask" + _late(body),
-    "break_glass_opened": _opened,
-    "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
+    "break_glass_signed": lambda body: "Signed for break-glass" + _late(body),
+    "break_glass_opened": _break_glass_opened,
+    "vote_strengthened": lambda body: f"Confirmed their vote by {body['step_up']}",
     "proposal_opened": lambda body: "Proposed other arguments",
-    "proposal_accepted": lambda body: "Accepted the proposed arguments: a new revision is asked about",
-    "proposal_declined": lambda body: _DECLINED.get(body["why"], "Declined the proposed arguments"),
-    "proposal_lapsed": lambda body: _LAPSED.get(body["why"], "What was proposed lapsed with the question"),
+    "proposal_accepted": lambda body: "Accepted the proposal: a new revision is reviewed",
+    "proposal_declined": lambda body: _DECLINED.get(body["why"], "Declined the proposal"),
+    "proposal_lapsed": lambda body: _LAPSED.get(body["why"], "The proposal lapsed with its review"),
     "effect_released": lambda body: "Released",
-    "effect_review": lambda body: "Waits for people again",
+    "effect_review": lambda body: "Waits for approval again",
     "effect_denied": lambda body: "Denied by policy" if body["why"] == "policy" else "Denied",
     "effect_expired": lambda body: "Expired; nothing fired",
     "effect_withdrawn": lambda body: _WITHDRAWN.get(body["why"], "Withdrawn"),
-    "effect_redeemed": lambda body: "Release spent",
-    "effect_fired": lambda body: "Fired" + _by_word(body),
-    "effect_failed": lambda body: "Failed; nothing happened" + _by_word(body),
-    "effect_unused": lambda body: "Not used; nothing fired" + _by_word(body),
+    "effect_redeemed": lambda body: "Release redeemed",
+    "effect_fired": lambda body: "Fired" + _settled_by(body),
+    "effect_failed": lambda body: "Failed; nothing happened" + _settled_by(body),
+    "effect_unused": lambda body: "Not used; nothing fired" + _settled_by(body),
     "effect_unknown": _unknown,
     "redemption_recalled": lambda body: "A receipt from before a restore proves that it was redeemed",
-    "effect_compensating": lambda body: "Being taken back",
-    "effect_compensated": lambda body: "Taken back" + _by_word(body),
-    "effect_compensation_failed": lambda body: "Could not be taken back",
+    "effect_compensating": lambda body: "Being undone",
+    "effect_compensated": lambda body: "Undone" + _settled_by(body),
+    "effect_compensation_failed": lambda body: "Could not be undone",
     "task_opened": lambda body: f"A person must settle it: {body['text']}",
     "task_settled": _task_settled,
-    "outcome_contradicted": lambda body: f"Reported as {body['told']}, against the record; the record stands",
+    "outcome_contradicted": lambda body: (
+        f"Reported as {body['told']}, which contradicts the record; the record is kept"
+    ),
 }
 
 
@@ -178,8 +180,8 @@ def rule_changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tupl
     """The changed decisions about this revision under other bundles, newest first."""
     decisions = find(conn, DecisionRow, effect_id=effect.effect_id, rev=effect.rev)
     decisions.sort(key=lambda row: (row.decided_at, row.decision_id))
-    told = (_change(bundle, before, after) for before, after in pairwise(decisions))
-    return tuple(change for change in told if change is not None)[::-1]
+    found = (_change(bundle, before, after) for before, after in pairwise(decisions))
+    return tuple(change for change in found if change is not None)[::-1]
 
 
 def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChange | None:
@@ -187,7 +189,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
         return None
     new, gone = _only_in(after.gates, before.gates), _only_in(before.gates, after.gates)
     if after.outcome == Verdict.DENY and before.outcome != Verdict.DENY:
-        text = f"It is forbidden now{_whence_of_answer(bundle, after)}"
+        text = f"It is forbidden now{_reason(bundle, after)}"
     elif before.outcome == Verdict.DENY and after.outcome != Verdict.DENY:
         text = "It is not forbidden any more"
     elif new:
@@ -199,7 +201,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
     return RuleChange(at=after.decided_at, before=before.commit, commit=after.commit, text=text)
 
 
-def _whence_of_answer(bundle: Bundle, decision: DecisionRow) -> str:
+def _reason(bundle: Bundle, decision: DecisionRow) -> str:
     """The policies that forbid it, or the reasons if another manifest of the tool is in force."""
     if decision.policies:
         return f", by {_named(bundle, decision.policies)}"

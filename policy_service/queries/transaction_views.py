@@ -39,7 +39,6 @@ from countersign.contract.wire import (
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import Tally
-from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import args_of, gates_of, without_secrets
 from policy_service.queries.repository import Snapshot
@@ -50,7 +49,7 @@ from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, Revi
 ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
 _OUTCOMES = {outcome.value for outcome in Outcome}
 _ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
-_TAKES_SIBLINGS_ALONG = {
+_ENDS_SIBLINGS = {
     EffectState.DENIED: "was denied",
     EffectState.EXPIRED: "expired",
     EffectState.REVOKED: "was revoked",
@@ -59,10 +58,8 @@ _TAKES_SIBLINGS_ALONG = {
 
 def transaction_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
-    now: datetime,
     *,
     releases: Sequence[str] = (),
     receipt: str | None = None,
@@ -83,7 +80,7 @@ def transaction_view(
         submitted_at=row.submitted_at,
         valid_until=row.valid_until,
         superseded_by=snapshot.superseded_by,
-        effects=tuple(effect_view(ctx, bundle, agent, snapshot, effect, now) for effect in snapshot.effects),
+        effects=tuple(effect_view(ctx, agent, snapshot, effect) for effect in snapshot.effects),
         releases=tuple(releases),
         receipt=receipt,
         attempt_id=snapshot.effects[0].redeemed_by,
@@ -116,11 +113,9 @@ def question_views(snapshot: Snapshot) -> tuple[QuestionView, ...]:
 
 def effect_view(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     *,
     counted: Tally | None = None,
     for_people: bool = False,
@@ -143,7 +138,7 @@ def effect_view(
         state=EffectState(effect.state),
         args=without_secrets(args, effect.secret) if for_people else args,
         decision=_decision(snapshot, effect),
-        review=_review(ctx, bundle, agent, snapshot, effect, now, counted, for_people=for_people),
+        review=_review(ctx, agent, snapshot, effect, counted, for_people=for_people),
         outcome=_outcome(effect),
         compensation=None
         if undo is None
@@ -249,11 +244,11 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
         return (_why_withdrawn(snapshot),)
     if state is EffectState.EXPIRED:
         text = "nobody answered or used it in time; submit it again to ask anew"
-        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_longer(effect)),)
+        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_deadline_advice(effect)),)
     return ()
 
 
-def _longer(effect: EffectRow) -> str:
+def _deadline_advice(effect: EffectRow) -> str:
     """The annotations that extend the deadlines, and the gates to put them on."""
     asked = ", ".join(dict.fromkeys(repr(gate.policy_id) for gate in gates_of(effect)))
     where = f"on the gate {asked}" if asked else "on a gate of its tool"
@@ -263,7 +258,7 @@ def _longer(effect: EffectRow) -> str:
 def _why_withdrawn(snapshot: Snapshot) -> Reason:
     """Why the effects of a transaction were withdrawn: one of them ended, or the agent withdrew them."""
     for effect in snapshot.effects:
-        if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
+        if (ended := _ENDS_SIBLINGS.get(EffectState(effect.state))) is not None:
             advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
             return Reason(
                 code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
@@ -291,11 +286,9 @@ def review_url(ctx: Context, review: ReviewRow) -> str:
 
 def _review(
     ctx: Context,
-    bundle: Bundle,
     agent: AgentRow,
     snapshot: Snapshot,
     effect: EffectRow,
-    now: datetime,
     counted: Tally | None,
     *,
     for_people: bool,
@@ -304,7 +297,8 @@ def _review(
     if review is None:
         return None
     if counted is None:
-        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+        bundle, gates = ctx.active.current, gates_of(effect)
+        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates, ctx.clock())
     return ReviewSummary(
         review_id=review.review_id,
         state=review.state,
@@ -351,12 +345,13 @@ def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView
     """The result of a dry run. Nothing is stored, so the decisions have no id."""
     return EvaluationView(
         effects=tuple(
-            EvaluatedEffect(tool=tool, decision=_dry(d), needs=_asked(d.gates)) for tool, d in evaluated
+            EvaluatedEffect(tool=tool, decision=_dry_run_decision(d), needs=_needs_before_votes(d.gates))
+            for tool, d in evaluated
         )
     )
 
 
-def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
+def _needs_before_votes(gates: Sequence[Gate]) -> tuple[Need, ...]:
     """What a review of these gates would require, without votes and before any escalation."""
     return tuple(
         Need(
@@ -371,16 +366,15 @@ def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
     )
 
 
-def _dry(decision: Decision) -> DecisionView:
-    reasons: list[dict[str, Any]] = [
-        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice} for r in decision.reasons
-    ]
+def _dry_run_decision(decision: Decision) -> DecisionView:
     return DecisionView(
         decision_id="dry-run",
         outcome=decision.outcome,
         policies=decision.policies,
         gates=tuple(gate.policy_id for gate in decision.gates),
-        reasons=tuple(Reason(**reason) for reason in reasons),
+        reasons=tuple(
+            Reason(code=r.code, text=r.text, policy=r.policy, advice=r.advice) for r in decision.reasons
+        ),
         bundle=decision.bundle,
         commit=decision.commit,
         unseen=decision.unseen,

@@ -55,19 +55,11 @@ class TransactionPresenter:
     ) -> TransactionView:
         """A transaction, with tokens only where requested."""
         agent = await self._agent(snapshot)
-        return transaction_view(
-            self._ctx,
-            self._ctx.active.current,
-            agent,
-            snapshot,
-            self._ctx.clock(),
-            releases=releases,
-            receipt=receipt,
-        )
+        return transaction_view(self._ctx, agent, snapshot, releases=releases, receipt=receipt)
 
     async def effect(self, snapshot: Snapshot, effect: EffectRow) -> EffectView:
         agent = await self._agent(snapshot)
-        return effect_view(self._ctx, self._ctx.active.current, agent, snapshot, effect, self._ctx.clock())
+        return effect_view(self._ctx, agent, snapshot, effect)
 
     async def _agent(self, snapshot: Snapshot) -> AgentRow:
         """The agent row, which counting votes needs; read only if there are reviews."""
@@ -114,12 +106,12 @@ def _find(
     found = {
         row.txn: row
         for mine in (_TRANSACTIONS.c.agent, _TRANSACTIONS.c.aud)
-        for row in rows(conn, TransactionRow, _of(mine, party, state, before, limit))
+        for row in rows(conn, TransactionRow, _query(mine, party, state, before, limit))
     }
     return sorted(found.values(), key=lambda row: (row.submitted_at, row.txn), reverse=True)[:limit]
 
 
-def _of(
+def _query(
     mine: Column[str],
     party: str,
     state: TxnState | None,
@@ -149,7 +141,7 @@ def _line(row: TransactionRow) -> TransactionLine:
     )
 
 
-_GoesOn = Callable[[Snapshot], bool]
+_KeepWaiting = Callable[[Snapshot], bool]
 
 
 async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
@@ -158,7 +150,7 @@ async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapsh
 
     Returns it as it is when the time is over.
     """
-    return await _wait(ctx, txn, seconds, _until_decided_or_asked)
+    return await _wait(ctx, txn, seconds, _until_agent_is_needed)
 
 
 async def wait_for_people(
@@ -173,14 +165,14 @@ async def wait_for_people(
         NotFoundError: there is no such transaction, or the caller may not see it.
     """
 
-    def seen(first: Snapshot) -> _GoesOn:
+    def seen(first: Snapshot) -> _KeepWaiting:
         require_visible(caller, first.transaction)
-        return _until_settled_further(first, asked_after)
+        return _until_more_is_settled(first, asked_after)
 
     return await _wait(ctx, txn, seconds, seen)
 
 
-def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> _GoesOn:
+def _until_agent_is_needed(first: Snapshot, asked_after: str | None = None) -> _KeepWaiting:
     before, proposed = first.open_questions, _proposed(first)
 
     def is_news(question: str) -> bool:
@@ -199,9 +191,9 @@ def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
     return snapshot.transaction.rev, [row.proposal_id for row in rows]
 
 
-def _until_settled_further(first: Snapshot, asked_after: str | None) -> _GoesOn:
+def _until_more_is_settled(first: Snapshot, asked_after: str | None) -> _KeepWaiting:
     if first.transaction.state != TxnState.UNSETTLED.value:
-        return _until_decided_or_asked(first, asked_after)
+        return _until_agent_is_needed(first, asked_after)
     before = _outcomes(first)
     return lambda now: _outcomes(now) == before
 
@@ -212,19 +204,19 @@ def _outcomes(snapshot: Snapshot) -> list[tuple[str, str, int]]:
     return [(effect.effect_id, effect.state, len(effect.settlements)) for effect in effects]
 
 
-async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot], _GoesOn]) -> Snapshot:
+async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot], _KeepWaiting]) -> Snapshot:
     """``wish`` receives the first snapshot and returns the condition under which waiting continues."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    goes_on: _GoesOn | None = None
+    keep_waiting: _KeepWaiting | None = None
     with metrics.LONG_POLLS.track_inprogress():
         while True:
             seen = ctx.feed.index
             # The index is taken before the read, so no change between the two is missed.
             current = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
-            goes_on = goes_on or wish(current)
+            keep_waiting = keep_waiting or wish(current)
             left = deadline - loop.time()
-            if left <= 0 or not goes_on(current):
+            if left <= 0 or not keep_waiting(current):
                 return current
             del current  # free the snapshot: thousands of requests may wait for minutes
             if not await ctx.feed.wait_after(seen, left, topic=transaction_topic(txn)):

@@ -122,7 +122,7 @@ def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> Render
                 "owner": page.agent_owner,
                 "tool": page.tool,
                 "title": page.tool_title,
-                "sentence": _words(page.sentence),
+                "sentence": _plain_text(page.sentence),
                 "finality": page.finality,
                 "risk": page.risk,
                 "args": [
@@ -133,7 +133,9 @@ def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> Render
             },
             "transaction": {
                 "txn_digest": page.txn_digest,
-                "others": [{"seq": other.seq, "sentence": _words(other.sentence)} for other in page.siblings],
+                "others": [
+                    {"seq": other.seq, "sentence": _plain_text(other.sentence)} for other in page.siblings
+                ],
             },
             "gates": [_gate(gate) for gate in page.gates],
             "facts": [
@@ -189,7 +191,7 @@ def _gate(gate: GateView) -> dict[str, Any]:
     }
 
 
-def _words(pieces: Iterable[Piece]) -> str:
+def _plain_text(pieces: Iterable[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 

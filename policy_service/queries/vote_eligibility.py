@@ -21,10 +21,8 @@ from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
-from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.quorum import (
     BallotVote,
-    BreakGlassApproval,
     BreakGlassSignature,
     Tally,
     break_glass_approval,
@@ -43,7 +41,8 @@ from policy_service.pdp.people import (
     check_people_rules,
 )
 from policy_service.queries.context import Context
-from policy_service.queries.repository import Snapshot
+from policy_service.queries.effects import gates_of, principal_of
+from policy_service.queries.repository import Snapshot, is_valid_vote
 from policy_service.queries.review_context import ReviewContext, not_in_groups_text
 from policy_service.queries.review_models import StepUpStatus
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
@@ -55,49 +54,13 @@ def person_key(iss: str, sub: str) -> str:
 
 
 def requesters_side(agent: AgentRow, about: ReviewRow | TransactionRow) -> frozenset[str]:
-    """Who must not approve this, whatever the policies say: the agent's owner and everybody who edited the
-    arguments.
-    """
+    """Who must not approve this, even if a policy permits it: the owner and everybody who edited the arguments."""
     return frozenset(about.edited_by) | (frozenset() if agent.owner is None else {agent.owner})
 
 
 def current_groups(bundle: Bundle, person: str, from_token: frozenset[str] = frozenset()) -> frozenset[str]:
     """The groups of a person now, from the bundle and from their token."""
     return bundle.directory.groups_of(person) | from_token
-
-
-def approval_permission(
-    ctx: Context,
-    bundle: Bundle,
-    agent: AgentRow,
-    review: ReviewRow,
-    gates: Iterable[Gate],
-    *,
-    person: str,
-    groups: frozenset[str],
-    assurance: str,
-    now: datetime,
-) -> Permission:
-    """What Cedar decides about this person approving this effect. Groups and gates are checked separately."""
-    return check_approve_rules(
-        bundle.rules,
-        PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance)),
-        review_facts(agent, review, gates),
-        now=now,
-        env=ctx.settings.environment,
-    )
-
-
-def review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> ReviewFacts:
-    """The review as Cedar sees it."""
-    return ReviewFacts(
-        review_id=review.review_id,
-        agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
-        tool=review.tool,
-        risk=review.risk,
-        gates=frozenset(gate.policy_id for gate in gates),
-        opened_at=review.opened_at,
-    )
 
 
 def valid_ballots(
@@ -107,18 +70,22 @@ def valid_ballots(
     review = snapshot.review_of(effect)
     if review is None:
         return []
-    gates = [Gate.from_json(gate) for gate in effect.gates]
-    return [
-        _ballot(ctx, bundle, agent, review, gates, vote, now)
-        for vote in snapshot.votes_on(effect)
-        if not vote.late and vote.revoked_at is None and vote.verdict != BREAK_GLASS
-    ]
+    found = []
+    for vote in snapshot.votes_on(effect):
+        if not is_valid_vote(vote) or vote.verdict == BREAK_GLASS:
+            continue
+        person = _facts_of_vote(bundle, vote)
+        permitted = approval_permission(ctx, bundle, agent, review, gates_of(effect), person, now)
+        verdict = cast(Literal["approve", "deny"], vote.verdict)
+        found.append(
+            BallotVote(vote.vote_id, person.person, person.groups, verdict, vote.step_up, bool(permitted))
+        )
+    return found
 
 
 def valid_votes_of(votes: Iterable[VoteRow], iss: str, sub: str) -> list[VoteRow]:
     """The votes of one person that were in time and not revoked, oldest first."""
-    standing = (vote for vote in votes if not vote.late and vote.revoked_at is None)
-    return [vote for vote in standing if (vote.iss, vote.sub) == (iss, sub)]
+    return [vote for vote in votes if is_valid_vote(vote) and (vote.iss, vote.sub) == (iss, sub)]
 
 
 def counted_verdict(votes: Iterable[VoteRow], iss: str, sub: str) -> str | None:
@@ -127,56 +94,9 @@ def counted_verdict(votes: Iterable[VoteRow], iss: str, sub: str) -> str | None:
     return next((vote.verdict for vote in reversed(theirs) if vote.verdict != BREAK_GLASS), None)
 
 
-def _ballot(
-    ctx: Context,
-    bundle: Bundle,
-    agent: AgentRow,
-    review: ReviewRow,
-    gates: Iterable[Gate],
-    vote: VoteRow,
-    now: datetime,
-) -> BallotVote:
-    person = person_key(vote.iss, vote.sub)
-    groups = current_groups(bundle, person, frozenset(vote.groups))
-    permitted = approval_permission(
-        ctx, bundle, agent, review, gates, person=person, groups=groups, assurance=vote.assurance, now=now
-    )
-    return BallotVote(
-        vote_id=vote.vote_id,
-        person=person,
-        groups=groups,
-        verdict=cast(Literal["approve", "deny"], vote.verdict),
-        step_up=vote.step_up,
-        permitted=bool(permitted),
-    )
-
-
 def break_glass_signatures(snapshot: Snapshot, effect: EffectRow) -> list[VoteRow]:
     """The valid break-glass signatures on this revision."""
-    return [
-        vote
-        for vote in snapshot.votes_on(effect)
-        if vote.verdict == BREAK_GLASS and not vote.late and vote.revoked_at is None
-    ]
-
-
-def break_glass_opening(
-    ctx: Context,
-    bundle: Bundle,
-    snapshot: Snapshot,
-    effect: EffectRow,
-    agent: AgentRow,
-    gates: Sequence[Gate],
-    now: datetime,
-) -> BreakGlassApproval | None:
-    """What the break-glass signatures amount to now."""
-    signed, review = (
-        evaluated_signatures(ctx, bundle, snapshot, effect, agent, gates, now),
-        snapshot.review_of(effect),
-    )
-    if not signed or review is None:
-        return None
-    return break_glass_approval(merge(gates), signed, excluded=requesters_side(agent, review))
+    return [vote for vote in snapshot.votes_on(effect) if vote.verdict == BREAK_GLASS and is_valid_vote(vote)]
 
 
 def evaluated_signatures(
@@ -189,36 +109,15 @@ def evaluated_signatures(
     now: datetime,
 ) -> list[BreakGlassSignature]:
     """The valid signatures, each with what policy permits its person now."""
-    review, found = snapshot.review_of(effect), list[BreakGlassSignature]()
+    review = snapshot.review_of(effect)
     if review is None:
-        return found
+        return []
+    found = []
     for vote in break_glass_signatures(snapshot, effect):
-        person = person_key(vote.iss, vote.sub)
-        groups = current_groups(bundle, person, frozenset(vote.groups))
-        may, alone = (
-            policy_permits(ctx, bundle, agent, review, gates, action, person, groups, vote.assurance, now)
-            for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
-        )
-        found.append(BreakGlassSignature(vote.vote_id, person, vote.step_up, may, alone))
+        person = _facts_of_vote(bundle, vote)
+        may, alone = _break_glass_rules(ctx, bundle, person, _review_facts(agent, review, gates), now)
+        found.append(BreakGlassSignature(vote.vote_id, person.person, vote.step_up, may, alone))
     return found
-
-
-def policy_permits(
-    ctx: Context,
-    bundle: Bundle,
-    agent: AgentRow,
-    review: ReviewRow,
-    gates: Sequence[Gate],
-    action: str,
-    person: str,
-    groups: frozenset[str],
-    assurance: str,
-    now: datetime,
-) -> bool:
-    """Whether a policy names this person for the action. Without such a policy nobody is permitted."""
-    who = PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance))
-    what = review_facts(agent, review, gates)
-    return bool(check_people_rules(bundle.rules, action, who, what, now=now, env=ctx.settings.environment))
 
 
 def count_votes(
@@ -238,7 +137,50 @@ def count_votes(
     review = snapshot.review_of(effect)
     asked = merge(gates, () if review is None else review.escalated)
     counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
-    return replace(counted, opening=break_glass_opening(ctx, bundle, snapshot, effect, agent, gates, now))
+    signed = evaluated_signatures(ctx, bundle, snapshot, effect, agent, gates, now)
+    if not signed or review is None:
+        return counted
+    opening = break_glass_approval(merge(gates), signed, excluded=requesters_side(agent, review))
+    return replace(counted, opening=opening)
+
+
+def progress(counted: Tally) -> tuple[int, int]:
+    """How many approvals count towards the gates, and how many they require."""
+    have = sum(min(entry.have, entry.need) for entry in counted.per_gate)
+    return have, sum(entry.need for entry in counted.per_gate)
+
+
+def _review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> ReviewFacts:
+    return ReviewFacts(
+        review_id=review.review_id,
+        agent=principal_of(agent),
+        tool=review.tool,
+        risk=review.risk,
+        gates=frozenset(gate.policy_id for gate in gates),
+        opened_at=review.opened_at,
+    )
+
+
+def _facts_of_vote(bundle: Bundle, vote: VoteRow) -> PersonFacts:
+    return person_facts(bundle, person_key(vote.iss, vote.sub), frozenset(vote.groups), vote.assurance)
+
+
+def person_facts(bundle: Bundle, person: str, from_token: frozenset[str], assurance: str) -> PersonFacts:
+    """A person as policies see them, in their current groups."""
+    groups = current_groups(bundle, person, from_token)
+    return PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance))
+
+
+def _break_glass_rules(
+    ctx: Context, bundle: Bundle, person: PersonFacts, facts: ReviewFacts, now: datetime
+) -> tuple[bool, bool]:
+    """Whether policies name this person for break-glass, and for break-glass alone; the default is no."""
+    env = ctx.settings.environment
+    may, alone = (
+        bool(check_people_rules(bundle.rules, action, person, facts, now=now, env=env))
+        for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
+    )
+    return may, alone
 
 
 @dataclass(frozen=True)
@@ -255,8 +197,11 @@ class Voter:
 
     @property
     def key(self) -> str:
-        """Issuer and subject."""
         return person_key(self.iss, self.sub)
+
+    def facts(self, bundle: Bundle) -> PersonFacts:
+        """The person as policies see them."""
+        return person_facts(bundle, self.key, self.groups, self.assurance)
 
 
 def voter_from_person(person: Person) -> Voter:
@@ -330,29 +275,29 @@ def vote_refusal(
     if not any(is_eligible_for(gate, mine) for gate in merged):
         asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
         return with_groups_problem(not_in_groups_text(sorted(asked), "decide this"), voter)
-    granted = approval_permission(
-        ctx,
-        bundle,
-        agent,
-        review,
-        gates,
-        person=voter.key,
-        groups=mine.groups,
-        assurance=voter.assurance,
-        now=now,
-    )
-    if not granted:
-        return (
-            granted.reason.text if granted.reason is not None else "the approval policy does not permit you"
-        )
-    return None
+    granted = approval_permission(ctx, bundle, agent, review, gates, voter.facts(bundle), now)
+    if granted:
+        return None
+    return "the approval policy does not permit you" if granted.reason is None else granted.reason.text
+
+
+def approval_permission(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    gates: Iterable[Gate],
+    person: PersonFacts,
+    now: datetime,
+) -> Permission:
+    """What Cedar decides about this person approving this effect. Groups and gates are checked separately."""
+    facts, env = _review_facts(agent, review, gates), ctx.settings.environment
+    return check_approve_rules(bundle.rules, person, facts, now=now, env=env)
 
 
 @dataclass(frozen=True, slots=True)
 class BreakGlassPermission:
-    """``why_not`` is the reason why this person may not sign, ``alone`` whether their signature is sufficient
-    alone.
-    """
+    """``why_not`` is the reason why this person may not sign, ``alone`` whether their signature suffices."""
 
     why_not: str | None
     alone: bool = False
@@ -366,14 +311,9 @@ def break_glass_permission(
         return BreakGlassPermission(
             f"you own {case.agent.name} or edited its arguments, so you cannot open this"
         )
-    groups, assurance = current_groups(bundle, voter.key, voter.groups), voter.assurance
-    as_one, alone = (
-        policy_permits(
-            ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now
-        )
-        for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
-    )
-    if as_one or alone:
+    facts = _review_facts(case.agent, case.review, case.gates)
+    may, alone = _break_glass_rules(ctx, bundle, voter.facts(bundle), facts, now)
+    if may or alone:
         return BreakGlassPermission(None, alone)
     return BreakGlassPermission(
         "no policy permits you to use break-glass here; ask somebody a policy names, or an operator"

@@ -97,35 +97,35 @@ def _fields(bundle: Bundle, effect: EffectRow) -> frozenset[str]:
 
 def read_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """Read the meters for an effect without reservations: everything that others hold now."""
-    return _read(conn, bundle, effect, {}, now)
+    return _reading(conn, bundle, effect, {}, now)
 
 
 def reread_meters(tx: Tx, bundle: Bundle, effect: EffectRow) -> MeterReading:
     """Read the meters for a stored effect as of its own reservations, and lock those it has none for."""
-    held = _held(tx.conn, bundle, effect)
-    if _fields(bundle, effect) - held.keys():
+    reserved = _reservations(tx.conn, bundle, effect)
+    if _fields(bundle, effect) - reserved.keys():
         lock_meters(tx, bundle, [effect])
-    return _read(tx.conn, bundle, effect, held, tx.now)
+    return _reading(tx.conn, bundle, effect, reserved, tx.now)
 
 
 def read_past_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """Read the meters for a stored effect as of its own reservations, for a shadow bundle that reserves nothing."""
-    return _read(conn, bundle, effect, _held(conn, bundle, effect), now)
+    return _reading(conn, bundle, effect, _reservations(conn, bundle, effect), now)
 
 
-def _held(conn: Connection, bundle: Bundle, effect: EffectRow) -> Mapping[str, ReservationRow]:
+def _reservations(conn: Connection, bundle: Bundle, effect: EffectRow) -> Mapping[str, ReservationRow]:
     if effect.tool not in bundle.meters:
         return {}
     return reservations.reservations_of(conn, effect.effect_id, effect.rev)
 
 
-def _read(
-    conn: Connection, bundle: Bundle, effect: EffectRow, held: Mapping[str, ReservationRow], now: datetime
+def _reading(
+    conn: Connection, bundle: Bundle, effect: EffectRow, reserved: Mapping[str, ReservationRow], now: datetime
 ) -> MeterReading:
     """Each meter as it was when the effect reserved its amount; as it is now where it has no reservation."""
-    shown = []
+    totals = []
     for meter in bundle.meters.get(effect.tool, ()):
-        own = held.get(meter.field)
+        own = reserved.get(meter.field)
         at, before = (now, NEWEST) if own is None else (own.reserved_at, own.ordinal or 0)
         total = reservations.reserved_total(
             conn,
@@ -136,8 +136,8 @@ def _read(
             first=meter.window.first(at),
             before=before,
         )
-        shown.append((meter, total))
-    return MeterReading(tuple(shown), now, _fields(bundle, effect) - held.keys())
+        totals.append((meter, total))
+    return MeterReading(tuple(totals), now, _fields(bundle, effect) - reserved.keys())
 
 
 # -- reserving ---------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def lock_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
 
 def lock_missing_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
     """Lock the meters of those stored effects that lack a reservation, before the effects are reevaluated."""
-    late = [e for e in effects if _fields(bundle, e) - _held(tx.conn, bundle, e).keys()]
+    late = [e for e in effects if _fields(bundle, e) - _reservations(tx.conn, bundle, e).keys()]
     lock_meters(tx, bundle, late)
 
 

@@ -99,10 +99,10 @@ def transition_effect(
         IllegalMoveError: the contract's table has no such transition.
         ConflictError: another unit changed it first.
     """
-    was = EffectState(effect.state)
-    require_transition(was, to)
+    state_before = EffectState(effect.state)
+    require_transition(state_before, to)
     _update(tx, effect, {"state": to.value, "changed_at": tx.now, **changes})
-    body = {"from": was.value, "to": to.value, "why": cause.why, "kind": effect.kind, **cause.detail}
+    body = {"from": state_before.value, "to": to.value, "why": cause.why, "kind": effect.kind, **cause.detail}
     if release_reservation(tx, effect, to, cause.actor):
         body["given_back"] = True
     audit_effect(tx, effect, f"effect_{to.value}", cause.actor, body)
@@ -110,12 +110,12 @@ def transition_effect(
 
 def transition_review(tx: Tx, review: ReviewRow, to: str, cause: TransitionReason, **changes: Any) -> None:
     """Settle or reopen a review. Its open proposals lapse when it settles."""
-    was, settles = review.state, to != "open"
+    state_before, settles = review.state, to != "open"
     _update(tx, review, {"state": to, "settled_at": tx.now if settles else None, **changes})
     if settles:
         review_tables.delete_review_groups(tx.conn, review.review_id)
     kind = "review_settled" if settles else "review_reopened"
-    publish_review_event(tx, review, kind, cause, came_from=was)
+    publish_review_event(tx, review, kind, cause, came_from=state_before)
     if settles:
         for proposal in review_tables.open_proposals(tx.conn, review.review_id):
             transition_proposal(tx, review, proposal, LAPSED, TransitionReason.by_service(f"review_{to}"))
@@ -145,10 +145,10 @@ def transition_transaction(
     tx: Tx, transaction: TransactionRow, to: TxnState, cause: TransitionReason, **changes: Any
 ) -> None:
     """Move a transaction whose effects have moved already."""
-    was = TxnState(transaction.state)
-    require_transition(was, to)
+    state_before = TxnState(transaction.state)
+    require_transition(state_before, to)
     _update(tx, transaction, {"state": to.value, **changes})
-    body = {"from": was.value, "to": to.value, "why": cause.why}
+    body = {"from": state_before.value, "to": to.value, "why": cause.why}
     named: dict[str, Any] = {"txn": transaction.txn, "rev": transaction.rev, "agent": transaction.agent}
     append(tx, f"transaction_{to.value}", actor=cause.actor, body=body, **named)
 

@@ -43,14 +43,14 @@ from policy_service.storage.types import time_text
 from policy_service.tokens.keys import WebhookKey, sign_webhook
 from policy_service.workflow.transitions import SERVICE
 
-_LINES: Final = 500  # audit rows read at once
-_AT_ONCE: Final = 8  # requests to one receiver at the same time
+_BATCH_ROWS: Final = 500  # audit rows read at once
+_MAX_CONCURRENT: Final = 8  # requests to one receiver at the same time
 _LEASE: Final = timedelta(seconds=60)  # longer than any request started under it (30 s at most)
 _RETRY: Final = RetryPolicy(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
-_REST: Final = RetryPolicy(
+_RECEIVER_PAUSE: Final = RetryPolicy(
     backoff_s=1, max_backoff_s=60
 )  # the pause of a failing receiver, for all its messages
-_LONGEST_REST: Final = timedelta(hours=4)  # that a receiver may request
+_MAX_REQUESTED_PAUSE: Final = timedelta(hours=4)  # that a receiver may request
 
 _outbox, _hooks = table(OutboxRow).c, table(WebhookRow).c
 _MEMBERS: Final = EXPORTED_MEMBERS | {"agent", "what"}
@@ -89,24 +89,24 @@ def webhook_lane(name: str) -> str:
 
 def webhook_id(issuer: str, name: str, index: int) -> str:
     """The message id: the same for the same event and receiver, on any replica and for any repeat."""
-    named = canonicalize({"index": index, "iss": issuer, "webhook": name})
-    digest = hashlib.sha256(b"countersign/webhook/v1\n" + named).hexdigest()
+    content = canonicalize({"index": index, "iss": issuer, "webhook": name})
+    digest = hashlib.sha256(b"countersign/webhook/v1\n" + content).hexdigest()
     return f"evt_{digest[:32]}"
 
 
-def webhook_event(settings: Settings, line: Entry) -> dict[str, Any]:
+def webhook_event(settings: Settings, entry: Entry) -> dict[str, Any]:
     """The event of an audit row: ids, codes and links, without arguments or people's texts."""
-    about = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
-    members = about | {name: value for name, value in line.body.items() if name in _MEMBERS}
+    about = {"txn": entry.txn, "effect_id": entry.effect_id, "rev": entry.rev}
+    members = about | {name: value for name, value in entry.body.items() if name in _MEMBERS}
     links = {
         name.removesuffix("_id"): f"{settings.public_url}/{page}/{members[name]}"
         for name, page in _PAGES.items()
         if name in members
     }
-    data = {"iss": settings.iss, "index": line.index, **members, "links": links}
+    data = {"iss": settings.iss, "index": entry.index, **members, "links": links}
     return {
-        "type": line.kind,
-        "timestamp": time_text(line.at),
+        "type": entry.kind,
+        "timestamp": time_text(entry.at),
         "data": {name: value for name, value in data.items() if value is not None},
     }
 
@@ -116,35 +116,39 @@ def webhook_event(settings: Settings, line: Entry) -> dict[str, Any]:
 
 async def enqueue_events(ctx: Context, webhook: Webhook) -> bool:
     """Enqueue the events since the receiver's cursor; whether there were any. A new receiver starts at the newest."""
-    row, lines = await ctx.db.read(lambda conn: _look(conn, webhook.name))
+    row, entries = await ctx.db.read(lambda conn: _read_cursor(conn, webhook.name))
     if row is None:
-        await ctx.db.write(lambda tx: _begin(tx, webhook.name))
+        await ctx.db.write(lambda tx: _start_cursor(tx, webhook.name))
         return True
-    if not lines:
+    if not entries:
         return False
-    return await ctx.db.write(lambda tx: _put(tx, ctx.settings, webhook, row.upto, lines))
+    return await ctx.db.write(lambda tx: _enqueue_batch(tx, ctx.settings, webhook, row.upto, entries))
 
 
-def _look(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
+def _read_cursor(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
     row = find_one(conn, WebhookRow, name=name)
     blind = row is None or row.disabled_at is not None
-    return row, [] if row is None or blind else entries_after(conn, row.upto, _LINES)
+    return row, [] if row is None or blind else entries_after(conn, row.upto, _BATCH_ROWS)
 
 
-def _begin(tx: Tx, name: str) -> None:
+def _start_cursor(tx: Tx, name: str) -> None:
     insert_row_or_ignore(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
 
 
-def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence[Entry]) -> bool:
-    if not update_rows(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
+def _enqueue_batch(
+    tx: Tx, settings: Settings, webhook: Webhook, cursor: int, entries: Sequence[Entry]
+) -> bool:
+    if not update_rows(
+        tx.conn, WebhookRow, {"name": webhook.name, "upto": cursor}, {"upto": entries[-1].index}
+    ):
         return False  # another replica was first
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
-    for line in lines:
-        if webhook.wants(line.kind):
-            named = webhook_id(settings.iss, webhook.name, line.index)
-            event = webhook_event(settings, line)
+    for entry in entries:
+        if webhook.wants(entry.kind):
+            message_id = webhook_id(settings.iss, webhook.name, entry.index)
+            event = webhook_event(settings, entry)
             outbox.enqueue_once(
-                tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
+                tx, message_id, entry.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
             )
     return True
 
@@ -179,16 +183,16 @@ def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):
         return []
-    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, webhook_lane(name))
+    return outbox.claim(tx, 1 if row.failures else _MAX_CONCURRENT, _RETRY, webhook_lane(name))
 
 
 async def record_result(ctx: Context, name: str, message: Message, answer: DeliveryResult) -> int:
     """Record the result of a delivery; returns how many messages were given up."""
     spread = random.uniform(0.5, 1)  # noqa: S311  jitter, so that retries spread out
-    return await ctx.db.write(lambda tx: _note(tx, name, message, answer, spread))
+    return await ctx.db.write(lambda tx: _record_attempt(tx, name, message, answer, spread))
 
 
-def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
+def _record_attempt(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
     mine = update(table(WebhookRow)).where(_hooks.name == name)
     if answer.error is None:
         outbox.mark_sent(tx, message.outbox_id)
@@ -197,10 +201,10 @@ def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: f
     failures = tx.conn.execute(
         mine.values(failures=_hooks.failures + 1).returning(_hooks.failures)
     ).scalar_one()
-    asked = min(answer.rest or timedelta(), _LONGEST_REST)
-    rest = max(asked, _REST.pause(failures) * spread)
-    put_off = max(asked, _RETRY.pause(message.attempt) * spread)
-    outbox.reschedule(tx, message.outbox_id, tx.now + put_off, answer.error)
+    requested = min(answer.rest or timedelta(), _MAX_REQUESTED_PAUSE)
+    rest = max(requested, _RECEIVER_PAUSE.pause(failures) * spread)
+    delay = max(requested, _RETRY.pause(message.attempt) * spread)
+    outbox.reschedule(tx, message.outbox_id, tx.now + delay, answer.error)
     tx.conn.execute(mine.values(not_before=tx.now + rest, last_error=answer.error))
     if answer.gone:
         _disable(tx, name)
@@ -247,8 +251,8 @@ def retry_deliveries(tx: Tx, settings: Settings, name: str) -> int:
     """
     known = {webhook.name for webhook in settings.webhooks}
     mine = update(table(WebhookRow)).where(_hooks.name == name)
-    awake = mine.values(failures=0, not_before=None, disabled_at=None)
-    if name in known and not tx.conn.execute(awake).rowcount:
+    enabled = mine.values(failures=0, not_before=None, disabled_at=None)
+    if name in known and not tx.conn.execute(enabled).rowcount:
         raise NotFoundError(
             f"the service has not run with the webhook {name!r} yet; start it with these settings"
         )
@@ -269,7 +273,7 @@ _BUSY: Final = frozenset({429, 503})  # statuses with a Retry-After (RFC 9110 se
 async def deliver(
     webhook: Webhook,
     keys: Sequence[WebhookKey],
-    named: str,
+    message_id: str,
     event: Mapping[str, Any],
     now: datetime,
     resolve: Resolve = resolve,
@@ -277,7 +281,7 @@ async def deliver(
     """Send one event; returns the result."""
     body = canonicalize(dict(event))
     headers = {"Content-Type": "application/json", "User-Agent": "countersign"}
-    headers |= sign_webhook(keys, named, int(now.timestamp()), body)
+    headers |= sign_webhook(keys, message_id, int(now.timestamp()), body)
     try:
         async with (
             asyncio.timeout(webhook.timeout_s),
@@ -285,7 +289,7 @@ async def deliver(
                 "POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve
             ) as response,
         ):
-            return _judged(response, now)
+            return _result_of(response, now)
     except TimeoutError:
         return DeliveryResult(error=f"no answer within {webhook.timeout_s:g} s")
     except UnreachableError as error:
@@ -294,7 +298,7 @@ async def deliver(
         return DeliveryResult(error=type(error).__name__)
 
 
-def _judged(response: httpx2.Response, now: datetime) -> DeliveryResult:
+def _result_of(response: httpx2.Response, now: datetime) -> DeliveryResult:
     status = response.status_code
     if 200 <= status < 300:
         return DeliveryResult(status)

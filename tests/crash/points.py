@@ -80,7 +80,9 @@ def agent_sites() -> tuple[Site, ...]:
     tools = [
         (_named(module, function), file, call)
         for file, module, function, call in _calls(SDK, ["call"])
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "call" and _ends(call.func) == "executor"
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "call"
+        and _ends(call.func) == "executor"
     ]
     return _distinct(journal + tools)
 

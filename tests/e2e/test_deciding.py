@@ -64,7 +64,7 @@ async def test_the_enter_key_in_a_field_decides_nothing(site: Site) -> None:
     assert await site.votes(path) == []
 
 
-async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
+async def test_warnings_must_be_confirmed_before_an_approval(site: Site) -> None:
     page, path = await site.visitor(), f"/reviews/{site.story.reviews['hostile']}"
     await page.goto(f"{path}?full=1")
     await page.locator("#approve > summary").click()
@@ -77,7 +77,7 @@ async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
 
 
 @pytest.mark.parametrize("by", ["key", "mouse"])
-async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site, by: str) -> None:
+async def test_folded_arguments_must_be_opened_before_an_approval(site: Site, by: str) -> None:
     """The key and the mouse open the same panel, which leads to the page that folds nothing; nothing stays behind."""
     page, path = await site.visitor(), await site.refund(f"folded by {by}", memo=LONG)
     await page.goto(path)

@@ -1,4 +1,4 @@
-"""What an agent puts into its bytes, and what a script could try if it ever got in, is not supported by this page."""
+"""Hostile arguments, and what an injected script could try, have no effect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_hostile_bytes_do_nothing(site: Site, heard: list[str]) -> None:
 
 
 @pytest.mark.long
-async def test_what_deceives_is_named_where_it_stands(site: Site) -> None:
+async def test_deceptive_text_is_marked_in_place(site: Site) -> None:
     page = await site.visitor()
     await page.goto(f"/reviews/{site.story.reviews['hostile']}")
     await expect(page.get_by_role("heading", name="5 things here can mislead you")).to_be_visible()
@@ -60,7 +60,7 @@ INJECT = """markup => {
 
 
 @pytest.mark.long
-async def test_markup_that_got_in_would_find_htmx_deaf(site: Site) -> None:
+async def test_injected_markup_is_ignored_by_htmx(site: Site) -> None:
     page, path = await site.visitor(), f"/reviews/{site.story.reviews['hostile']}"
     sent: list[str] = []
     page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))

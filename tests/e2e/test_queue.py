@@ -1,4 +1,4 @@
-"""The queue in a real browser: a review beside the list, keys, filters, what settles while one looks, a batch."""
+"""The queue in a real browser: a review next to the list, keys, filters, live updates, a batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tests.fakes.afternoon import credit
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
-async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
-    site: Site, heard: list[str]
-) -> None:
+async def test_a_settled_row_keeps_its_position_until_reload(site: Site, heard: list[str]) -> None:
     review = (await site.refund("settles")).removeprefix("/reviews/")
     page = await site.visitor()
     await page.goto("/?order=newest")
@@ -72,7 +70,7 @@ async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> No
 
 
 @pytest.mark.parametrize("js", [True, False])
-async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, js: bool) -> None:
+async def test_a_batch_is_selected_and_reported_line_by_line(site: Site, js: bool) -> None:
     for n in range(4):
         args = credit("cus_1131", "Lucía Ferrer", 600 + n, "parking")
         await site.stage(f"alike-{js}-{n}", "goodwill-desk", "credit", args)

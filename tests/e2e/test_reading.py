@@ -1,4 +1,4 @@
-"""Reading the queue and a review in a real browser: keys, what happens meanwhile, and what stands beside the facts."""
+"""Reading the queue and a review in a real browser: keys, live updates, and the context panel."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_vote_cast_meanwhile_is_announced_and_no_button_moves(site: Site
     await expect(page.locator("#approve")).to_have_attribute("open", "")
 
 
-async def test_a_hostile_past_does_nothing_and_is_marked(site: Site, heard: list[str]) -> None:
+async def test_hostile_precedents_are_inert_and_marked(site: Site, heard: list[str]) -> None:
     markup = "<script>document.title='owned'</script><svg onload=\"document.title='owned'\">"
     earlier = HOSTILE | {"audience": "newsletter-test", "from": "news@northwind.example"}
     earlier["subject"] = "Your statement \u202efdp.exe"
@@ -133,8 +133,8 @@ async def test_a_hostile_past_does_nothing_and_is_marked(site: Site, heard: list
     await expect(page.locator(".diff .hid").first).to_be_visible()
 
 
-async def test_boxes_beside_stay_off_the_sheet(site: Site) -> None:
-    """The sheet is what is signed; what the service remembers is beside it."""
+async def test_context_boxes_do_not_overlap_the_sheet(site: Site) -> None:
+    """The sheet is what people sign; the context is next to it."""
     page = await site.visitor()
     await page.goto(f"/reviews/{site.story.reviews['dana']}")
     for box in (".diff", ".meter", ".past"):
@@ -143,18 +143,18 @@ async def test_boxes_beside_stay_off_the_sheet(site: Site) -> None:
 
 
 async def test_a_clock_that_is_wrong_by_an_hour_changes_no_countdown(site: Site) -> None:
-    told = set()
+    texts = set()
     for wrong_ms in (0, -3_600_000, 3_600_000):
         page = await site.visitor()
         await page.add_init_script(f"{{ const real = Date.now; Date.now = () => real() + {wrong_ms}; }}")
         await page.goto(f"/reviews/{site.story.reviews['dana']}")
         await page.wait_for_timeout(1_200)
-        told.add(await page.locator(".due b").inner_text())
-    (left,) = told
+        texts.add(await page.locator(".due b").inner_text())
+    (left,) = texts
     assert left.endswith(" min left")
 
 
-async def test_a_lost_connection_is_told(site: Site) -> None:
+async def test_a_lost_connection_is_reported(site: Site) -> None:
     page = await site.visitor("wen")
     await page.goto("/")
     await page.wait_for_timeout(300)

@@ -49,7 +49,7 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskReadModel:
         ),
         "timeline": (
             EventLine(opened - timedelta(minutes=4), "effect_submitted", "Submitted", review.agent),
-            EventLine(opened - timedelta(minutes=2), "effect_redeemed", "Release spent", review.agent),
+            EventLine(opened - timedelta(minutes=2), "effect_redeemed", "Release redeemed", review.agent),
             EventLine(opened, "effect_unknown", "We do not know whether this fired", "service"),
         ),
         "state": "open",

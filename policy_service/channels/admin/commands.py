@@ -6,7 +6,7 @@ They run in the service when they arrive through its socket, otherwise in the co
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +28,10 @@ from policy_service.workflow.slack.admin import slack_health
 
 Arguments = dict[str, Any]
 Command = Callable[[Tx, Settings, Arguments], Any]
+
+
+def _time_text(at: datetime | None) -> str | None:
+    return None if at is None else time_text(at)
 
 
 def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -67,8 +71,8 @@ def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "key": row.key_digest,
             "created_at": time_text(row.created_at),
             "counts_from": time_text(row.counts_from),
-            "last_used_at": None if row.last_used_at is None else time_text(row.last_used_at),
-            "removed_at": None if row.removed_at is None else time_text(row.removed_at),
+            "last_used_at": _time_text(row.last_used_at),
+            "removed_at": _time_text(row.removed_at),
         }
         for row in sorted(find(tx.conn, PasskeyRow), key=lambda row: row.passkey_id)
     ]
@@ -123,7 +127,7 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
         "set_aside": found.dead,
         "failures": found.failures,
         "last_error": found.last_error,
-        "since": None if found.since is None else time_text(found.since),
+        "since": _time_text(found.since),
         "resting": resting,
     }
 
@@ -186,9 +190,9 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
                 {
                     "kid": key.kid,
                     "revoked": key.revoked_at is not None,
-                    "revoked_at": None if key.revoked_at is None else time_text(key.revoked_at),
+                    "revoked_at": _time_text(key.revoked_at),
                     "issuer": key.issuer,
-                    "until": None if key.expires_at is None else time_text(key.expires_at),
+                    "until": _time_text(key.expires_at),
                     "over": key.expires_at is not None and tx.now >= key.expires_at,
                 }
                 for key in agents.list_keys(tx.conn, row.name)
@@ -305,13 +309,13 @@ def _webhook_status(found: webhooks.ReceiverStatus | None) -> dict[str, Any] | N
         return None
     return {
         "waiting": found.waiting,
-        "oldest": None if found.oldest is None else time_text(found.oldest),
+        "oldest": _time_text(found.oldest),
         "given_up": found.dead,
         "behind": found.behind,
         "failures": found.failures,
         "last_error": found.last_error,
-        "not_before": None if found.not_before is None else time_text(found.not_before),
-        "disabled_at": None if found.disabled_at is None else time_text(found.disabled_at),
+        "not_before": _time_text(found.not_before),
+        "disabled_at": _time_text(found.disabled_at),
     }
 
 

@@ -168,7 +168,9 @@ def revoke_key(kid: KeyId, reason: Reason, as_json: AsJson = False) -> None:
     with report_errors():
         done = _run_command("agent-key-revoke", {"kid": kid, "reason": reason})
         others = len(done["ended"]) - 1
-        and_others = f" and {others} more that the same issuer's tokens brought" if others > 0 else ""
+        and_others = (
+            f" and {others} more that were enrolled with the same issuer's tokens" if others > 0 else ""
+        )
         _print_done(done, as_json, f"revoked {kid}{and_others}")
 
 
@@ -188,11 +190,11 @@ def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) 
 
 @revoke_app.command("commit")
 def revoke_commit(
-    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full, as decisions name it.")],
+    commit: Annotated[str, typer.Argument(help="The full commit id of the policies, as in decisions.")],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
-    """End everything open that a commit of the policies decided last. Put another commit in force first."""
+    """Revoke all open transactions that a policy commit decided. Activate another commit first."""
     with report_errors():
         done = _run_command("revoke-commit", {"commit": commit, "reason": reason})
         ended = _revoke_each("effect", "effect_id", done["open"], reason)
@@ -208,16 +210,16 @@ def reinstate_approver(person: PersonKey, reason: OptionalReason = None, as_json
         _print_done(done, as_json, f"{person} may decide again")
 
 
-def _run_command(verb: str, args: dict[str, Any]) -> dict[str, Any]:
+def _run_command(command: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run a command and add the database to its result."""
     settings = load_settings()
-    return {**run_admin_command(settings, verb, args), "database": describe_database(settings)}
+    return {**run_admin_command(settings, command, args), "database": describe_database(settings)}
 
 
 def _revoke_each(kind: str, name: str, ids: list[str], reason: str) -> int:
     """Revoke them one by one and skip those that have already ended. Returns how many it ended."""
-    settings, verb = load_settings(), f"revoke-{kind}-if-open"
-    return sum(run_admin_command(settings, verb, {name: one, "reason": reason})["ended"] for one in ids)
+    settings, command = load_settings(), f"revoke-{kind}-if-open"
+    return sum(run_admin_command(settings, command, {name: one, "reason": reason})["ended"] for one in ids)
 
 
 def _print_done(done: dict[str, Any], as_json: bool, text: str) -> None:
@@ -235,13 +237,11 @@ def accept_commit(
 ) -> None:
     """Accept a rewritten or rewound branch, once and for this commit only."""
     with report_errors():
-        settings = load_settings()
-        if not settings.policies_repository:
+        if not load_settings().policies_repository:
             raise StartError("policies_repository is not set: a folder has no history to compare")
-        done = {**run_admin_command(settings, "policies-accept", {"commit": commit, "reason": reason})}
-        done["database"] = describe_database(settings)
+        done = _run_command("policies-accept", {"commit": commit, "reason": reason})
         text = (
             f"{commit} becomes active at the next refresh, if the branch is still at it, it loads and has the required "
-            f"signature\n(in the database {done['database']})"
+            "signature"
         )
-        print_result(done, as_json, text)
+        _print_done(done, as_json, text)

@@ -91,9 +91,9 @@ async def run_servers(
         await public.settled.wait()
         if listener is not None:
             slack = app.state.service.slack
-            known = (lambda: None) if slack is None else slack.known
-            verbs = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests, known)
-            await stack.enter_async_context(_admin_server(verbs, listener))
+            slack_status = (lambda: None) if slack is None else slack.process_status
+            commands = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests, slack_status)
+            await stack.enter_async_context(_admin_server(commands, listener))
         try:
             yield serving
         finally:
@@ -102,8 +102,8 @@ async def run_servers(
 
 
 @contextlib.asynccontextmanager
-async def _admin_server(verbs: Starlette, listener: socket.socket) -> AsyncIterator[None]:
-    server = _Server(uvicorn.Config(verbs, log_config=None, lifespan="off"))
+async def _admin_server(commands: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+    server = _Server(uvicorn.Config(commands, log_config=None, lifespan="off"))
     serving = asyncio.create_task(server.serve_quietly(listener))
     await server.settled.wait()
     try:

@@ -1,1 +1,1 @@
-"""The native API under /v1: JSON to commands, views to JSON, errors to problem details."""
+"""The REST API under /v1: JSON to workflow calls, read models to JSON, errors to problem details."""

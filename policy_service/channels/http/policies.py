@@ -73,7 +73,7 @@ async def sync(request: Request) -> Response:
 
 @routes.person("GET /policies/shadow")
 async def get_shadow(api: Api, _: Session, limit: int | None = Limit) -> ShadowView:
-    """The bundle in shadow, and where it differs from the one in force."""
+    """Read the shadow candidate, and where its decisions differ from the active bundle's."""
     return await shadow_views.shadow_view(api.ctx, api.ctx.settings.rows(limit))
 
 

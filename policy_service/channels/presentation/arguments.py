@@ -27,7 +27,7 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
     """
     alike: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        alike[_read(row.name)].append(row.name)
+        alike[_normalized(row.name)].append(row.name)
     unknown = {row.name for row in rows if row.type_text == NOT_IN_THE_SCHEMA}
     if len(unknown) == len(rows):
         unknown = set()
@@ -40,7 +40,7 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
                     "lookalike", "not in the schema", "The reviewed schema has no argument of this name."
                 ),
             )
-        if len(alike[_read(row.name)]) > 1:
+        if len(alike[_normalized(row.name)]) > 1:
             about += (
                 TextFinding(
                     "lookalike",
@@ -53,7 +53,7 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
     return found
 
 
-def _read(name: str) -> str:
+def _normalized(name: str) -> str:
     """A name as a hurried reader sees it: letters and digits, case-folded, lookalikes replaced."""
     plain = "".join(
         ascii_lookalike(char, in_address=True) or char for char in unicodedata.normalize("NFKC", name)

@@ -20,12 +20,12 @@ _QUESTIONS: Final = {
     TaskKind.BREAK_GLASS_REVIEW: "One person used break-glass alone: was it justified?",
     TaskKind.IMPOSSIBLE_QUORUM: "Nobody can approve this at the moment",
 }
-_DOUBTS: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
+_UNKNOWN_OUTCOMES: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 
 
 def is_unknown_outcome(kind: TaskKind) -> bool:
     """Whether the task asks what happened."""
-    return kind in _DOUBTS
+    return kind in _UNKNOWN_OUTCOMES
 
 
 def question_text(kind: TaskKind, *, of_compensation: bool) -> str:

@@ -72,7 +72,7 @@ def _lookalike(text: str, suspects: list[int]) -> TextFinding | None:
     if not suspects:
         return None
     kinds = list(dict.fromkeys(text[i] for i in suspects))
-    named = _listed([_introduced(char) for char in kinds])
+    named = _enumerate([_describe(char) for char in kinds])
     if len(suspects) == 1:
         sentence = f"The marked character is {named}."
     else:
@@ -80,7 +80,7 @@ def _lookalike(text: str, suspects: list[int]) -> TextFinding | None:
     return TextFinding("lookalike", "lookalike letters", sentence, _wire_of(text, suspects))
 
 
-def _introduced(char: str) -> str:
+def _describe(char: str) -> str:
     twin = ascii_lookalike(char, in_address=True)
     return f"{code_point(char)} {character_name(char)}" + (f", not {twin}" if twin else "")
 
@@ -104,7 +104,7 @@ def _hidden(chars: list[str]) -> TextFinding | None:
         marks = _count(len(alarming), "stacked mark")
         return TextFinding("stacked", "stacked marks", f"{marks} would cover the text around them.")
     sentence = (
-        f"{_count(len(unseen), 'hidden character')}: {_listed([character_name(char) for char in unseen])}."
+        f"{_count(len(unseen), 'hidden character')}: {_enumerate([character_name(char) for char in unseen])}."
     )
     if any(is_bidi_control(char) for char in unseen):
         sentence += " Unmarked, they would change the order in which this is read."
@@ -141,7 +141,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _listed(names: list[str]) -> str:
+def _enumerate(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
     rest = len(distinct) - MAX_NAMED
     more = f"; and {_count(rest, 'other kind')}" if rest > 0 else ""
@@ -152,7 +152,7 @@ SpanKind: TypeAlias = Literal["plain", "hidden", "suspect"]
 
 MAX_HIDDEN_IN_A_ROW = 12  # of a longer run only the first 8 are drawn
 _DRAWN_OF_A_LONG_RUN = 8
-_ODD = re.compile(r"[^\x20-\x7e\t\n]")
+_UNUSUAL = re.compile(r"[^\x20-\x7e\t\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def mark(
     runs. `edges` marks leading and trailing spaces; excerpts go without.
     """
     gaps = gap_positions(text, block=block, edges=edges)
-    if not gaps and not _ODD.search(text):
+    if not gaps and not _UNUSUAL.search(text):
         return Marked((Span("plain", text),) if text else (), find_problems(text, [], []))
     hidden = hidden_positions(text) | gaps
     suspects = suspect_positions(text, address=address) - hidden

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -183,12 +183,11 @@ class TokenOwner:
 
 
 class SlackCallError(Exception):
-    """A failed call and its meaning. ``unsent``: Slack has certainly not acted on it. ``unexplained``: the cause is
-    unknown and may be permanent."""
+    """A failed call. ``result``: what it means for the message that was to be sent."""
 
     def __init__(
         self,
-        came: SendStatus,
+        status: SendStatus,
         error: str,
         *,
         rest: timedelta | None = None,
@@ -196,22 +195,8 @@ class SlackCallError(Exception):
         unexplained: bool = False,
     ) -> None:
         super().__init__(error)
-        self.came, self.error, self.rest, self.unsent, self.unexplained = (
-            came,
-            error,
-            rest,
-            unsent,
-            unexplained,
-        )
-        self.found: tuple[str, str] | None = None  # channel and ts of the message that was to be updated
-
-    @property
-    def outcome(self) -> SendResult:
-        """This error as the result of sending a message."""
-        channel, ts = self.found or (None, None)
-        return SendResult(
-            self.came, self.error, self.rest, channel, ts, unsent=self.unsent, unexplained=self.unexplained
-        )
+        self.error = error
+        self.result = SendResult(status, error, rest, unsent=unsent, unexplained=unexplained)
 
 
 class SlackClient:
@@ -223,7 +208,7 @@ class SlackClient:
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
-        self.met: TokenOwner | None = None
+        self.token_owner: TokenOwner | None = None
 
     async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         """Call a method of the Web API once.
@@ -235,7 +220,8 @@ class SlackClient:
             return await self._call(method, timeout_s or self.app.timeout_s, arguments)
         except SlackCallError as fault:
             # an unexplained error counts as an attempt, so that retries end
-            fault.unsent = fault.unsent or (method in _SILENT_METHODS and not fault.unexplained)
+            if method in _SILENT_METHODS and not fault.result.unexplained:
+                fault.result = replace(fault.result, unsent=True)
             raise
 
     async def _call(self, method: str, limit: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,13 +262,13 @@ class SlackClient:
         self._accounts[user_id] = (time.monotonic(), account)
         return account
 
-    async def test_auth(self) -> SendResult:
+    async def check_auth(self) -> SendResult:
         """Call auth.test: whether the token is valid and belongs to the configured workspace."""
         try:
             answer = await self.call("auth.test")
-            self.met = _token_owner(answer)
+            self.token_owner = _token_owner(answer)
         except SlackCallError as fault:
-            return fault.outcome
+            return fault.result
         return (
             SendResult(SendStatus.SENT)
             if self.workspace_mismatch is None
@@ -292,9 +278,9 @@ class SlackClient:
     @property
     def workspace_mismatch(self) -> str | None:
         """A sentence if the token belongs to another workspace than the configured one; None if not, or unknown."""
-        if self.met is None or self.met.team_id == self.app.team_id:
+        if self.token_owner is None or self.token_owner.team_id == self.app.team_id:
             return None
-        return f"the bot token belongs to {self.met.team_id}, the settings name {self.app.team_id}"
+        return f"the bot token belongs to {self.token_owner.team_id}, the settings name {self.app.team_id}"
 
     async def close(self) -> None:
         """Close the connections."""
@@ -357,9 +343,9 @@ def _api_error(error: SlackApiError) -> SlackCallError:
         )
     if code not in _MEANING and status == 200:
         return SlackCallError(SendStatus.PLACE, code, unexplained=True)
-    came = _MEANING.get(code, SendStatus.WORLD)
-    rest = _retry_after(response.headers) if came is SendStatus.RATE_LIMITED else None
-    return SlackCallError(came, code, rest=rest, unsent=came is not SendStatus.WORLD)
+    meaning = _MEANING.get(code, SendStatus.WORLD)
+    rest = _retry_after(response.headers) if meaning is SendStatus.RATE_LIMITED else None
+    return SlackCallError(meaning, code, rest=rest, unsent=meaning is not SendStatus.WORLD)
 
 
 def _token_owner(answer: Mapping[str, Any]) -> TokenOwner:

@@ -89,7 +89,7 @@ def _read(secret: CredentialSpec, path: Path) -> str:
 TEST_TEXT: Final = "Countersign can post here. This is a test by its operator; no action is needed."
 
 
-async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
+async def check_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
     """Check both tokens and post a message. Nothing is posted if the bot token belongs to another workspace.
 
     Raises:
@@ -102,14 +102,16 @@ async def test_setup(app: SlackApp, place: str, route: Route) -> CheckResult:
         refused = await _test_socket_mode(SlackClient(app, token, route), app)
         opened = refused is None
         failures += [] if refused is None else [refused]
-    team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)
+    team_id, bot_user = (
+        (None, None) if bot.token_owner is None else (bot.token_owner.team_id, bot.token_owner.bot_user)
+    )
     return CheckResult(team_id, bot_user, posted, opened, tuple(failures))
 
 
 async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFailure | None:
     method = "auth.test"
     try:
-        error = (await slack.test_auth()).error
+        error = (await slack.check_auth()).error
         if error is not None:
             why = slack.workspace_mismatch
             return ApiFailure(

@@ -80,7 +80,7 @@ class MessageSender:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 return _limit_attempts(message, await self._carry(place, message))
         except SlackCallError as fault:
-            return _limit_attempts(message, fault.outcome)
+            return _limit_attempts(message, fault.result)
         except TimeoutError:
             return SendResult(SendStatus.WORLD, "took_too_long")
         except StorageUnavailableError:
@@ -115,7 +115,7 @@ class MessageSender:
                 return _UNCHANGED
             return await self._send(place, message, subject.card, drawn)
         except SlackCallError as fault:
-            if fault.came is not SendStatus.REFUSED or not isinstance(subject, CardContent):
+            if fault.result.status is not SendStatus.REFUSED or not isinstance(subject, CardContent):
                 raise
             bare = _render(lambda: self._bare(message, subject))
             return await self._send(place, message, subject.card, bare)
@@ -154,7 +154,8 @@ class MessageSender:
             try:
                 await self._update(channel, ts, drawn)
             except SlackCallError as fault:
-                fault.found = (channel, ts)  # it exists, so it must not be posted again
+                # it exists, so it must not be posted again
+                fault.result = replace(fault.result, channel=channel, ts=ts)
                 raise
         else:
             ts = await self._post(message, named, channel, drawn)
@@ -222,7 +223,8 @@ class MessageSender:
                 blocks=list(drawn.blocks),
             )  # fmt: skip
         except SlackCallError as fault:
-            if (fault.came is SendStatus.WORLD and not fault.unsent) or fault.came is SendStatus.PLACE:
+            status = fault.result.status
+            if (status is SendStatus.WORLD and not fault.result.unsent) or status is SendStatus.PLACE:
                 return SendResult(SendStatus.LOST, fault.error)
             raise
         return SendResult(SendStatus.SENT)
@@ -305,7 +307,7 @@ async def find_channel(slack: SlackClient, name: str) -> str:
 def _limit_attempts(message: Message, outcome: SendResult) -> SendResult:
     """The result, or a refusal after too many unexplained attempts."""
     last = outcome.unexplained and message.attempt >= MAX_UNEXPLAINED_ATTEMPTS
-    return replace(outcome, came=SendStatus.REFUSED) if last else outcome
+    return replace(outcome, status=SendStatus.REFUSED) if last else outcome
 
 
 def _render(draw: Callable[[], RenderedMessage]) -> RenderedMessage:

@@ -120,14 +120,14 @@ class Dispatcher:
             return SlackResponse({"challenge": delivery.challenge})
         if isinstance(delivery, UnhandledPayload):
             return SlackResponse()
-        self._require_ours(delivery)
+        self._require_own_app(delivery)
         if isinstance(delivery, Interaction):
             return await self._interaction(delivery)
         if isinstance(delivery, Command):
             return await self._command(delivery)
         return await self._event(delivery)
 
-    async def _in_time(
+    async def _within_deadline(
         self, work: Coroutine[Any, Any, T], late: Callable[[Awaitable[T]], SlackResponse]
     ) -> T | SlackResponse:
         """The result of ``work``; or after a timeout ``late(work)`` as the response, while the work continues."""
@@ -157,10 +157,10 @@ class Dispatcher:
 
             return SlackResponse(ephemeral_response(text_message(_LATE)), after)
 
-        answer = await self._in_time(self._commands.answer(given), late)
+        answer = await self._within_deadline(self._commands.answer(given), late)
         return answer if isinstance(answer, SlackResponse) else SlackResponse(answer)
 
-    def _require_ours(self, delivery: Interaction | Command | EventEnvelope) -> None:
+    def _require_own_app(self, delivery: Interaction | Command | EventEnvelope) -> None:
         team = delivery.team.id if isinstance(delivery, Interaction) else delivery.team_id
         if (team, delivery.api_app_id) != (self._app.team_id, self._app.app_id):
             ids = {"team_id": team} if is_team(team) else {}
@@ -203,16 +203,16 @@ class Dispatcher:
         def late(work: Awaitable[SlackResponse]) -> SlackResponse:
             async def after() -> None:
                 if press.does == "approve":
-                    await self._tell(press, _RECORDING)
-                came = await self._outcome(work)
-                if isinstance(came, ServiceError):
-                    await self._tell(press, _uncertain_text(came))
-                elif came.after is not None:
-                    await came.after()
+                    await self._notify(press, _RECORDING)
+                result = await self._outcome(work)
+                if isinstance(result, ServiceError):
+                    await self._notify(press, _uncertain_text(result))
+                elif result.after is not None:
+                    await result.after()
 
             return SlackResponse(after=after)
 
-        return await self._in_time(self._pressed(given, action, press, arrived), late)
+        return await self._within_deadline(self._pressed(given, action, press, arrived), late)
 
     async def _pressed(
         self, given: Interaction, action: Action, press: ButtonPress, arrived: float
@@ -270,19 +270,21 @@ class Dispatcher:
 
         def late(work: Awaitable[RequestError | None]) -> SlackResponse:
             async def after() -> None:
-                came = await self._outcome(work)
-                if came is None:
+                result = await self._outcome(work)
+                if result is None:
                     await self._show(view, _RECORDED)
                 else:
-                    ids = refusal_text(came) if isinstance(came, RequestError) else _uncertain_text(came)
+                    ids = (
+                        refusal_text(result) if isinstance(result, RequestError) else _uncertain_text(result)
+                    )
                     await self._show(view, as_sentence(ids))
 
             return SlackResponse({"response_action": "update", "view": notice_modal(_RECORDING_FORM)}, after)
 
-        came = await self._in_time(self._submitted(given, view, press, arrived), late)
-        if not isinstance(came, RequestError):
-            return came or SlackResponse()
-        ids = field_error(refusal_text(came), elsewhere="url" in came.extras)
+        result = await self._within_deadline(self._submitted(given, view, press, arrived), late)
+        if not isinstance(result, RequestError):
+            return result or SlackResponse()
+        ids = field_error(refusal_text(result), elsewhere="url" in result.extras)
         return SlackResponse({"response_action": "errors", "errors": {REASON_BLOCK: ids}})
 
     async def _submitted(
@@ -302,7 +304,7 @@ class Dispatcher:
         await record_interaction(self._ctx, press)
         return None
 
-    async def _tell(self, press: ButtonPress, words: str) -> None:
+    async def _notify(self, press: ButtonPress, words: str) -> None:
         """Notify the person who pressed, directly and not through the outbox, because the database is slow."""
         drawn = text_message(words)
         try:
@@ -337,15 +339,15 @@ class Dispatcher:
 
         def late(work: Awaitable[SlackResponse]) -> SlackResponse:
             async def after() -> None:
-                came = await self._outcome(work)
-                if isinstance(came, ServiceError):
-                    await shown(as_sentence(_uncertain_text(came)))()
-                elif came.after is not None:
-                    await came.after()
+                result = await self._outcome(work)
+                if isinstance(result, ServiceError):
+                    await shown(as_sentence(_uncertain_text(result)))()
+                elif result.after is not None:
+                    await result.after()
 
             return SlackResponse(after=after)
 
-        return await self._in_time(self._apply_home_button(given, view, action, shown), late)
+        return await self._within_deadline(self._apply_home_button(given, view, action, shown), late)
 
     async def _apply_home_button(
         self, given: Interaction, view: View, action: Action, shown: Callable[[str | None], FollowUp]

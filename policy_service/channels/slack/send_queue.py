@@ -72,7 +72,7 @@ class SendStatus(Enum):
 class SendResult:
     """The result of sending one message, and its location in Slack. ``error`` is Slack's code, never its text."""
 
-    came: SendStatus
+    status: SendStatus
     error: str | None = None
     rest: timedelta | None = None
     channel: str | None = None
@@ -142,34 +142,34 @@ async def record_result(
 def _record_result(
     tx: Tx, app: SlackApp, place: str, message: Message, outcome: SendResult, spread: float
 ) -> None:
-    came = outcome.came
+    status = outcome.status
     if not _settle(tx, message, outcome):
         return  # the claim had expired: the process that claimed the message since records its result
-    if message.kind != EPHEMERAL and (came in (SendStatus.SENT, SendStatus.GONE) or outcome.ts is not None):
+    if message.kind != EPHEMERAL and (status in (SendStatus.SENT, SendStatus.GONE) or outcome.ts is not None):
         _update_card(tx, message, outcome)
     elif message.kind == CARD and outcome.error is not None and (message.attempt > 1 or not outcome.unsent):
         # Slack may show this attempt or an earlier one, so the rendered digest is unknown
         update_rows(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
-    if came in (SendStatus.SENT, SendStatus.GONE, SendStatus.REFUSED):
+    if status in (SendStatus.SENT, SendStatus.GONE, SendStatus.REFUSED):
         update_rows(
             tx.conn, SlackPlaceRow, {"place": place}, _HEALTHY | {"not_before": tx.now + SEND_INTERVAL}
         )
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _HEALTHY | {"not_before": None})
-    elif came is SendStatus.RATE_LIMITED:
+    elif status is SendStatus.RATE_LIMITED:
         rest = min(outcome.rest or SEND_INTERVAL, MAX_PAUSE)
         update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
-    elif came is SendStatus.PLACE:
+    elif status is SendStatus.PLACE:
         _record_channel_failure(tx, place, outcome, spread)
-    elif came not in (SendStatus.UNCHANGED, SendStatus.LOST):
+    elif status not in (SendStatus.UNCHANGED, SendStatus.LOST):
         _record_slack_failure(tx, app, outcome, spread)
 
 
 def _settle(tx: Tx, message: Message, outcome: SendResult) -> bool:
     """Update the outbox row. Returns whether this attempt still held the claim."""
     outbox_id, attempt = message.outbox_id, message.attempt
-    if outcome.came in (SendStatus.SENT, SendStatus.UNCHANGED, SendStatus.GONE, SendStatus.LOST):
+    if outcome.status in (SendStatus.SENT, SendStatus.UNCHANGED, SendStatus.GONE, SendStatus.LOST):
         return outbox.mark_sent(tx, outbox_id, attempt)
-    if outcome.came is SendStatus.REFUSED:
+    if outcome.status is SendStatus.REFUSED:
         return outbox.mark_dead(tx, outbox_id, outcome.error, attempt)
     return outbox.requeue(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
 
@@ -188,7 +188,7 @@ def _record_slack_failure(tx: Tx, app: SlackApp, outcome: SendResult, spread: fl
     row = find_one(tx.conn, SlackStatusRow, team_id=app.team_id)
     if row is not None:
         failed = _failure_fields(tx, row, outcome, _SLACK_RETRY, spread)
-        if outcome.came is SendStatus.APP:
+        if outcome.status is SendStatus.APP:
             failed["failures"] = max(row.failures + 1, UNHEALTHY_FAILURES)
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, failed)
 
@@ -209,13 +209,13 @@ def _update_card(tx: Tx, message: Message, outcome: SendResult) -> None:
     """Store the location of a card: a posted message exists, even if updating it failed."""
     card = find_one(tx.conn, SlackCardRow, card_id=message.payload["card_id"])
     if card is not None and message.kind == REPLY:
-        if outcome.came is not SendStatus.GONE:
+        if outcome.status is not SendStatus.GONE:
             return  # a thread reply does not change the card's location
         card = card if card.digest_id is None else find_one(tx.conn, SlackCardRow, card_id=card.digest_id)
     if card is None:
         return
     location: dict[str, Any] = {"channel": outcome.channel, "ts": outcome.ts, "drawn": outcome.drawn}
-    if outcome.came is SendStatus.GONE:
+    if outcome.status is SendStatus.GONE:
         location = {"channel": None, "ts": None, "drawn": None, "posted_at": None}
         enqueue_replacement(tx, card, message)
     else:
@@ -233,7 +233,7 @@ def _record_auth_test(tx: Tx, app: SlackApp, outcome: SendResult, holder: str) -
     lease = find_one(tx.conn, LeaseRow, name=_LEASE)
     if lease is not None and lease.holder != holder and lease.expires_at > tx.now:
         return
-    if outcome.came is SendStatus.SENT:
+    if outcome.status is SendStatus.SENT:
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _HEALTHY | {"not_before": None})
     else:
         _record_slack_failure(tx, app, outcome, 1.0)

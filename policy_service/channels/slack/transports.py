@@ -127,9 +127,10 @@ class _Client(SocketModeClient):
     @property
     def rest_s(self) -> float:
         """Slack's Retry-After in seconds, or 0."""
-        if self.fault is None or self.fault.came is not SendStatus.RATE_LIMITED or self.fault.rest is None:
+        result = None if self.fault is None else self.fault.result
+        if result is None or result.status is not SendStatus.RATE_LIMITED or result.rest is None:
             return 0
-        return min(self.fault.rest, MAX_PAUSE).total_seconds()
+        return min(result.rest, MAX_PAUSE).total_seconds()
 
 
 class SocketMode:

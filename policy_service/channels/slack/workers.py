@@ -89,8 +89,8 @@ class SlackService:
         during the next rounds and delays no other."""
         self._holder = holder
         followed = await project_log(self._ctx, self.app)
-        met = await self._is_workspace_confirmed()
-        due = await due_places(self._ctx, self.app, tuple(self._sending)) if met else []
+        confirmed = await self._is_workspace_confirmed()
+        due = await due_places(self._ctx, self.app, tuple(self._sending)) if confirmed else []
         for place in due if due and await holds_lease(self._ctx, holder) else ():
             self._sending[place.place] = asyncio.create_task(self._send(place, holder))
         if not self._sending:
@@ -102,20 +102,20 @@ class SlackService:
             raise errors[0]
         return followed or bool(self._sending) or any(task.result() for task in done)
 
-    def known(self) -> dict[str, Any]:
+    def process_status(self) -> dict[str, Any]:
         """The status that only this process knows: its Socket Mode connection and its health findings."""
         connected = None if self._socket is None else self._socket.connected
         wrong = [found.wrong for found in self._health.findings() if found.check == "slack"]
         return {"socket_mode_connected": connected, "wrong": wrong}
 
-    async def look(self) -> None:
+    async def check_health(self) -> None:
         """Update health and metrics. While calls fail and no message is waiting, call auth.test to detect recovery."""
         found = await self._health_status()
         if found is None:
             return
         fails_unheard = found.failures and not found.waiting
         if self._owner_confirmed and fails_unheard and _is_due(found.not_before, self._ctx.clock()):
-            await self._test_auth()
+            await self._check_auth()
             found = await self._health_status() or found
         self._show(found)
 
@@ -132,22 +132,22 @@ class SlackService:
         if row is None or not _is_due(self._test_after, now):
             return False
         if not self._auth_tested or _is_due(row.not_before, now):
-            await self._test_auth()
+            await self._check_auth()
             self._tries += 1
             self._test_after = now + _AUTH_TEST_RETRY.pause(self._tries)
         return self._owner_confirmed
 
-    async def _test_auth(self) -> None:
+    async def _check_auth(self) -> None:
         """Call auth.test and record the result."""
-        outcome, first = await self._slack.test_auth(), not self._auth_tested
-        well, self._auth_tested = outcome.came is SendStatus.SENT, True
+        outcome, first = await self._slack.check_auth(), not self._auth_tested
+        well, self._auth_tested = outcome.status is SendStatus.SENT, True
         if well and not self._owner_confirmed:
-            met = self._slack.met
-            log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
+            owner = self._slack.token_owner
+            log.info("slack_met", team_id=self.app.team_id, bot_user=owner and owner.bot_user)
         elif not well:
             extra = (
-                {"whose": self._slack.met.team_id}
-                if self._slack.workspace_mismatch and self._slack.met
+                {"whose": self._slack.token_owner.team_id}
+                if self._slack.workspace_mismatch and self._slack.token_owner
                 else {}
             )
             log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **extra)
@@ -186,14 +186,14 @@ class SlackService:
             return False
         outcome = await self._sender.send_message(place, message)
         await record_result(self._ctx, self.app, place.place, message, outcome)
-        metrics.SLACK_MESSAGES.labels(outcome.came.value).inc()
+        metrics.SLACK_MESSAGES.labels(outcome.status.value).inc()
         if outcome.error is not None:
-            say = log.error if outcome.came is SendStatus.REFUSED else log.warning
+            say = log.error if outcome.status is SendStatus.REFUSED else log.warning
             say(
                 "slack_message_failed",
                 outbox_id=message.outbox_id,
                 kind=message.kind,
-                came=outcome.came.value,
+                came=outcome.status.value,
                 error=outcome.error,
                 attempt=message.attempt,
             )
@@ -202,7 +202,7 @@ class SlackService:
     async def _watch(self) -> None:
         while not self._ctx.feed.closing:
             try:
-                await self.look()
+                await self.check_health()
             except Exception:
                 log.exception("slack_look_failed")  # the health monitor reports database errors
             await asyncio.sleep(self._settings.watch_s)

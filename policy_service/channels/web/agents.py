@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.formatting import span_words
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
@@ -39,7 +38,6 @@ async def agent(pages: Pages, request: Request, session: PageSession, name: str)
         bars=bars(page.hours),
         recent=RECENT,
         decided_in=None if page.decided_in is None else span_words(page.decided_in),
-        max_reason=MAX_TEXT_CHARS,
     )
 
 

@@ -30,7 +30,7 @@ routes = PageRoutes()
 
 @routes.page("/audit")
 async def audit(pages: Pages, request: Request, session: PageSession) -> Response:
-    asked = _asked(request.query_params)
+    asked = _read_search(request.query_params)
     found = await search_log(
         pages.ctx, parse_search(asked), request.query_params.get("cursor"), _PAGE_OF_LINES
     )
@@ -48,14 +48,14 @@ async def audit(pages: Pages, request: Request, session: PageSession) -> Respons
 async def export_log(pages: Pages, request: Request, session: PageSession, form: str) -> Response:
     if form not in _MEDIA:
         raise NotFoundError(f"the log is exported as {' or '.join(_MEDIA)}, not as {form!r}")
-    lines = export_lines(pages.ctx, parse_search(_asked(request.query_params)))
+    lines = export_lines(pages.ctx, parse_search(_read_search(request.query_params)))
     body = csv_lines(lines) if form == "csv" else json_lines(lines)
     name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
     headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
     return pages.exports.answer(session.voter.key, body, headers, _MEDIA[form])
 
 
-def _asked(query: Mapping[str, str]) -> dict[str, str]:
+def _read_search(query: Mapping[str, str]) -> dict[str, str]:
     """The search as it was typed."""
     asked = {name: query.get(name, "").strip() for name in (*_TEXTS, "since", "until")}
     if any(len(value) > _MAX_CHARS for value in asked.values()):

@@ -12,7 +12,6 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import ArgView, arg_views, matches_canonical
 from policy_service.channels.presentation.formatting import Deadline, deadline_of
 from policy_service.channels.presentation.formatting import as_sentence as as_sentence
@@ -21,7 +20,6 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.context_panel import SiblingLine, sibling_line
 from policy_service.channels.web.presenters.queue_rows import sentence_warnings
-from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.vote_form import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
 from policy_service.queries.batches import (
@@ -91,7 +89,7 @@ def _line(line: BatchLine, now: datetime) -> BatchLineView:
     )
 
 
-_WORDS: Final = frozenset({"reason", "pick", "note"})
+_TEXT_FIELDS: Final = frozenset({"reason", "pick", "note"})
 _UNDONE: Final = "your votes were not counted"
 
 
@@ -111,12 +109,12 @@ async def show_batch(pages: Pages, request: Request, session: PageSession, revie
         more=page.more or len(page.lines) > MAX_BATCH_LINES,
         lines=lines,
         values=[line_value(view.line) for view in lines],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
-@routes.form("/alike/{review_id}/votes", {"verdict"}, _WORDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE)
+@routes.form(
+    "/alike/{review_id}/votes", {"verdict"}, _TEXT_FIELDS | batch_fields(MAX_BATCH_LINES), undone=_UNDONE
+)
 async def vote_batch(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -128,7 +126,7 @@ async def vote_batch(
     return await pages.draw(
         request,
         "batch_results.html",
-        **await _decided(pages, session, batch, may, kind),
+        **await _cast_votes(pages, session, batch, may, kind),
         back=f"/alike/{review_id}",
         back_text="Remaining reviews of this batch",
     )
@@ -147,15 +145,13 @@ async def show_transaction(pages: Pages, request: Request, session: PageSession,
         review_id=review_id,
         parts_here=views,
         values=["" if view.may is None else line_value(view.may.line) for view in views],
-        picks=DENIAL_REASONS,
-        max_reason=MAX_TEXT_CHARS,
     )
 
 
 @routes.form(
     "/reviews/{review_id}/whole/votes",
     {"verdict"},
-    _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
+    _TEXT_FIELDS | {"seen"} | batch_fields(MAX_EFFECTS),
     undone=_UNDONE,
     max_bytes=2 * MAX_FORM_BYTES,
     max_fields=2 * MAX_EFFECTS,
@@ -174,13 +170,13 @@ async def vote_transaction(
     return await pages.draw(
         request,
         "batch_results.html",
-        **await _decided(pages, session, batch, may, transaction),
+        **await _cast_votes(pages, session, batch, may, transaction),
         back=f"/reviews/{review_id}/whole",
         back_text="The whole transaction",
     )
 
 
-async def _decided(
+async def _cast_votes(
     pages: Pages, session: PageSession, batch: BatchForm, may: set[str], of: str
 ) -> dict[str, Any]:
     """The result of each vote; a refused one does not stop the others. ``of`` describes what may be decided

@@ -23,9 +23,9 @@ class ErrorText:
 
 _NOT_COUNTED = "Your vote was not counted"
 _NOT_SETTLED = "Nothing was settled"
-_NOT_WRITTEN = "Your comment was not saved"
+_NOT_SAVED = "Your comment was not saved"
 _NOT_STOPPED = "Nothing was stopped"
-_WORDS = {
+_TEXTS = {
     "unauthenticated": ErrorText(
         "You are signed out",
         "Nothing was changed. Sign in, then do it again.",
@@ -105,7 +105,7 @@ _WORDS = {
         "why-bad",
     ),
 }
-_WORDS["issuer_unavailable"] = ErrorText(
+_TEXTS["issuer_unavailable"] = ErrorText(
     "Your provider does not answer",
     "You were not signed in and nothing was changed. Try again in a minute.",
     "clock",
@@ -113,9 +113,9 @@ _WORDS["issuer_unavailable"] = ErrorText(
     "/sign-in",
     "Sign in",
 )
-_WORDS["method_not_allowed"] = ErrorText("Nothing was done", "Continue from the queue.")
-_WORDS["expired_token"] = _WORDS["bad_token"]
-_OF_SETTLING = {
+_TEXTS["method_not_allowed"] = ErrorText("Nothing was done", "Continue from the queue.")
+_TEXTS["expired_token"] = _TEXTS["bad_token"]
+_SETTLEMENT_TEXTS = {
     "not_eligible": ErrorText(
         _NOT_SETTLED, "Somebody else has to settle this one.", "info", "", "/tasks", "Go to the tasks"
     ),
@@ -131,18 +131,18 @@ _OF_SETTLING = {
         _NOT_SETTLED, "Go back, and send it again.", "alert", "why-warn", "/tasks", "Go to the tasks"
     ),
 }
-_OF_WRITING = {
-    "not_eligible": ErrorText(_NOT_WRITTEN, "Members of its gates and the agent's owner can comment."),
+_COMMENT_TEXTS = {
+    "not_eligible": ErrorText(_NOT_SAVED, "Members of its gates and the agent's owner can comment."),
     "review_closed": ErrorText(
-        _NOT_WRITTEN, "It was settled before your comment arrived. Open it to see the outcome.", "clock"
+        _NOT_SAVED, "It was settled before your comment arrived. Open it to see the outcome.", "clock"
     ),
-    "invalid_request": ErrorText(_NOT_WRITTEN, "Go back, and send it again.", "alert", "why-warn"),
-    "rate_limited": ErrorText(_NOT_WRITTEN, "You can still read and decide the review.", "quote"),
+    "invalid_request": ErrorText(_NOT_SAVED, "Go back, and send it again.", "alert", "why-warn"),
+    "rate_limited": ErrorText(_NOT_SAVED, "You can still read and decide the review.", "quote"),
 }
 
 
 _NOT_PROPOSED = "Nothing was changed"
-_OF_PROPOSING = {
+_PROPOSAL_TEXTS = {
     "not_eligible": ErrorText(
         _NOT_PROPOSED, "People who may vote can propose; the agent or its owner answers."
     ),
@@ -158,7 +158,7 @@ _OF_PROPOSING = {
     "frozen": ErrorText(_NOT_PROPOSED, "It is stopped. Try again when the stop is lifted.", "clock"),
 }
 _KEYS_UNCHANGED = "Your passkeys were not changed"
-_OF_PASSKEYS = {
+_PASSKEY_TEXTS = {
     "step_up_required": ErrorText(
         _KEYS_UNCHANGED, "Start again, and confirm with the passkey it asks for.", "passkey"
     ),
@@ -170,7 +170,7 @@ _OF_PASSKEYS = {
 }
 _TO_SLACK = ("/slack", "Go to your Slack accounts")
 _NOT_LINKED = "No Slack account was linked"
-_OF_LINKING = {
+_LINK_TEXTS = {
     "bad_token": ErrorText(
         _NOT_LINKED, "A link works once and for a few minutes. Nothing was changed.", "link", "", *_TO_SLACK
     ),
@@ -186,9 +186,9 @@ _OF_LINKING = {
         _NOT_LINKED, "Open the link again, and press the button there.", "alert", "why-warn", *_TO_SLACK
     ),
 }
-_OF_LINKING["expired_token"] = _OF_LINKING["bad_token"]
+_LINK_TEXTS["expired_token"] = _LINK_TEXTS["bad_token"]
 _LINKS_UNCHANGED = "Your Slack accounts were not changed"
-_OF_SLACK = {
+_SLACK_TEXTS = {
     "not_found": ErrorText(
         _LINKS_UNCHANGED, "It may have been unlinked a moment ago.", "link", "", *_TO_SLACK
     ),
@@ -196,10 +196,10 @@ _OF_SLACK = {
         _LINKS_UNCHANGED, "Go back, and send it again.", "alert", "why-warn", *_TO_SLACK
     ),
 }
-_OTHER = ErrorText("Nothing was done", "Open the page again, and start over.", "alert", "why-warn")
+_DEFAULT = ErrorText("Nothing was done", "Open the page again, and start over.", "alert", "why-warn")
 
 
-def _of_a_stop(heading: str) -> dict[str, ErrorText]:
+def _stop_texts(heading: str) -> dict[str, ErrorText]:
     frame = ("/stop", "Go to the stop")
     return {
         "not_eligible": ErrorText(
@@ -213,20 +213,20 @@ def _of_a_stop(heading: str) -> dict[str, ErrorText]:
     }
 
 
-_WHERE = (
-    (re.compile("^/tasks/"), _OF_SETTLING),
-    (re.compile("^/stop"), _of_a_stop(_NOT_STOPPED)),
-    (re.compile("^/start-again"), _of_a_stop("Nothing was started again")),
-    (re.compile("/comments$"), _OF_WRITING),
-    (re.compile("^/passkeys/"), _OF_PASSKEYS),
-    (re.compile("^/slack/link"), _OF_LINKING),
-    (re.compile("^/slack/"), _OF_SLACK),
-    (re.compile("^/proposals/|/(propose|proposals)$"), _OF_PROPOSING),
+_TEXTS_BY_PATH = (
+    (re.compile("^/tasks/"), _SETTLEMENT_TEXTS),
+    (re.compile("^/stop"), _stop_texts(_NOT_STOPPED)),
+    (re.compile("^/start-again"), _stop_texts("Nothing was started again")),
+    (re.compile("/comments$"), _COMMENT_TEXTS),
+    (re.compile("^/passkeys/"), _PASSKEY_TEXTS),
+    (re.compile("^/slack/link"), _LINK_TEXTS),
+    (re.compile("^/slack/"), _SLACK_TEXTS),
+    (re.compile("^/proposals/|/(propose|proposals)$"), _PROPOSAL_TEXTS),
 )
 
 
 # By the path of a form: the link back to its page.
-_FROM = (
+_BACK_LINKS = (
     (re.compile("^(/reviews/[^/]+)/"), "Open the review"),
     (re.compile("^(/tasks/[^/]+)/"), "Open the task"),
     (re.compile("^(/alike/[^/]+)/"), "Open them again"),
@@ -236,7 +236,7 @@ _FROM = (
     (re.compile("^(/slack)/"), "Go to your Slack accounts"),
     (re.compile("^(/policies)(?:/|$)"), "Go to the policies"),
 )
-_NOWHERE = frozenset(
+_WITHOUT_BACK_LINK = frozenset(
     {"unauthenticated", "bad_token", "expired_token", "misdirected_host", "issuer_unavailable"}
 )
 
@@ -246,9 +246,11 @@ def error_text_for(code: str, path: str = "") -> ErrorText:
 
     Codes that several forms share have their own text for each form.
     """
-    own = next((words for forms, words in _WHERE if forms.search(path)), {})
-    words = own.get(code) or _WORDS.get(code, _OTHER)
-    if code in _NOWHERE or (code == "not_found" and path.startswith(("/reviews/", "/tasks/", "/alike/"))):
+    own = next((words for forms, words in _TEXTS_BY_PATH if forms.search(path)), {})
+    words = own.get(code) or _TEXTS.get(code, _DEFAULT)
+    if code in _WITHOUT_BACK_LINK or (
+        code == "not_found" and path.startswith(("/reviews/", "/tasks/", "/alike/"))
+    ):
         return words
-    back = next(((found[1], label) for way, label in _FROM if (found := way.search(path))), None)
+    back = next(((found[1], label) for way, label in _BACK_LINKS if (found := way.search(path))), None)
     return words if back is None else replace(words, href=back[0], label=back[1])

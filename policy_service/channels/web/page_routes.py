@@ -100,7 +100,7 @@ class PageRoutes:
                 except NoActiveBundleError:
                     return await pages.refuse(request, StorageUnavailableError(_NO_POLICIES))
                 except ClientDisconnect:
-                    raise  # nobody reads an answer
+                    raise  # the client is gone
                 except Exception:
                     log.exception("fault", route=path, method=request.method)
                     return await pages.fault(request)
@@ -152,7 +152,7 @@ async def read_submission(
 ) -> tuple[PageSession, dict[str, str]]:
     """The session of a submitted form, and its fields; `csrf_token` is always required.
 
-    The form is read first, so a session that ends during the upload submits nothing. ``undone`` tells a
+    The form is read first, so a session that ends during the upload submits nothing. ``undone`` says to a
     person without a session what did not happen. ``limits`` are those of `read_form`.
 
     Raises:

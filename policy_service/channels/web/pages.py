@@ -12,11 +12,12 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service import metrics
 from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.streams import EventStreams
 from policy_service.channels.web.error_texts import error_text_for
-from policy_service.channels.web.presenters.review_page import stale_changes
+from policy_service.channels.web.presenters.review_page import DENIAL_REASONS, stale_changes
 from policy_service.channels.web.rendering import Asset, load_assets, templates_of, web_folder
 from policy_service.errors import RETRY_AFTER_S, InternalError, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
@@ -168,6 +169,8 @@ class Pages:
             "here": current_path(request),
             "in_force": self.ctx.active.status().active_commit or "",
             "slack": self.ctx.settings.slack is not None,
+            "max_reason": MAX_TEXT_CHARS,
+            "picks": DENIAL_REASONS,
             "alarms": await self._or_none(alarms) if "session" in context else None,
             "open_tasks": await self._or_none(count_open) if "session" in context else None,
             **context,

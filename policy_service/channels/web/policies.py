@@ -51,17 +51,17 @@ async def _draw(
 @routes.page("/policies")
 async def policies(pages: Pages, request: Request, session: PageSession) -> Response:
     like = request.query_params.get("try")
-    form = None if like is None else await _like(pages, session, like)
+    form = None if like is None else await _form_of_review(pages, session, like)
     return await _draw(pages, request, session, form=form)
 
 
-async def _like(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
+async def _form_of_review(pages: Pages, session: PageSession, review_id: str) -> dict[str, str]:
     """The form filled with a review's arguments, without secrets."""
     page = await pages.review(session, review_id)
-    told = ", ".join(
+    members = ", ".join(
         f"{canonicalize(row.name).decode()}: {row.value_json}" for row in page.args if not row.secret
     )
-    return {"agent": page.agent, "tool": page.tool, "args": "{" + told + "}"}
+    return {"agent": page.agent, "tool": page.tool, "args": "{" + members + "}"}
 
 
 @routes.form("/policies/try", _FIELDS, undone="nothing was evaluated")

@@ -6,7 +6,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.form_parser import parse_positive_int
 from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
 from policy_service.channels.web.pages import Pages, PageSession
@@ -30,7 +29,7 @@ from policy_service.queries.proposal_views import (
 from policy_service.queries.review_context import require_text_length
 from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
 
-_STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
+_DIGEST_FIELDS = frozenset({"rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two fields for each argument of a large schema
 _UNDONE = "nothing was proposed"
 
@@ -52,7 +51,7 @@ async def show_difference(pages: Pages, request: Request, review_id: str) -> Res
     session, sent = await read_submission(
         pages,
         request,
-        _STAMP | always,
+        _DIGEST_FIELDS | always,
         ticked,
         undone=_UNDONE,
         max_bytes=MAX_PROPOSAL_BYTES,
@@ -68,7 +67,7 @@ async def show_difference(pages: Pages, request: Request, review_id: str) -> Res
 
 @routes.form(
     "/reviews/{review_id}/proposals",
-    _STAMP | {"args", "reason"},
+    _DIGEST_FIELDS | {"args", "reason"},
     {"seen"},
     undone=_UNDONE,
     max_bytes=MAX_PROPOSAL_BYTES,
@@ -80,14 +79,14 @@ async def send(
     if not isinstance(args, dict):
         raise InvalidRequestError("the arguments are not an object; open the form again")
     if not sent["reason"].strip():
-        return await _ask_why(pages, request, session, review_id, sent, args)
+        return await _draw_missing_reason(pages, request, session, review_id, sent, args)
     proposed = ProposalRequest(
         review_id=review_id,
         rev=parse_positive_int(sent, "rev"),
         effect_digest=sent["effect_digest"],
         txn_digest=sent["txn_digest"],
         args=args,
-        reason=_words(sent["reason"]),
+        reason=_checked_text(sent["reason"]),
         channel="web",
     )
     await propose(pages.ctx, session.voter, proposed)
@@ -106,11 +105,11 @@ async def accept_proposal(
 async def decline_proposal(
     pages: Pages, _: Request, session: PageSession, sent: dict[str, str], proposal_id: str
 ) -> Response:
-    await decline(pages.ctx, session.voter, proposal_id, _words(sent.get("reason", "")) or None)
+    await decline(pages.ctx, session.voter, proposal_id, _checked_text(sent.get("reason", "")) or None)
     return pages.go(f"/reviews/{await review_of_proposal(pages.ctx, proposal_id)}")
 
 
-async def _ask_why(
+async def _draw_missing_reason(
     pages: Pages,
     request: Request,
     session: PageSession,
@@ -169,7 +168,6 @@ async def _draw(
         heavy=heavy,
         session=session,
         form=found,
-        max_reason=MAX_TEXT_CHARS,
         **context,
     )
 
@@ -184,5 +182,5 @@ def _require_same_bytes(form: ProposalForm, sent: dict[str, str]) -> None:
         )
 
 
-def _words(text: str) -> str:
+def _checked_text(text: str) -> str:
     return require_text_length(text.replace("\r\n", "\n").strip())

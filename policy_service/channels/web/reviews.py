@@ -16,7 +16,7 @@ from policy_service.queries.reviews import review_page
 from policy_service.workflow.reviews.comment import CommentDraft, comment
 from policy_service.workflow.reviews.vote import vote
 
-_WORDS = frozenset({"kind", "text"})
+_COMMENT_FIELDS = frozenset({"kind", "text"})
 _KINDS = {"comment": False, "question": True}
 
 routes = PageRoutes()
@@ -63,7 +63,7 @@ def _require_in_time(result: VoteResult) -> None:
     )
 
 
-@routes.form("/reviews/{review_id}/comments", _WORDS, undone="your comment was not saved")
+@routes.form("/reviews/{review_id}/comments", _COMMENT_FIELDS, undone="your comment was not saved")
 async def write_comment(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:

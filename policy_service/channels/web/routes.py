@@ -36,7 +36,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError, ServiceErr
 
 Handler: TypeAlias = Callable[[Request, Exception], Response | Awaitable[Response]]
 
-_PROGRAMS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/static/", "/events")
+_API_PATHS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/static/", "/events")
 _SETTING_FOR_S = int(timedelta(days=365).total_seconds())
 
 routes = PageRoutes()
@@ -62,7 +62,7 @@ def install(app: FastAPI, pages: Pages) -> None:
     if pages.ctx.settings.slack is not None:
         app.routes.extend(slack_accounts.routes.routes)
     app.routes.extend(routes.routes)
-    _tell_people(app, pages)
+    _wrap_error_handler(app, pages)
 
 
 @routes.form("/theme", {"theme", "back"}, undone="nothing was changed")
@@ -105,28 +105,28 @@ async def static(pages: Pages, _: Request, digest: str, name: str) -> Response:
 
 # The API's handlers still log and choose the status. The answer becomes a page only for people: the request accepts
 # HTML and the path is not one of the API.
-def _tell_people(app: FastAPI, pages: Pages) -> None:
+def _wrap_error_handler(app: FastAPI, pages: Pages) -> None:
     """Wrap the installed handler of HTTP errors."""
     app.add_exception_handler(HTTPException, _as_page(app.exception_handlers[HTTPException], pages))
 
 
 def _as_page(handler: Handler, pages: Pages) -> Handler:
     async def as_page(request: Request, error: Exception) -> Response:
-        told = handler(request, error)
-        answer = await told if isawaitable(told) else told
-        if not _is_read_by_a_person(request):
+        handled = handler(request, error)
+        answer = await handled if isawaitable(handled) else handled
+        if not _wants_a_page(request):
             return answer
-        return await pages.refuse(request, _in_words(request, answer.status_code))
+        return await pages.refuse(request, _error_of_status(request, answer.status_code))
 
     return as_page
 
 
-def _is_read_by_a_person(request: Request) -> bool:
+def _wants_a_page(request: Request) -> bool:
     asks = any("text/html" in one for one in request.headers.getlist("accept"))
-    return asks and not request.url.path.startswith(_PROGRAMS)
+    return asks and not request.url.path.startswith(_API_PATHS)
 
 
-def _in_words(request: Request, status: int) -> ServiceError:
+def _error_of_status(request: Request, status: int) -> ServiceError:
     if status == 404:
         return NotFoundError(f"there is no page {request.url.path!r}")
     if status == 405:

@@ -80,7 +80,7 @@ async def finish_sign_in(pages: Pages, request: Request, name: str) -> Response:
     note = pages.cookie(request, pages.site.sign_in_cookie)
     answer: Response
     try:
-        who, next_path = await pages.sign_in.finish(name, _answer(request), note)
+        who, next_path = await pages.sign_in.finish(name, _provider_response(request), note)
         old = pages.cookie(request, pages.site.session_cookie)
         cookie = await pages.ctx.db.write(lambda tx: _open(tx, pages.ctx.settings, who, old))
         answer = pages.go(next_path)
@@ -124,7 +124,7 @@ async def sign_out(pages: Pages, request: Request, session: PageSession, form: d
     return answer
 
 
-def _answer(request: Request) -> dict[str, str]:
+def _provider_response(request: Request) -> dict[str, str]:
     """The provider's response. A repeated parameter is ambiguous and refused (RFC 6749, 3.1)."""
     if len(request.url.query) > _MAX_QUERY_CHARS:
         raise InvalidRequestError("the provider's response is too long; sign in again", code="bad_token")

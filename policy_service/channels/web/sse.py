@@ -50,12 +50,12 @@ class EventBatch:
 async def read_events(feed: Feed, index: int, limit: int) -> EventBatch:
     """Events about reviews and tasks among the next `limit` audit rows after an index."""
     found = await feed.events_after(index, limit)
-    events = tuple(told for event in found if (told := _told(event)) is not None)
+    events = tuple(shown for event in found if (shown := _queue_event(event)) is not None)
     left = any(event.kind == "signed_out" for event in found)
     return EventBatch(events, found[-1].index if found else index, left)
 
 
-def _told(event: Event) -> QueueEvent | None:
+def _queue_event(event: Event) -> QueueEvent | None:
     if event.kind in _ABOUT_TASKS and event.task_id is not None:
         return QueueEvent(event.index, event.kind, task_id=event.task_id)
     if event.review_id is None:
@@ -81,16 +81,16 @@ async def stream(
         session, due = await sessions.find(cookie, touch=False), clock() + HEARTBEAT_SECONDS
         while session is not None and not feed.closing:
             batch = await read_events(feed, index, BATCH_SIZE)
-            told, silent = _about(batch.events, about), clock() >= due
-            if told or silent or batch.session_ended:
+            shown, silent = _about(batch.events, about), clock() >= due
+            if shown or silent or batch.session_ended:
                 session = await sessions.find(cookie, touch=False)
                 if session is None:
                     return
-            for event in told:
-                yield _wire(event)
+            for event in shown:
+                yield _encode(event)
             if silent:
                 yield format_sse_event(comment="still here", id=str(batch.index))
-            if told or silent:
+            if shown or silent:
                 due = clock() + HEARTBEAT_SECONDS
             if batch.index > index:
                 index = batch.index
@@ -102,9 +102,9 @@ def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:
     return [event for event in events if about is None or about in {event.review_id, event.task_id}]
 
 
-def _wire(event: QueueEvent) -> bytes:
-    name, told = ("task", event.task_id) if event.task_id else ("review", event.review_id)
-    data = json.dumps({"kind": event.kind, f"{name}_id": told}, separators=(",", ":"))
+def _encode(event: QueueEvent) -> bytes:
+    name, shown = ("task", event.task_id) if event.task_id else ("review", event.review_id)
+    data = json.dumps({"kind": event.kind, f"{name}_id": shown}, separators=(",", ":"))
     return format_sse_event(event=name, data_str=data, id=str(event.index))
 
 

@@ -6,7 +6,6 @@ from typing import cast
 
 from fastapi import Request, Response
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
@@ -25,7 +24,7 @@ routes = PageRoutes()
 @routes.page("/stop")
 async def show_stop(pages: Pages, request: Request, session: PageSession) -> Response:
     page = await stop_page(pages.ctx, session.voter, Target("everything"))
-    return await pages.draw(request, "stop.html", session=session, page=page, max_reason=MAX_TEXT_CHARS)
+    return await pages.draw(request, "stop.html", session=session, page=page)
 
 
 @routes.form("/stop", _FIELDS, {"name"}, undone="nothing was stopped")

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, TaskKind, canonicalize, load
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.presentation.formatting import is_unknown_outcome, question_text, span_words
 from policy_service.channels.web import sse
@@ -30,12 +29,12 @@ class TaskQuestion:
     icon: str
 
 
-_LOOKS = {
+_LABELS = {
     TaskKind.UNKNOWN: ("Unknown", "unknown"),
     TaskKind.RESTORED: ("Restored", "unknown"),
     TaskKind.COMPENSATION_FAILED: ("Not undone", "alert"),
     TaskKind.COMPENSATION_DUE: ("To undo", "refresh"),
-    TaskKind.STANDING: ("Stands", "alert"),
+    TaskKind.STANDING: ("Fired alone", "alert"),
     TaskKind.CONTRADICTION: ("Two reports", "swap"),
     TaskKind.BREAK_GLASS_REVIEW: ("Break-glass", "alert"),
     TaskKind.IMPOSSIBLE_QUORUM: ("No quorum", "people"),
@@ -47,7 +46,7 @@ def task_question(task: TaskLine | TaskReadModel) -> TaskQuestion:
     undone = task.of_compensation and is_unknown_outcome(kind)  # the question is about the compensation
     return TaskQuestion(
         question_text(kind, of_compensation=task.of_compensation),
-        *_LOOKS[TaskKind.UNKNOWN if undone else kind],
+        *_LABELS[TaskKind.UNKNOWN if undone else kind],
     )
 
 
@@ -83,7 +82,6 @@ def task_context(page: TaskReadModel, now: datetime) -> dict[str, Any]:
         "said": fold(page.error) if page.error else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
         "shown": page_fingerprint(page),
-        "max_reason": MAX_TEXT_CHARS,
     }
 
 
@@ -158,11 +156,11 @@ async def task_live(pages: Pages, request: Request, session: PageSession, task_i
 async def settle_task(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], task_id: str
 ) -> Response:
-    await settle(pages.ctx, session.voter, _read_word(task_id, form))
+    await settle(pages.ctx, session.voter, _read_settlement(task_id, form))
     return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(task_id: str, fields: dict[str, str]) -> Settlement:
+def _read_settlement(task_id: str, fields: dict[str, str]) -> Settlement:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
     return Settlement(
         task_id,

@@ -12,7 +12,7 @@ from decimal import Decimal
 from itertools import combinations, islice, product
 from typing import Any, Final
 
-from policy_service.facts.config import AGENT
+from policy_service.facts.config import AGENT, AttributeType
 from policy_service.pap.diff.policy_inputs import (
     InGroup,
     LinearExpression,
@@ -106,21 +106,21 @@ def _values(path: Path, literals: set[Any], sides: Sequence[ToolSide], base: dic
 def cedar_type_at(path: Path, sides: Sequence[ToolSide]) -> str:
     """The Cedar type at a path, by its name in facts.toml."""
     head = path[0]
-    if head in ("role", "team"):
-        return "Bool"
-    if head in ("history", "txn"):
-        return "Long"
-    if head == "now":
-        return "datetime"
+    fixed = {"role": "Bool", "team": "Bool", "history": "Long", "txn": "Long", "now": "datetime"}
+    found: Iterable[str | None] = [fixed.get(head)]
     if head in ("fact", "agentfact"):
-        for side in sides:
-            entity = AGENT if head == "agentfact" else side.manifest.resource.type
-            declared = side.config.attribute_types(entity).get(path[1])
-            if declared is not None:
-                return declared.name
-    if head == "input":
-        return next((kind for side in sides if (kind := _kind_of_arg(side, path)) is not None), "String")
-    return "String"
+        found = (None if kind is None else kind.name for kind in _declared(path, sides))
+    elif head == "input":
+        found = (_kind_of_arg(side, path) for side in sides)
+    return next((name for name in found if name is not None), "String")
+
+
+def _declared(path: Path, sides: Sequence[ToolSide]) -> list[AttributeType | None]:
+    """The type of a fact on each side, None where it is not declared."""
+    entities = [AGENT if path[0] == "agentfact" else side.manifest.resource.type for side in sides]
+    return [
+        side.config.attribute_types(entity).get(path[1]) for side, entity in zip(sides, entities, strict=True)
+    ]
 
 
 def _node(side: ToolSide, path: Path) -> Mapping[str, Any]:
@@ -233,15 +233,9 @@ def _all_members(sides: Sequence[ToolSide]) -> set[str]:
 
 
 def _may_be_absent(path: Path, sides: Sequence[ToolSide]) -> bool:
-    if path[0] == "claimed":
-        return True
     if path[0] in ("fact", "agentfact"):
-        for side in sides:
-            entity = AGENT if path[0] == "agentfact" else side.manifest.resource.type
-            kind = side.config.attribute_types(entity).get(path[1])
-            if kind is None or kind.optional:
-                return True
-    return False
+        return any(kind is None or kind.optional for kind in _declared(path, sides))
+    return path[0] == "claimed"
 
 
 def _of_args(path: Path, found: list[Any], sides: Sequence[ToolSide], base: dict[str, Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from policy_service.pap.diff.findings import Direction, Finding
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.policy_tests.case import AnyCase, Case, PeopleCase
 from policy_service.pap.policy_tests.parser import read_cases
-from policy_service.pap.policy_tests.runner import STRICTNESS, CaseFailure, failure_of, prepare_cases
+from policy_service.pap.policy_tests.runner import STRICTNESS, run_cases
 from policy_service.pap.problems import BundleError
 
 Cases = dict[str, AnyCase]
@@ -132,42 +132,34 @@ def _run(
     before: Bundle, after: Bundle, mine: Mapping[str, bytes], theirs: Mapping[str, bytes]
 ) -> Iterator[Finding]:
     failed_before, failing, own = _runs(before, mine), _runs(after, mine), _runs(after, theirs)
-    for it, why in failing.items():
+    for it, (why, is_stricter) in failing.items():
         if it in failed_before:
-            words = f"the active bundle does not pass it either: {why.words}"
+            words = f"the active bundle does not pass it either: {why}"
             yield _finding(Direction.LOOK, "case-fails-in-both", it, words)
-        elif why.stricter and it not in own:
-            words = f"answered more strictly, as the new bundle's own case expects: {why.words}"
+        elif is_stricter and it not in own:
+            words = f"answered more strictly, as the new bundle's own case expects: {why}"
             yield _finding(Direction.LOOK, "active-case-stricter", it, words)
         else:
-            words = f"a case of the active bundle does not hold: {why.words}"
+            words = f"a case of the active bundle does not hold: {why}"
             yield _finding(Direction.LOOSENING, "active-case-fails", it, words)
-    for it, why in own.items():
+    for it, (why, _) in own.items():
         if it not in failing and it not in failed_before:
-            words = f"a case of the new bundle does not hold: {why.words}"
+            words = f"a case of the new bundle does not hold: {why}"
             yield _finding(Direction.LOOSENING, "own-case-fails", it, words)
 
 
-def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, CaseFailure]:
-    """The cases in ``files`` that fail in the bundle."""
+def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, tuple[str, bool]]:
+    """The cases in ``files`` that fail in the bundle: the differences, and whether the answer is stricter."""
     try:
         named = _by_name(files)
-        prepared = prepare_cases(bundle, list(named.values()))
+        results = zip(named, run_cases(bundle, list(named.values())), strict=True)
     except BundleError as error:
-        return {"cases": CaseFailure(str(error))}
-    answers = ((it, case.ask(bundle.rules)) for it, case in zip(named, prepared, strict=True))
-    return {it: failure_of(answered) for it, answered in answers if not answered.holds}
+        return {"cases": (str(error), False)}
+    return {it: (result.words, result.is_stricter) for it, result in results if not result.holds}
 
 
 def _finding(way: Direction, kind: str, it: str, words: str, case: AnyCase | None = None) -> Finding:
     if case is None:
         return Finding(way, kind, it, words)
-    return Finding(
-        way,
-        kind,
-        it,
-        words,
-        (f"in {case.place}",),
-        content=_meaning(case),
-        files=frozenset({case.file}),
-    )
+    files = frozenset({case.file})
+    return Finding(way, kind, it, words, (f"in {case.place}",), content=_meaning(case), files=files)

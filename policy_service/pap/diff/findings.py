@@ -119,29 +119,27 @@ class Relaxation:
 def find_relaxations(before: Decision, after: Decision) -> list[Relaxation]:
     """Every way in which ``after`` is laxer than ``before``."""
     if STRICTNESS[after.outcome] < STRICTNESS[before.outcome]:
-        return [
-            Relaxation(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")
-        ]
+        return [_outcome_change(before, after)]
     if after.outcome is not Verdict.REVIEW or before.outcome is not Verdict.REVIEW:
         return []
     found = _gates(merge(before.gates), merge(after.gates))
     if after.valid_for > before.valid_for:
-        found.append(
-            Relaxation("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
-        )
+        words = f"a release is valid for {after.valid_for} instead of {before.valid_for}"
+        found.append(Relaxation("valid_for", words))
     return list(dict.fromkeys(found))
 
 
 def find_restrictions(before: Decision, after: Decision) -> list[Relaxation]:
     """Every way in which ``after`` is stricter than ``before``."""
+    laxer = find_relaxations(after, before)
     if before.outcome is not after.outcome:
-        words = f"{before.outcome} becomes {after.outcome}"
-        return (
-            [Relaxation(f"{before.outcome}-to-{after.outcome}", words)]
-            if find_relaxations(after, before)
-            else []
-        )
-    return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in find_relaxations(after, before)]
+        return [_outcome_change(before, after)] if laxer else []
+    return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in laxer]
+
+
+def _outcome_change(before: Decision, after: Decision) -> Relaxation:
+    old, new = before.outcome, after.outcome
+    return Relaxation(f"{old}-to-{new}", f"{old} becomes {new}")
 
 
 def describe_review(decision: Decision) -> str:
@@ -199,19 +197,15 @@ def _place(
 
 
 def _weaker(gate: MergedGate, now: MergedGate) -> list[Relaxation]:
-    who, found = gate.key, []
-    if now.quorum < gate.quorum:
-        found.append(Relaxation("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
-    if is_stronger_step_up(gate.step_up, now.step_up):
-        found.append(Relaxation("step_up", f"{who} need not step up by {gate.step_up}"))
-    if now.answer_within > gate.answer_within:
-        found.append(
-            Relaxation("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
-        )
-    if gate.reason and not now.reason:
-        found.append(Relaxation("reason", f"{who} need not give a reason"))
-    if now.shared and not gate.shared:
-        found.append(Relaxation("shared", f"a vote for {who} serves other questions too"))
-    if wider := now.escalate - gate.escalate:
-        found.append(Relaxation("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
-    return found
+    who, wider = gate.key, ", ".join(sorted(now.escalate - gate.escalate))
+    weaker_step_up = is_stronger_step_up(gate.step_up, now.step_up)
+    longer = now.answer_within > gate.answer_within
+    ways = (
+        (now.quorum < gate.quorum, "quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"),
+        (weaker_step_up, "step_up", f"{who} need not step up by {gate.step_up}"),
+        (longer, "answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}"),
+        (gate.reason and not now.reason, "reason", f"{who} need not give a reason"),
+        (now.shared and not gate.shared, "shared", f"a vote for {who} serves other questions too"),
+        (wider, "escalate", f"escalation adds {wider} to {who}"),
+    )
+    return [Relaxation(kind, words) for is_laxer, kind, words in ways if is_laxer]

@@ -237,7 +237,7 @@ def require_signed(commit: bytes, signers: tuple[AllowedSigner, ...], now: datet
         if signer.may_sign(signed.key, now):
             return signer.principals
     raise SignatureError(
-        f"its key {signed.fingerprint} is not in policies_allowed_signers, or not valid now, or not valid for git"
+        f"its key {signed.fingerprint} is not among policies_allowed_signers, or not valid now, or not valid for git"
     )
 
 

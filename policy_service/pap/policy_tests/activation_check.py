@@ -18,12 +18,7 @@ from policy_service.facts.config import AGENT
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.policy_tests.case import AnyCase, Case
 from policy_service.pap.policy_tests.parser import read_cases
-from policy_service.pap.policy_tests.runner import (
-    CaseFailure,
-    determining_policies,
-    failure_of,
-    prepare_cases,
-)
+from policy_service.pap.policy_tests.runner import CaseResult, determining_policies, run_cases
 from policy_service.pap.problems import BundleError, Problem, RejectionReason
 from policy_service.pap.source import BundleFiles
 
@@ -55,19 +50,14 @@ def require_cases_pass(candidate: Bundle, active: BundleFiles | None) -> CaseChe
     """
     own, theirs = _read(candidate.source.files), _in_force(active)
     failing, run, not_run = _failing(candidate, own)
-    problems = [_problem(case, failure, "a case of its own") for case, failure in failing]
-    reported = {case.it for case, _ in failing}
+    problems = [_problem(one, "a case of its own") for one in failing]
+    reported = {one.case.it for one in failing}
     failing, run_too, not_run_too = _failing(candidate, theirs)
-    opened = [
-        (case, failure) for case, failure in failing if not failure.stricter and case.it not in reported
-    ]
-    problems += [_problem(*one, "a case of the bundle in force") for one in _held_before(opened, active)]
+    opened = [one for one in failing if not one.is_stricter and one.case.it not in reported]
+    problems += [_problem(one, "a case of the bundle in force") for one in _held_before(opened, active)]
     if problems:
         raise CasesError(_bounded(problems))
     return CaseCheck(run + run_too, not_run + not_run_too)
-
-
-FailingCases = list[tuple[AnyCase, CaseFailure]]
 
 
 def _read(files: Mapping[str, bytes]) -> list[AnyCase]:
@@ -85,16 +75,14 @@ def _in_force(active: BundleFiles | None) -> list[AnyCase]:
         return []
 
 
-def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[FailingCases, int, int]:
+def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[list[CaseResult], int, int]:
     """The failing cases, the number of run cases, and the number of those not run."""
     asked = [case for case in cases if not needs_external_facts(bundle, case)]
     try:
-        prepared = prepare_cases(bundle, asked)
+        results = run_cases(bundle, asked)
     except BundleError as error:  # a case names facts or meters that this bundle does not have
         raise CasesError(_bounded(error.problems)) from error
-    answers = [(case, one.ask(bundle.rules)) for case, one in zip(asked, prepared, strict=True)]
-    failing = [(case, failure_of(answered)) for case, answered in answers if not answered.holds]
-    return failing, len(asked), len(cases) - len(asked)
+    return [one for one in results if not one.holds], len(asked), len(cases) - len(asked)
 
 
 def needs_external_facts(bundle: Bundle, case: AnyCase) -> bool:
@@ -106,16 +94,18 @@ def needs_external_facts(bundle: Bundle, case: AnyCase) -> bool:
     return any(source.file is None for source in sources)
 
 
-def _held_before(opened: FailingCases, active: BundleFiles | None) -> FailingCases:
+def _held_before(opened: list[CaseResult], active: BundleFiles | None) -> list[CaseResult]:
     """The failing cases that the active bundle passes."""
     if not opened or active is None:
         return opened
-    never = {case.it for case, _ in _failing(build_bundle(active), [case for case, _ in opened])[0]}
-    return [(case, failure) for case, failure in opened if case.it not in never]
+    failing, _, _ = _failing(build_bundle(active), [one.case for one in opened])
+    never = {one.case.it for one in failing}
+    return [one for one in opened if one.case.it not in never]
 
 
-def _problem(case: AnyCase, failure: CaseFailure, whose: str) -> Problem:
-    return Problem(case.file, case.line, f"{whose} does not hold: {case.it}: {failure.words}", "cases")
+def _problem(failing: CaseResult, whose: str) -> Problem:
+    case = failing.case
+    return Problem(case.file, case.line, f"{whose} does not hold: {case.it}: {failing.words}", "cases")
 
 
 def _bounded(problems: Sequence[Problem]) -> list[Problem]:
@@ -141,7 +131,7 @@ def summarize_cases(bundle: Bundle) -> CaseSummary:
     try:
         cases = read_cases(bundle.source.files)
         asked = [case for case in cases if not needs_external_facts(bundle, case)]
-        answers = [case.ask(bundle.rules) for case in prepare_cases(bundle, asked)]
+        answers = run_cases(bundle, asked)
     except BundleError as error:
         return CaseSummary(problem=str(error.problems[0]))
     said = (determining_policies(each.answer) for each in answers if isinstance(each.answer, Decision))

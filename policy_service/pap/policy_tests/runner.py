@@ -140,6 +140,7 @@ def _need_text(asked: int | ExpectedGate | None) -> str:
 
 
 _NO_TOOL = "0" * 64
+STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,18 @@ class CaseResult:
         return not self.differences
 
     @property
+    def words(self) -> str:
+        """All differences, for people."""
+        return "; ".join(self.differences)
+
+    @property
+    def is_stricter(self) -> bool:
+        """Whether a differing answer is stricter than expected."""
+        if isinstance(self.case, PeopleCase) or not isinstance(self.answer, Decision):
+            return isinstance(self.case, PeopleCase) and self.case.allowed
+        return STRICTNESS[self.answer.outcome.value] > STRICTNESS[self.case.expected.outcome]
+
+    @property
     def policies(self) -> frozenset[str]:
         """The policies that determined the answer."""
         return (
@@ -180,6 +193,11 @@ class CaseResult:
             if isinstance(self.answer, Decision)
             else frozenset(self.answer.policies)
         )
+
+
+def run_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[CaseResult]:
+    """Run cases against the bundle's own rules; errors as `prepare_cases`."""
+    return [case.ask(bundle.rules) for case in prepare_cases(bundle, cases)]
 
 
 def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[PreparedCase]:
@@ -287,23 +305,3 @@ def _target(rules: Rules, case: PeopleCase) -> ReviewFacts | StopFacts:
     return (
         TaskFacts(*review, kind=case.kind) if RESOURCE_TYPES[case.action] == "Task" else ReviewFacts(*review)
     )
-
-
-STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class CaseFailure:
-    """Why a case fails; ``stricter`` when the answer is stricter than expected."""
-
-    words: str
-    stricter: bool = False
-
-
-def failure_of(answered: CaseResult) -> CaseFailure:
-    """Describe the failure of a case whose answer differs."""
-    words, case, answer = "; ".join(answered.differences), answered.case, answered.answer
-    if isinstance(case, Case) and isinstance(answer, Decision):
-        stricter = STRICTNESS[answer.outcome.value] > STRICTNESS[case.expected.outcome]
-        return CaseFailure(words, stricter)
-    return CaseFailure(words, isinstance(case, PeopleCase) and case.allowed)

@@ -136,18 +136,18 @@ def _propose(
         )
     args = canonical_proposed_args(bundle, case.effect, proposed.args)
     cause = TransitionReason.by_person(voter.iss, voter.sub, "proposed")
-    made = review_tables.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
-    mine = next((one for one in made if one.state == OPEN), None)
-    if mine is not None and (mine.args, mine.reason) == (args, reason):
-        return mine
-    _require_below_limit(made)
-    if mine is not None:
-        transition_proposal(tx, case.review, mine, LAPSED, cause.because("replaced"))
+    earlier = review_tables.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
+    current = next((one for one in earlier if one.state == OPEN), None)
+    if current is not None and (current.args, current.reason) == (args, reason):
+        return current
+    _require_below_limit(earlier)
+    if current is not None:
+        transition_proposal(tx, case.review, current, LAPSED, cause.because("replaced"))
     return _record(tx, case, voter, proposed, args, reason, cause)
 
 
-def _require_below_limit(made: Sequence[ProposalRow]) -> None:
-    if len(made) >= MAX_OF_A_PERSON:
+def _require_below_limit(earlier: Sequence[ProposalRow]) -> None:
+    if len(earlier) >= MAX_OF_A_PERSON:
         raise InvalidRequestError(
             f"you have proposed {MAX_OF_A_PERSON} changes here, the limit for one person; decide, or write a comment",
             code=ErrorCode.RATE_LIMITED,
@@ -261,13 +261,13 @@ def _accept(
     ctx: Context,
     bundle: Bundle,
     by: Caller | Voter,
-    seen: ProposalRow,
+    unlocked: ProposalRow,
     named: IdentifiedTransaction,
     facts: Mapping[str, Facts],
 ) -> Snapshot:
     require_current_bundle(ctx, bundle)
-    tx = lock_transaction(tx, seen.txn)
-    proposal = require_proposal(tx.conn, seen.proposal_id)
+    tx = lock_transaction(tx, unlocked.txn)
+    proposal = require_proposal(tx.conn, unlocked.proposal_id)
     case = read_review_context(tx.conn, proposal.review_id)
     cause = _require_may_answer(tx, by, case, proposal)
     if proposal.state == ACCEPTED:
@@ -277,7 +277,7 @@ def _accept(
     transition_proposal(tx, case.review, proposal, ACCEPTED, cause.because("accepted"), became_rev=rev)
     supersede(tx, case.snapshot, cause)
     row, caller = case.snapshot.transaction, by if isinstance(by, Caller) else None
-    asked = RevisionRequest(
+    request = RevisionRequest(
         bundle=bundle,
         named=named,
         facts=facts,
@@ -288,7 +288,7 @@ def _accept(
         jkt=row.jkt if caller is None else caller.jkt,
         trace=tracing.current_traceparent(),
     )
-    return create_revision(tx, ctx, asked, agent, rev, cause)
+    return create_revision(tx, ctx, request, agent, rev, cause)
 
 
 def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> AgentRow:
@@ -321,13 +321,13 @@ async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: st
         ForbiddenError: not_eligible.
         ConflictError: proposal_closed: it was accepted, or it lapsed.
     """
-    seen = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
-    return await ctx.db.write(lambda tx: _decline(tx, by, seen, answer))
+    unlocked = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
+    return await ctx.db.write(lambda tx: _decline(tx, by, unlocked, answer))
 
 
-def _decline(tx: Tx, by: Caller | Voter, seen: ProposalRow, answer: str | None) -> Snapshot:
-    tx = lock_transaction(tx, seen.txn)
-    proposal = require_proposal(tx.conn, seen.proposal_id)
+def _decline(tx: Tx, by: Caller | Voter, unlocked: ProposalRow, answer: str | None) -> Snapshot:
+    tx = lock_transaction(tx, unlocked.txn)
+    proposal = require_proposal(tx.conn, unlocked.proposal_id)
     case = read_review_context(tx.conn, proposal.review_id)
     cause = _declining(tx, by, case, proposal)
     if proposal.state == DECLINED:

@@ -79,9 +79,9 @@ def identify_transaction(
     keys = [_call_key(agent, request.run_key, sent) for sent in request.effects]
     if len(set(keys)) != len(keys):
         raise InvalidRequestError("the same call is twice in one transaction; number intended repeats with n")
-    txn = _txn(agent, request, keys)
+    txn = _txn_id(agent, request, keys)
     effects = tuple(
-        _edited(bundle, _effect(bundle, agent, txn, seq, key, sent), edits)
+        _apply_edit(bundle, _effect(bundle, agent, txn, seq, key, sent), edits)
         for seq, (key, sent) in enumerate(zip(keys, request.effects, strict=True), start=1)
     )
     return IdentifiedTransaction(txn, _txn_digest(effects), _audience(bundle, agent, effects), effects)
@@ -89,7 +89,7 @@ def identify_transaction(
 
 def identify_edited(bundle: Bundle, snapshot: Snapshot, edits: Edits) -> IdentifiedTransaction:
     """Compute the digests of a stored list with edited arguments. Calls and their order stay."""
-    effects = tuple(_edited(bundle, effect_from_row(row), edits) for row in snapshot.effects)
+    effects = tuple(_apply_edit(bundle, effect_from_row(row), edits) for row in snapshot.effects)
     row = snapshot.transaction
     return IdentifiedTransaction(row.txn, _txn_digest(effects), row.aud, effects)
 
@@ -109,7 +109,7 @@ def _txn_digest(effects: Sequence[Effect]) -> str:
     return names.txn_digest(effect_digests=[effect.digest for effect in effects])
 
 
-def _edited(bundle: Bundle, effect: Effect, edits: Edits) -> Effect:
+def _apply_edit(bundle: Bundle, effect: Effect, edits: Edits) -> Effect:
     args = edits.get((effect.effect_id, effect.tool_digest))
     if args is None or args == effect.args_bytes:
         return effect
@@ -129,7 +129,7 @@ def _call_key(agent: str, run_key: str, sent: SubmittedEffect) -> str:
     return key
 
 
-def _txn(agent: str, request: SubmitRequest | EvaluationRequest, keys: Sequence[str]) -> str:
+def _txn_id(agent: str, request: SubmitRequest | EvaluationRequest, keys: Sequence[str]) -> str:
     if not request.independent:
         return names.txn_id(agent=agent, run_key=request.run_key)
     if len(keys) != 1:

@@ -120,9 +120,9 @@ def escalate(
         for gate in merge(gates_of(effect))
         if gate.key in keys and gate.escalate - gate.groups and gate.key not in review.escalated
     ]
-    still = {key: at for key, at in review.escalates.items() if key not in keys}
+    remaining = {key: at for key, at in review.escalates.items() if key not in keys}
     since = {gate.key: time_text(tx.now) for gate in found}
-    set_columns(tx, review, escalated=review.escalated | since, **_escalation_columns(still))
+    set_columns(tx, review, escalated=review.escalated | since, **_escalation_columns(remaining))
     if found:
         _index_groups(tx, review, gates_of(effect))
         groups = sorted(frozenset[str]().union(*(gate.escalate for gate in found)))

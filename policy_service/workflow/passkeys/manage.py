@@ -92,7 +92,7 @@ async def passkey_page(ctx: Context, session: Session) -> PasskeyPage:
     """A person's passkeys."""
     person, now = session.person, ctx.clock()
     rows = await ctx.db.read(lambda conn: passkeys.passkeys_of(conn, person.iss, person.sub))
-    lines = tuple(_line(row, now) for row in rows if row.removed_at is None)
+    lines = tuple(_passkey_line(row, now) for row in rows if row.removed_at is None)
     cannot = None
     try:
         relying_party(ctx.settings)
@@ -103,7 +103,7 @@ async def passkey_page(ctx: Context, session: Session) -> PasskeyPage:
     )
 
 
-def _line(row: PasskeyRow, now: datetime) -> PasskeyLine:
+def _passkey_line(row: PasskeyRow, now: datetime) -> PasskeyLine:
     waits = None if passkeys.is_active(row, now) else row.counts_from
     return PasskeyLine(
         row.passkey_id, row.name, row.created_at, row.last_used_at, waits, row.vouched_by is not None
@@ -125,9 +125,9 @@ async def begin_adding(ctx: Context, session: Session, name: str) -> Ceremony:
         person = session.person
         passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
         if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
-            return _ask_older(tx, ctx, session, {"do": "add", "name": name})
+            return _request_assertion(tx, ctx, session, {"do": "add", "name": name})
         _require_fresh(ctx, session, tx.now)
-        return _ask_new(tx, ctx, session, name, vouched_by=None)
+        return _request_registration(tx, ctx, session, name, vouched_by=None)
 
     return await ctx.db.write(begin)
 
@@ -146,7 +146,9 @@ async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Cer
             _remove(tx, session, row)
             return None
         if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
-            return _ask_older(tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name})
+            return _request_assertion(
+                tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name}
+            )
         _require_fresh(ctx, session, tx.now)
         raise step_up_error("this passkey started to count a moment ago")
 
@@ -176,7 +178,7 @@ def _vouched(
     passkey, counter = older
     passkeys.record_use(tx, passkey, counter)
     if spent.about["do"] == "add":
-        return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
+        return _request_registration(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
     _remove(tx, session, passkeys.own_passkey(tx.conn, session, spent.about["passkey_id"]))
     return None
 
@@ -186,14 +188,14 @@ async def _finish_enrolment(
 ) -> RenewedSession | None:
     require_matching_challenge(spent, "enrol", session.person.key, session.key, ctx.clock())
     try:
-        made = verify_registration(relying_party(ctx.settings), challenge_bytes(nonce), answer)
+        credential = verify_registration(relying_party(ctx.settings), challenge_bytes(nonce), answer)
     except WebAuthnVerificationError as error:
         raise step_up_error(str(error)) from error
-    return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
+    return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, credential, spent))
 
 
 def _enrol(
-    tx: Tx, ctx: Context, session: Session, made: RegisteredCredential, spent: SpentChallenge
+    tx: Tx, ctx: Context, session: Session, credential: RegisteredCredential, spent: SpentChallenge
 ) -> RenewedSession | None:
     person, vouched_by = session.person, spent.about["vouched_by"]
     passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
@@ -205,7 +207,7 @@ def _enrol(
     if vouched_by is None:
         renewed = RenewedSession(rotate_cookie(tx, session))
         session = replace(session, key=hash_secret(renewed.cookie))
-    passkeys.enrol_passkey(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
+    passkeys.enrol_passkey(tx, session, credential, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
     return renewed
 
 
@@ -231,7 +233,7 @@ async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> 
     return row, counter
 
 
-def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
+def _request_assertion(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
     known = [row.credential_id for row in passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now)]
     nonce = issue_challenge(tx, session, "vouch", about, life_s=life_s)
@@ -248,7 +250,9 @@ def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) ->
     )
 
 
-def _ask_new(tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None) -> Ceremony:
+def _request_registration(
+    tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None
+) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
     nonce = issue_challenge(tx, session, "enrol", {"name": name, "vouched_by": vouched_by}, life_s=life_s)
     live = [row for row in passkeys.passkeys_of(tx.conn, person.iss, person.sub) if row.removed_at is None]

@@ -95,7 +95,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
-            undo = _known(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
+            undo = _known_compensation(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
         except _ImpossibleError as error:
             why = str(error)
             await ctx.db.write(lambda tx: _record_impossible(tx, caller, txn, effect_id, why))
@@ -104,25 +104,25 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         after, claims = await ctx.db.write(
             lambda tx: _compensate(tx, ctx, bundle, caller, txn, effect_id, facts[undo.effect_id])
         )
-        effect = _require(after, undo.effect_id)
+        effect = _require_effect(after, undo.effect_id)
         return CompensationResult(after, effect, next(iter(sign_releases(ctx, claims)), None))
 
     return await with_stable_bundle(ctx, work)
 
 
-def _require(snapshot: Snapshot, effect_id: str) -> EffectRow:
+def _require_effect(snapshot: Snapshot, effect_id: str) -> EffectRow:
     effect = snapshot.find(effect_id)
     if effect is None:
         raise NotFoundError(f"the transaction holds no effect {effect_id!r}")
     return effect
 
 
-def _known(snapshot: Snapshot, effect_id: str) -> EffectRow | None:
+def _known_compensation(snapshot: Snapshot, effect_id: str) -> EffectRow | None:
     return next((e for e in snapshot.compensations if e.compensates == effect_id), None)
 
 
 def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
-    forward = _require(snapshot, effect_id)
+    forward = _require_effect(snapshot, effect_id)
     if EffectState(forward.state) is not EffectState.FIRED:
         raise ConflictError(
             f"{forward.tool} is {forward.state}; only a fired effect can be compensated",
@@ -181,7 +181,7 @@ def _compensate(
     require_redeemer(caller, snapshot.transaction)
     require_active_caller(tx, caller, "compensate")
     cause = TransitionReason.by_agent(caller.agent, "compensate")
-    undo = _known(snapshot, effect_id)
+    undo = _known_compensation(snapshot, effect_id)
     if undo is None:
         undo = _build(bundle, snapshot, effect_id)
         _store(tx, ctx, bundle, snapshot, undo, facts, caller, cause)

@@ -84,7 +84,7 @@ def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationRe
     """Verify a file."""
     given, report = given or VerificationInput(), VerificationReport()
     try:
-        document = json.loads(raw.decode(), object_pairs_hook=_once)
+        document = json.loads(raw.decode(), object_pairs_hook=_unique_members)
         if document["format"] != FORMAT or document.keys() != {"format", "content", "seal", "jwk"}:
             raise _Fault(f"the file is not of the format {FORMAT}")
         content: dict[str, Any] = document["content"]
@@ -99,9 +99,9 @@ def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationRe
         (4, lambda: _views(content, report)),
         (5, lambda: _votes(content, report)),
         (6, lambda: _passkeys(content, given, report)),
-        (7, lambda: _one_key_one_person(content, report)),
+        (7, lambda: _unshared_keys(content, report)),
         (8, lambda: _pins(content, given, report)),
-        (9, lambda: _count(content, report)),
+        (9, lambda: _gates(content, report)),
     )
     for number, step in steps:
         try:
@@ -113,7 +113,7 @@ def verify(raw: bytes, given: VerificationInput | None = None) -> VerificationRe
     return report
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise _Fault("a member is there twice")
@@ -182,11 +182,11 @@ def _views(content: dict[str, Any], report: VerificationReport) -> None:
             material["review"], material["rev"], material["effect"]["effect_digest"],
             material["transaction"]["txn_digest"],
         )  # fmt: skip
-        _require(about == _about(content), f"the view {digest[:12]} shows something else")
+        _require(about == _subject(content), f"the view {digest[:12]} shows something else")
     report.proven.append(f"each of {len(content['views'])} views shows this effect at this revision")
 
 
-def _about(content: dict[str, Any]) -> tuple[Any, ...]:
+def _subject(content: dict[str, Any]) -> tuple[Any, ...]:
     review = content["review"]
     return (
         review["review_id"], review["rev"], content["effect"]["effect_digest"],
@@ -195,7 +195,7 @@ def _about(content: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _votes(content: dict[str, Any], report: VerificationReport) -> None:
-    _, *about = _about(content)
+    _, *about = _subject(content)
     for vote in content["votes"]:
         named = f"the vote of {vote['person']}"
         _require(
@@ -235,7 +235,7 @@ def _passkeys(content: dict[str, Any], given: VerificationInput, report: Verific
         signatures.add(proof["signature"])
         nonces.add(proof["signed"]["nonce"])
         proven += 1
-        report.proven.append(f"a passkey signed {named}: {vote['verdict']}, key {_key_of(vote)}")
+        report.proven.append(f"a passkey signed {named}: {vote['verdict']}, key {_key_digest_of(vote)}")
     _require(len(signatures) == len(nonces) == proven, "one assertion serves two votes")
     if proven and given.origin is None:
         report.trusted.append(f"that {deployment['origin']} is where people decide (give --origin)")
@@ -244,7 +244,7 @@ def _passkeys(content: dict[str, Any], given: VerificationInput, report: Verific
 def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingParty, named: str) -> None:
     proof = vote["assertion"]
     signed = proof["signed"]
-    review_id, rev, effect_digest, whole = _about(content)
+    review_id, rev, effect_digest, whole = _subject(content)
     expected = {
         "review": review_id,
         "rev": rev,
@@ -273,18 +273,18 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingP
         raise _Fault(f"{named}: {error}") from error
 
 
-def _key_of(vote: dict[str, Any]) -> str:
+def _key_digest_of(vote: dict[str, Any]) -> str:
     return key_digest(decode_base64url(vote["assertion"]["public_key"]))
 
 
-def _proved(content: dict[str, Any]) -> list[dict[str, Any]]:
+def _votes_with_proof(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [vote for vote in content["votes"] if vote["assertion"] is not None]
 
 
-def _one_key_one_person(content: dict[str, Any], report: VerificationReport) -> None:
+def _unshared_keys(content: dict[str, Any], report: VerificationReport) -> None:
     holders: dict[str, str] = {}
-    for vote in _proved(content):
-        for key in (_key_of(vote), vote["assertion"]["credential_id"]):
+    for vote in _votes_with_proof(content):
+        for key in (_key_digest_of(vote), vote["assertion"]["credential_id"]):
             holder = holders.setdefault(key, vote["person"])
             _require(holder == vote["person"], f"{holder} and {vote['person']} used the same passkey")
     if holders:
@@ -292,14 +292,14 @@ def _one_key_one_person(content: dict[str, Any], report: VerificationReport) -> 
 
 
 def _pins(content: dict[str, Any], given: VerificationInput, report: VerificationReport) -> None:
-    for vote in _proved(content):
-        person, key = vote["person"], _key_of(vote)
+    for vote in _votes_with_proof(content):
+        person, key = vote["person"], _key_digest_of(vote)
         if person not in given.pins:
             report.trusted.append(f"that the key {key} is {person}'s (give --pin)")
             continue
         _require(key in given.pins[person], f"{person} used a key that is not pinned: {key}")
         report.proven.append(f"{person} used a key that is pinned")
-    proved = {vote["person"] for vote in _proved(content)}
+    proved = {vote["person"] for vote in _votes_with_proof(content)}
     for person in given.pins.keys() - proved:
         _require(
             all(vote["person"] != person for vote in content["votes"]),
@@ -307,8 +307,8 @@ def _pins(content: dict[str, Any], given: VerificationInput, report: Verificatio
         )
 
 
-def _count(content: dict[str, Any], report: VerificationReport) -> None:
-    counted = _counted(content)
+def _gates(content: dict[str, Any], report: VerificationReport) -> None:
+    counted = _recount(content)
     for vote in content["votes"]:
         _require(
             vote["counted"] is counted.counts(vote["vote_id"]),
@@ -333,7 +333,7 @@ def _count(content: dict[str, Any], report: VerificationReport) -> None:
         report.proven.append(f"the review is {state}")
 
 
-def _counted(content: dict[str, Any]) -> Tally:
+def _recount(content: dict[str, Any]) -> Tally:
     """Count the valid votes by the domain's own rules."""
     gates = merge(
         (Gate.from_json(gate) for gate in content["gates"]), frozenset(content["review"]["escalated"])

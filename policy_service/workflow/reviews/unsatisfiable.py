@@ -63,7 +63,7 @@ async def _unsatisfiable(ctx: Context) -> set[str]:
     people = KnownPeople(ctx.active.current, await ctx.db.read(list_people))
     after: tuple[datetime, str] | None = None
     while page := await ctx.db.read(partial(repository.list_open_reviews, after=after, limit=_PAGE)):
-        found |= await ctx.db.read(partial(_short, ctx=ctx, page=page, people=people))
+        found |= await ctx.db.read(partial(_unsatisfiable_in, ctx=ctx, page=page, people=people))
         after = page[-1].answer_by, page[-1].review_id
     return found
 
@@ -76,7 +76,7 @@ async def check_new_reviews(ctx: Context, snapshot: Snapshot) -> Snapshot:
     if all(review.state != "open" for review in snapshot.reviews.values()):
         return snapshot
     try:
-        due = await ctx.db.read(partial(_short_of, ctx=ctx, snapshot=snapshot))
+        due = await ctx.db.read(partial(_unsatisfiable_of, ctx=ctx, snapshot=snapshot))
         for review_id in due:
             await ctx.db.write(partial(_move, ctx=ctx, review_id=review_id))
         txn = snapshot.transaction.txn
@@ -87,7 +87,7 @@ async def check_new_reviews(ctx: Context, snapshot: Snapshot) -> Snapshot:
         return snapshot
 
 
-def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
+def _unsatisfiable_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
     """The unsatisfiable open reviews of a transaction.
 
     Most are satisfiable by the people the bundle names, without the revoked ones. Only otherwise is everyone read.
@@ -105,7 +105,9 @@ def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
     return [case.review.review_id for case in short]
 
 
-def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: KnownPeople) -> set[str]:
+def _unsatisfiable_in(
+    conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: KnownPeople
+) -> set[str]:
     found = set()
     for case in read_review_contexts(conn, page):
         if not _settled_by_person(case):
@@ -155,7 +157,7 @@ def _settled_by_person(case: ReviewContext) -> bool:
 def _missing(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[GateTally]:
     """The gates that stay short even if all known people approved."""
     gates, excluded = case.asked, requesters_side(case.agent, case.snapshot.transaction)
-    votes, enough = _cast(ctx, case, people), 1
+    votes, enough = _valid_ballots(ctx, case, people), 1
     for vote in _possible_approvals(ctx, case, people):
         votes.append(vote)
         if (
@@ -171,11 +173,11 @@ def _missing(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[Gat
 def _helpful_gates(ctx: Context, case: ReviewContext, people: KnownPeople) -> frozenset[str]:
     """The keys of the gates that more voters could help to meet, given that all known people are too few."""
     excluded = requesters_side(case.agent, case.snapshot.transaction)
-    votes = [*_cast(ctx, case, people), *_possible_approvals(ctx, case, people)]
+    votes = [*_valid_ballots(ctx, case, people), *_possible_approvals(ctx, case, people)]
     return gates_needing_voters(case.asked, votes, excluded=excluded)
 
 
-def _cast(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[BallotVote]:
+def _valid_ballots(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[BallotVote]:
     return valid_ballots(ctx, people.bundle, case.snapshot, case.effect, case.agent, ctx.clock())
 
 

@@ -44,7 +44,7 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 
 # The mark lags the log by a fraction of a second, in which no service writes so many rows. So no reader of the log has
 # seen an index beyond this distance.
-_AHEAD_OF_MARK = 100_000
+_MAX_ROWS_AHEAD = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def mark_unknown(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Transitio
 
 def begin_restored_epoch(tx: Tx, was: RestoreStatus, epoch: int, mark: int, reason: str) -> int:
     """Begin a new epoch, freeze everything, and continue the log above every used index; returns its first index."""
-    index = max(mark, was.highest_index) + _AHEAD_OF_MARK + 1
+    index = max(mark, was.highest_index) + _MAX_ROWS_AHEAD + 1
     body = {
         "reason": reason,
         "epoch": epoch,

@@ -56,7 +56,7 @@ def revoke_effect(tx: Tx, effect_id: str, reason: str) -> str:
     effect = snapshot.find(effect_id)
     if effect is None:
         raise NotFoundError(f"the revision in force holds no effect {effect_id!r}")
-    _end(tx, snapshot, effect, reason)
+    _revoke_effect(tx, snapshot, effect, reason)
     return txn
 
 
@@ -97,11 +97,11 @@ def revoke_if_open(tx: Tx, txn: str, reason: str) -> bool:
     snapshot = repository.require_transaction(tx.conn, txn)
     still = next((effect for effect in snapshot.effects if effect.state in _OPEN), None)
     if still is not None:
-        _end(tx, snapshot, still, reason)
+        _revoke_effect(tx, snapshot, still, reason)
     return still is not None
 
 
-def _end(tx: Tx, snapshot: Snapshot, effect: EffectRow, reason: str) -> None:
+def _revoke_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, reason: str) -> None:
     if effect.state not in _OPEN:
         raise ConflictError(
             f"the effect is {effect.state}; only one that waits or is released can be revoked",
@@ -208,7 +208,7 @@ def revoke_passkey(tx: Tx, passkey_id: str, reason: str) -> RevokedPasskeys:
         raise NotFoundError(f"there is no passkey {passkey_id!r}; `policy-service passkeys list` names them")
     person = f"{row.iss}|{row.sub}"
     lock_exclusive(tx, person)
-    revoked = _with_vouched(row, passkeys_of(tx.conn, row.iss, row.sub))
+    revoked = _and_vouched_for(row, passkeys_of(tx.conn, row.iss, row.sub))
     votes = 0
     for one in revoked:
         remove_passkey(tx, one, by=OPERATOR, actor=OPERATOR, reason=reason)
@@ -219,7 +219,7 @@ def revoke_passkey(tx: Tx, passkey_id: str, reason: str) -> RevokedPasskeys:
     return RevokedPasskeys(tuple(one.passkey_id for one in revoked), votes)
 
 
-def _with_vouched(row: PasskeyRow, oldest_first: list[PasskeyRow]) -> list[PasskeyRow]:
+def _and_vouched_for(row: PasskeyRow, oldest_first: list[PasskeyRow]) -> list[PasskeyRow]:
     """The passkey and all it vouched for. One pass suffices, because a passkey is older than those it vouches for."""
     found = {row.passkey_id: row}
     for one in oldest_first:

@@ -32,7 +32,7 @@ async def stop(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
         InvalidRequestError: reason_required, or there is no such tool.
         NotFoundError: there is no such agent.
     """
-    await _each(ctx, voter, target, reason, begins=True)
+    await _set_stop(ctx, voter, target, reason, begins=True)
 
 
 async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
@@ -43,17 +43,19 @@ async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -
         InvalidRequestError: reason_required.
         NotFoundError: there is no such agent.
     """
-    await _each(ctx, voter, target, reason, begins=False)
+    await _set_stop(ctx, voter, target, reason, begins=False)
 
 
-async def _each(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
+async def _set_stop(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
     async def work(bundle: Bundle) -> None:
-        await ctx.db.write(lambda tx: _do(tx, ctx, bundle, voter, target, reason.strip(), begins))
+        await ctx.db.write(
+            lambda tx: _set_stop_in_unit(tx, ctx, bundle, voter, target, reason.strip(), begins)
+        )
 
     await with_stable_bundle(ctx, work)
 
 
-def _do(
+def _set_stop_in_unit(
     tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, target: Target, reason: str, begins: bool
 ) -> None:
     require_current_bundle(ctx, bundle)
@@ -69,14 +71,14 @@ def _do(
             raise NotFoundError(f"no agent {target.name!r} is enrolled here, so nothing was stopped")
         (freeze if begins else unfreeze)(tx, target.name, reason, actor=actor)
         return
-    tool = _tool(bundle, target) if begins else target.name or None
+    tool = _tool_name(bundle, target) if begins else target.name or None
     if begins:
         freeze_tool(tx, tool, reason, actor=actor)
     else:
         unfreeze_tool(tx, tool, reason, actor=actor)
 
 
-def _tool(bundle: Bundle, target: Target) -> str | None:
+def _tool_name(bundle: Bundle, target: Target) -> str | None:
     if target.what == "everything":
         return None
     if target.name not in bundle.manifests:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -37,14 +38,14 @@ log = structlog.get_logger(__name__)
 
 _LEASE: Final = "shadow"
 _LEASE_FOR: Final = timedelta(seconds=60)
-_LINES: Final = 500  # audit rows read at once
-_KEPT: Final = 1_000  # stored differences of one candidate; the counts are complete
-_CANDIDATES: Final = 5  # kept, the newest
+_BATCH_ROWS: Final = 500  # audit rows read at once
+_MAX_DIFFERENCES: Final = 1_000  # stored differences of one candidate; the counts are complete
+_MAX_CANDIDATES: Final = 5  # kept, the newest
 _shadows = table(ShadowRow)
 
 
 @dataclass
-class _Look:
+class _BatchResult:
     """The result of one batch of audit rows."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -57,21 +58,21 @@ async def shadow_new_decisions(ctx: Context, candidate: Candidate, holder: str) 
     if bundle is None or bundle.digest == ctx.active.current.digest:
         return 0
     bundle.facts.restrict_to(ctx.active.current.facts.config.source)
-    begun = await ctx.db.write(lambda tx: _begin(tx, bundle, holder))
-    if begun is None:
+    progress = await ctx.db.write(lambda tx: _start(tx, bundle, holder))
+    if progress is None:
         return 0
     compared = 0
-    while lines := await ctx.db.read(lambda conn: entries_after(conn, begun.upto, _LINES)):
-        look = await _look(ctx, ctx.active.current, bundle, lines)
-        upto = lines[-1].index
-        if not await ctx.db.write(lambda tx, row=begun, look=look, upto=upto: _keep(tx, row, look, upto)):  # type: ignore[misc]
+    while entries := await ctx.db.read(lambda conn: entries_after(conn, progress.upto, _BATCH_ROWS)):
+        batch = await _compare_batch(ctx, ctx.active.current, bundle, entries)
+        upto = entries[-1].index
+        if not await ctx.db.write(partial(_store, row=progress, batch=batch, upto=upto)):
             return compared  # another replica was first
-        begun.upto = upto
-        compared += look.counts["compared"]
+        progress.upto = upto
+        compared += batch.counts["compared"]
     return compared
 
 
-def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
+def _start(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
     """How far this candidate was compared, or None while another process has the lease."""
     if advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
@@ -80,40 +81,42 @@ def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
         return known
     row = ShadowRow(candidate=bundle.digest, commit=bundle.commit, since=tx.now, upto=highest_index(tx.conn))
     insert_row(tx.conn, row)
-    _forget_older(tx)
+    _delete_older(tx)
     return row
 
 
-def _forget_older(tx: Tx) -> None:
-    newest = select(_shadows.c.candidate).order_by(_shadows.c.since.desc()).limit(_CANDIDATES)
+def _delete_older(tx: Tx) -> None:
+    newest = select(_shadows.c.candidate).order_by(_shadows.c.since.desc()).limit(_MAX_CANDIDATES)
     kept = [digest for (digest,) in tx.conn.execute(newest)]
     tx.conn.execute(delete(_differences).where(_differences.c.candidate.not_in(kept)))
     tx.conn.execute(delete(_shadows).where(_shadows.c.candidate.not_in(kept)))
 
 
-async def _look(ctx: Context, active: Bundle, candidate: Bundle, lines: Sequence[Entry]) -> _Look:
-    look = _Look()
-    for line in lines:
-        if line.kind != "decision_made" or line.body["cause"] != "submit":
+async def _compare_batch(
+    ctx: Context, active: Bundle, candidate: Bundle, entries: Sequence[Entry]
+) -> _BatchResult:
+    batch = _BatchResult()
+    for entry in entries:
+        if entry.kind != "decision_made" or entry.body["cause"] != "submit":
             continue
         try:
-            row = await _compare(ctx, active, candidate, line)
+            row = await _compare(ctx, active, candidate, entry)
         except Exception:
             # One effect that cannot be evaluated must not prevent comparing the others.
-            look.counts["failed"] += 1
-            log.exception("shadow_failed", effect_id=line.effect_id, candidate=candidate.digest)
+            batch.counts["failed"] += 1
+            log.exception("shadow_failed", effect_id=entry.effect_id, candidate=candidate.digest)
             continue
-        look.counts["compared"] += 1
+        batch.counts["compared"] += 1
         if row is not None:
-            look.counts[row.way] += 1
-            look.rows.append(row)
-    return look
+            batch.counts[row.way] += 1
+            batch.rows.append(row)
+    return batch
 
 
 async def _compare(
-    ctx: Context, active: Bundle, candidate: Bundle, line: Entry
+    ctx: Context, active: Bundle, candidate: Bundle, entry: Entry
 ) -> ShadowDifferenceRow | None:
-    effect_id, txn, rev = str(line.effect_id), str(line.txn), int(line.rev or 0)
+    effect_id, txn, rev = str(entry.effect_id), str(entry.txn), int(entry.rev or 0)
     snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
     agent = await ctx.db.read(lambda conn: repository.agent_of(conn, snapshot.transaction.agent))
     effect = snapshot.find(effect_id)
@@ -124,13 +127,13 @@ async def _compare(
         facts = await gather_facts(bundle, [effect], ctx.clock())
         if (failed := facts[effect_id].failed) is not None:
             raise LookupError(f"facts could not be read: {failed}")  # which says nothing about the policies
-        reading = await ctx.db.read(lambda conn: read_past_meters(conn, bundle, effect, line.at))
+        reading = await ctx.db.read(lambda conn: read_past_meters(conn, bundle, effect, entry.at))
         question = policy_request(
             ctx,
             agent,
             effect,
             facts[effect_id],
-            now=line.at,
+            now=entry.at,
             txn_size=len(snapshot.effects),
             claimed=snapshot.transaction.claimed,
             history=reading.values,
@@ -146,8 +149,8 @@ async def _compare(
         candidate=candidate.digest,
         effect_id=effect_id,
         rev=rev,
-        idx=line.index,
-        at=line.at,
+        idx=entry.index,
+        at=entry.at,
         way=way,
         tool=effect.tool,
         agent=effect.agent,
@@ -176,17 +179,17 @@ def _decision_json(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _keep(tx: Tx, row: ShadowRow, look: _Look, upto: int) -> bool:
+def _store(tx: Tx, row: ShadowRow, batch: _BatchResult, upto: int) -> bool:
     """Store the result of a batch once. A slower process that started at the same index stores nothing."""
     names = ("compared", "looser", "stricter", "other", "failed")
     known = find_one(tx.conn, ShadowRow, candidate=row.candidate)
     if known is None:
         return False
-    counts = {name: getattr(known, name) + look.counts[name] for name in names}
+    counts = {name: getattr(known, name) + batch.counts[name] for name in names}
     where = {"candidate": row.candidate, "upto": row.upto}
     if not update_rows(tx.conn, ShadowRow, where, counts | {"upto": upto}):
         return False
-    for found in look.rows:
+    for found in batch.rows:
         insert_row_or_ignore(tx.conn, found)
     oldest = _oldest_kept(tx.conn, row.candidate)
     if oldest is not None:
@@ -199,5 +202,5 @@ def _oldest_kept(conn: Connection, candidate: str) -> int | None:
     """The index of the oldest difference to keep, if there are more than the maximum."""
     idx = _differences.c.idx
     mine = select(idx).where(_differences.c.candidate == candidate).order_by(idx.desc())
-    found: int | None = conn.execute(mine.offset(_KEPT - 1).limit(1)).scalar_one_or_none()
+    found: int | None = conn.execute(mine.offset(_MAX_DIFFERENCES - 1).limit(1)).scalar_one_or_none()
     return found

@@ -54,8 +54,8 @@ from policy_service.workflow.transitions import person_actor
 COMMAND: Final = "/countersign link"
 """The Slack command that shows an invitation."""
 
-_BYTES = 32
-_LONGEST_NAME = 80  # characters, as Slack itself allows
+_SECRET_BYTES = 32
+_MAX_NAME_LENGTH = 80  # characters, as Slack itself allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ def require_member(app: SlackApp, account: Account) -> None:
     Raises:
         ForbiddenError: not_eligible.
     """
-    if (why := _why_not(app, account)) is not None:
+    if (why := _why_not_a_member(app, account)) is not None:
         raise ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE)
 
 
-def _why_not(app: SlackApp, account: Account) -> str | None:
+def _why_not_a_member(app: SlackApp, account: Account) -> str | None:
     if account.stranger or account.team_id != app.team_id:
         return (
             "this Slack account is from another workspace, also in a shared channel; sign in on the web if you "
@@ -109,7 +109,7 @@ async def invite(ctx: Context, app: SlackApp, account: Account) -> str:
         ForbiddenError: not_eligible: it is not a full member of the workspace.
     """
     require_member(app, account)
-    secret = secrets.token_urlsafe(_BYTES)
+    secret = secrets.token_urlsafe(_SECRET_BYTES)
     await ctx.db.write(lambda tx: _invite(tx, app, account, secret))
     return f"{ctx.settings.public_url}/slack/link?invitation={secret}"
 
@@ -125,7 +125,7 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
         secret_hash=hash_secret(secret),
         team_id=account.team_id,
         user_id=account.user_id,
-        account=account.name[:_LONGEST_NAME] or account.user_id,
+        account=account.name[:_MAX_NAME_LENGTH] or account.user_id,
         email=account.email or None,
         created_at=tx.now,
         expires_at=tx.now + timedelta(minutes=app.link_minutes),
@@ -153,7 +153,7 @@ def require_live_invitation(tx: Tx, app: SlackApp, secret: str) -> SlackInvitati
     """
     row = _invitation(tx.conn, secret)
     if row is None or row.team_id != app.team_id:
-        raise _no_invitation()
+        raise _invitation_error()
     if tx.now >= row.expires_at:
         raise InvalidRequestError(
             f"this link has expired; ask Slack for another: {COMMAND}", code=ErrorCode.EXPIRED_TOKEN
@@ -170,10 +170,10 @@ def consume_invitation(tx: Tx, invitation: SlackInvitationRow) -> None:
     own = col(SlackInvitationRow.secret_hash) == invitation.secret_hash
     spent = table(SlackInvitationRow).update().where(own, col(SlackInvitationRow.used_at).is_(None))
     if tx.conn.execute(spent.values(used_at=tx.now)).rowcount != 1:
-        raise _no_invitation()
+        raise _invitation_error()
 
 
-def _no_invitation() -> InvalidRequestError:
+def _invitation_error() -> InvalidRequestError:
     return InvalidRequestError(
         f"this link is unknown, was used, or was replaced by a newer one; ask Slack for another: {COMMAND}",
         code=ErrorCode.BAD_TOKEN,
@@ -237,7 +237,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> CreatedLink:
         linked_at=tx.now,
         linked_by=hash_secret(cookie),
     )
-    renewed = _keep(tx, row)
+    renewed = _store_link(tx, row)
     body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
     append(tx, "slack_linked", actor=person_actor(row.iss, row.sub), body=body)
     return CreatedLink(row, cookie)
@@ -258,18 +258,18 @@ def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, i
         )
 
 
-def _keep(tx: Tx, row: SlackLinkRow) -> bool:
+def _store_link(tx: Tx, row: SlackLinkRow) -> bool:
     """Store the link; whether it was this person's before. Their preference for direct messages stays."""
-    was = slack_link(tx.conn, row.team_id, row.user_id)
-    if was is None:
+    existing = slack_link(tx.conn, row.team_id, row.user_id)
+    if existing is None:
         insert_row(tx.conn, row)
         return False
-    if (was.iss, was.sub) != (row.iss, row.sub):
+    if (existing.iss, existing.sub) != (row.iss, row.sub):
         raise ConflictError(
             f"the Slack account {row.account!r} ({row.user_id}) is linked to another person; they unlink it first "
             "on the page /slack, or an operator with `policy-service slack unlink`"
         )
-    row.direct = was.direct
+    row.direct = existing.direct
     renewed = {
         "assurance": row.assurance,
         "trust": row.trust,
@@ -287,8 +287,8 @@ def _keep(tx: Tx, row: SlackLinkRow) -> bool:
 
 async def unlink(ctx: Context, team_id: str, user_id: str, *, actor: str, whose: str | None = None) -> bool:
     """Unlink an account; whether it was linked. ``whose``: only if it is linked to this person."""
-    was = await ctx.db.write(lambda tx: unlink_in(tx, team_id, user_id, actor=actor, whose=whose))
-    return was is not None
+    existing = await ctx.db.write(lambda tx: unlink_in(tx, team_id, user_id, actor=actor, whose=whose))
+    return existing is not None
 
 
 def unlink_in(

@@ -32,7 +32,7 @@ from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, EPHEMERAL, MESS
 DEAD_MESSAGES_REPORTED_FOR: Final = timedelta(days=1)
 """How long undelivered messages are reported. Nothing repairs them, and the audit log keeps them."""
 
-_MOST: Final = 10_000  # rows counted
+_MAX_COUNTED: Final = 10_000  # rows counted
 
 _outbox = table(OutboxRow)
 
@@ -77,7 +77,7 @@ def slack_health(conn: Connection, app: SlackApp, now: datetime) -> SlackHealth 
 
 def _count(conn: Connection, *where: ColumnElement[bool]) -> tuple[int, datetime | None]:
     some = select(_outbox.c.created_at.label("since")).where(_outbox.c.lane.in_(all_lanes()), *where)
-    since = some.order_by(_outbox.c.created_at).limit(_MOST).subquery()
+    since = some.order_by(_outbox.c.created_at).limit(_MAX_COUNTED).subquery()
     count, oldest = conn.execute(select(func.count(), func.min(since.c.since))).one()
     return count, oldest
 
@@ -114,7 +114,7 @@ def retry(tx: Tx, app: SlackApp) -> int:
     """Resume all paused places and retry undelivered messages; returns how many. Channel names are resolved again."""
     update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _AWAKE)
     until, revived = tx.now + MESSAGE_LIFETIME, 0
-    for place in _owed(tx.conn):
+    for place in _undelivered_places(tx.conn):
         anew = {"channel": None} if place.startswith("#") else {}
         update_rows(tx.conn, SlackPlaceRow, {"place": place}, _AWAKE | anew)
         revived += outbox.retry_dead(tx, lane_of(place), until, but=EPHEMERAL, attempts=1)
@@ -122,10 +122,12 @@ def retry(tx: Tx, app: SlackApp) -> int:
     return revived
 
 
-def _owed(conn: Connection) -> list[str]:
+def _undelivered_places(conn: Connection) -> list[str]:
     """Places with waiting or undelivered messages, apart from ephemeral answers, which have expired."""
-    owed = IS_WAITING | (_DEAD & (_outbox.c.kind != EPHEMERAL))
-    return list(conn.scalars(select(_places.c.place).where(has_message(owed)).order_by(_places.c.place)))
+    undelivered = IS_WAITING | (_DEAD & (_outbox.c.kind != EPHEMERAL))
+    return list(
+        conn.scalars(select(_places.c.place).where(has_message(undelivered)).order_by(_places.c.place))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +160,14 @@ def drop_place(tx: Tx, app: SlackApp, place: str, reason: str) -> DroppedPlace:
             f"{place!r} accepts messages; name another channel in the policies, or as default_channel. Reviews "
             "already posted to this one are updated there until they settle"
         )
-    left = _asked_only_there(tx.conn, place)
+    orphaned = _reviews_only_at(tx.conn, place)
     gone = delete(_outbox).where(_outbox.c.lane == lane_of(place), IS_WAITING | _DEAD)
     messages = tx.conn.execute(gone).rowcount
     cards = tx.conn.execute(delete(_cards).where(_cards.c.place == place)).rowcount
     tx.conn.execute(delete(_places).where(_places.c.place == place))
     body = {"team": app.team_id, "place": place, "messages": messages, "cards": cards, "reason": reason}
     append(tx, "slack_place_dropped", actor=OPERATOR, body=body)
-    for review in left:
+    for review in orphaned:
         append(
             tx, ASKED_NOWHERE, actor=OPERATOR, body={"place": place}, txn=review.txn, effect_id=review.effect_id,
             rev=review.rev, agent=review.agent,
@@ -173,7 +175,7 @@ def drop_place(tx: Tx, app: SlackApp, place: str, reason: str) -> DroppedPlace:
     return DroppedPlace(messages, cards)
 
 
-def _asked_only_there(conn: Connection, place: str) -> list[ReviewRow]:
+def _reviews_only_at(conn: Connection, place: str) -> list[ReviewRow]:
     review, other = table(ReviewRow), _cards.alias()
     here = (_cards.c.review_id == review.c.review_id, _cards.c.place == place)
     elsewhere = (other.c.review_id == review.c.review_id, other.c.place != place)

@@ -46,8 +46,8 @@ EPHEMERAL_LIFETIME: Final = timedelta(minutes=10)
 MAX_PENDING_EPHEMERALS: Final = 5
 """Responses waiting for one person. Someone who presses faster has been shown the reason already."""
 
-_ANEW_FOR: Final = timedelta(days=1)
-_ANEW: Final = "_again"
+_RETRY_WINDOW: Final = timedelta(days=1)
+_RETRY_SUFFIX: Final = "_again"
 
 _outbox = table(OutboxRow).c
 _places = table(SlackPlaceRow)
@@ -63,7 +63,7 @@ def ensure_place(tx: Tx, place: str) -> None:
 def enqueue_card(tx: Tx, card: SlackCardRow, why: str) -> None:
     """Enqueue an update of a card, or of the digest that contains it; once for each ``why``."""
     named = card.digest_id or card.card_id
-    _put(tx, f"slk_{why}_{named}", CARD, {"card_id": named}, card.place)
+    _enqueue(tx, f"slk_{why}_{named}", CARD, {"card_id": named}, card.place)
 
 
 def enqueue_log_line(tx: Tx, index: int, card: SlackCardRow, *, said: bool) -> None:
@@ -71,13 +71,15 @@ def enqueue_log_line(tx: Tx, index: int, card: SlackCardRow, *, said: bool) -> N
     enqueue_card(tx, card, f"{index:016x}_1")
     if said:
         payload = {"card_id": card.card_id, "index": index}
-        _put(tx, f"slk_{index:016x}_2_{card.card_id}", REPLY, payload, card.place)
+        _enqueue(tx, f"slk_{index:016x}_2_{card.card_id}", REPLY, payload, card.place)
 
 
 def enqueue_replacement(tx: Tx, card: SlackCardRow, message: outbox.Message) -> None:
     """Enqueue a replacement of a deleted message, once: people must still be asked."""
-    if not message.outbox_id.endswith(_ANEW):
-        _put(tx, message.outbox_id + _ANEW, CARD, {"card_id": card.card_id}, card.place, _ANEW_FOR)
+    if not message.outbox_id.endswith(_RETRY_SUFFIX):
+        _enqueue(
+            tx, message.outbox_id + _RETRY_SUFFIX, CARD, {"card_id": card.card_id}, card.place, _RETRY_WINDOW
+        )
 
 
 def enqueue_ephemeral(
@@ -97,10 +99,10 @@ def enqueue_ephemeral(
         return
     ensure_place(tx, place)
     payload = {"user": user_id, "channel": channel, "sentence": sentence, "url": url}
-    _put(tx, outbox_id, EPHEMERAL, payload, place, EPHEMERAL_LIFETIME)
+    _enqueue(tx, outbox_id, EPHEMERAL, payload, place, EPHEMERAL_LIFETIME)
 
 
-def _put(
+def _enqueue(
     tx: Tx, outbox_id: str, kind: str, payload: dict[str, Any], place: str, wait: timedelta = MESSAGE_LIFETIME
 ) -> None:
     outbox.enqueue_once(tx, outbox_id, kind, payload, lane=lane_of(place), give_up_at=tx.now + wait)
@@ -138,26 +140,26 @@ _reviews = table(ReviewRow).c
 
 def delete_expired_slack_rows(tx: Tx) -> int:
     """Delete expired deliveries, cards, digests and places; returns how many. Each step frees rows for the next."""
-    over = (_deliveries_over(tx), _cards_over(tx), _digests_over(tx), _places_over(tx))
+    over = (_expired_deliveries(tx), _expired_cards(tx), _expired_digests(tx), _unused_places(tx))
     return sum(tx.conn.execute(statement).rowcount for statement in over)
 
 
-def _deliveries_over(tx: Tx) -> Delete:
+def _expired_deliveries(tx: Tx) -> Delete:
     return delete(_deliveries).where(_deliveries.c.at < tx.now - DELIVERIES_KEPT)
 
 
-def _cards_over(tx: Tx) -> Delete:
+def _expired_cards(tx: Tx) -> Delete:
     settled = (_reviews.review_id == _cards.c.review_id, _reviews.settled_at < tx.now - CARDS_KEPT)
     return delete(_cards).where(_cards.c.kind == "card", exists().where(*settled))
 
 
-def _digests_over(tx: Tx) -> Delete:
+def _expired_digests(tx: Tx) -> Delete:
     held = _cards.alias()
     old = (_cards.c.kind == "digest", _cards.c.created_at < tx.now - CARDS_KEPT)
     return delete(_cards).where(*old, ~exists().where(held.c.digest_id == _cards.c.card_id))
 
 
-def _places_over(tx: Tx) -> Delete:
+def _unused_places(tx: Tx) -> Delete:
     """Places without cards and messages that were not used recently.
 
     ``not_before`` is the last time a place was used: `ensure_place` sets it in the unit that enqueues a message, so no

@@ -82,11 +82,11 @@ async def record_interaction(ctx: Context, press: ButtonPress, refusal: ServiceE
 def _remember(tx: Tx, ctx: Context, press: ButtonPress, refusal: ServiceError | None) -> bool:
     fresh = record_delivery(tx, press.delivery)
     if fresh and refusal is not None and press.channel:
-        _tell(tx, ctx, press, press.channel, refusal)
+        _enqueue_refusal(tx, ctx, press, press.channel, refusal)
     return fresh
 
 
-def _tell(tx: Tx, ctx: Context, press: ButtonPress, channel: str, refusal: ServiceError) -> None:
+def _enqueue_refusal(tx: Tx, ctx: Context, press: ButtonPress, channel: str, refusal: ServiceError) -> None:
     card = find_one(tx.conn, SlackCardRow, card_id=press.card_id)
     if card is not None and refusal.code is ErrorCode.STALE_REVIEW:
         enqueue_card(tx, card, press.delivery)
@@ -134,7 +134,7 @@ async def load_interaction(ctx: Context, app: SlackApp, press: ButtonPress) -> B
         ForbiddenError: the account may not act here.
         NotFoundError: it is not one of our messages.
     """
-    return await ctx.db.read(lambda conn: _pressed(conn, ctx, app, press, ctx.clock()))
+    return await ctx.db.read(lambda conn: _load(conn, ctx, app, press, ctx.clock()))
 
 
 async def require_openable(pressed: ButtonContext, press: ButtonPress, withheld: Withheld) -> None:
@@ -146,7 +146,7 @@ async def require_openable(pressed: ButtonContext, press: ButtonPress, withheld:
     """
     page = pressed.page
     if page.state != "open":
-        raise _closed(page.state, "no answer is needed any more")
+        raise _closed_error(page.state, "no answer is needed any more")
     _require_known_groups(pressed)
     if page.why_not is not None:
         raise ForbiddenError(page.why_not, code=ErrorCode.NOT_ELIGIBLE)
@@ -236,7 +236,7 @@ async def _vote(
     if result.already_recorded and press.does == "approve":
         raise AlreadyApprovedError(result.state)
     if not result.counted and not result.already_recorded:
-        raise _closed(result.state, "your vote was recorded and changed nothing")
+        raise _closed_error(result.state, "your vote was recorded and changed nothing")
 
 
 def _require_still(
@@ -245,13 +245,11 @@ def _require_still(
     require_still_linked(conn, ctx, app, press.account.team_id, press.account.user_id, voter, now)
 
 
-def _closed(state: str, what: str) -> ConflictError:
+def _closed_error(state: str, what: str) -> ConflictError:
     return ConflictError(f"{closed_review_text(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
-def _pressed(
-    conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, now: datetime
-) -> ButtonContext:
+def _load(conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, now: datetime) -> ButtonContext:
     card = find_one(conn, SlackCardRow, card_id=press.card_id)
     if card is None or card.review_id is None or not _is_from_message(conn, card, press):
         raise NotFoundError(
@@ -317,15 +315,15 @@ def voter_for_account(
     """
     row = slack_link(conn, team_id, user_id) if team_id == app.team_id else None
     if row is None:
-        raise _refused(f"this Slack account is not linked yet; link it: {COMMAND}")
-    seen = find_one(conn, PersonRow, iss=row.iss, sub=row.sub)
+        raise _not_eligible_error(f"this Slack account is not linked yet; link it: {COMMAND}")
+    person_row = find_one(conn, PersonRow, iss=row.iss, sub=row.sub)
     person = find_person(conn, row.iss, row.sub, row.assurance, now, ctx.settings.max_group_age_s)
-    if seen is None or person is None:
-        raise _refused("an operator of this deployment has taken you out of its decisions")
+    if person_row is None or person is None:
+        raise _not_eligible_error("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
-    _require_signed_in(ctx, app, row, seen.last_seen_at, now)
+    _require_signed_in(ctx, app, row, person_row.last_seen_at, now)
     return LinkedVoter(
-        voter_from_person(person), row, bool(seen.groups) and not person.groups, seen.groups_at
+        voter_from_person(person), row, bool(person_row.groups) and not person.groups, person_row.groups_at
     )
 
 
@@ -339,7 +337,7 @@ def require_still_linked(
     """
     now_is = voter_for_account(conn, ctx, app, team_id, user_id, now).voter
     if (now_is.key, now_is.assurance) != (voter.key, voter.assurance):
-        raise _refused(
+        raise _not_eligible_error(
             "this Slack account was linked again a moment ago; read the review again and decide again"
         )
 
@@ -347,12 +345,12 @@ def require_still_linked(
 def _require_vouched_for(ctx: Context, row: SlackLinkRow) -> None:
     if row.assurance == "dev":
         if not ctx.settings.dev_signin:
-            raise _refused(
+            raise _not_eligible_error(
                 "this Slack account was linked with the development sign-in, which is off; sign in with your "
                 f"provider and link it again: {COMMAND}"
             )
     elif row.trust not in {provider.trust for provider in ctx.settings.providers}:
-        raise _refused(
+        raise _not_eligible_error(
             "the provider you signed in with when you linked this Slack account is no longer trusted here, or its "
             f"settings have changed; sign in and link it again: {COMMAND}"
         )
@@ -363,17 +361,17 @@ def _require_signed_in(
 ) -> None:
     url = f"{ctx.settings.public_url}/sign-in"
     if row.signed_out_at is not None and last_seen_at <= row.signed_out_at:
-        raise _refused(
+        raise _not_eligible_error(
             "your provider has signed you out everywhere; sign in on the web, then decide here again",
             url=url,
         )
     if now - last_seen_at >= timedelta(days=app.signed_in_within_days):
-        raise _refused(
+        raise _not_eligible_error(
             f"you have not signed in for {app.signed_in_within_days} days; sign in on the web once, then decide here "
             "again",
             url=url,
         )
 
 
-def _refused(why: str, **extras: str) -> ForbiddenError:
+def _not_eligible_error(why: str, **extras: str) -> ForbiddenError:
     return ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE, **extras)

@@ -85,7 +85,7 @@ def _settle(
             "give a reason: say how you know. The agent reads it",
             code=ErrorCode.REASON_REQUIRED,
         )
-    _take(tx, case, voter, settlement)
+    _apply_settlement(tx, case, voter, settlement)
     return read_task_context(tx.conn, settlement.task_id)
 
 
@@ -130,7 +130,7 @@ def _require_same_effect(case: TaskContext, settlement: Settlement) -> None:
         )
 
 
-def _take(tx: Tx, case: TaskContext, voter: Voter, settlement: Settlement) -> None:
+def _apply_settlement(tx: Tx, case: TaskContext, voter: Voter, settlement: Settlement) -> None:
     effect, task_id = case.effect, case.task.task_id
     detail = {"task_id": task_id, "answer": settlement.answer.value, "channel": settlement.channel}
     cause = TransitionReason.by_person(voter.iss, voter.sub, "settled", detail)

@@ -284,7 +284,7 @@ def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask
         sitting.waits_for("exit status 1")
         assert 'running the block again asks people again: write transaction(key="' in sitting.said
         sitting.approves(link, review)
-        sitting.waits_for(r"has no key, so another run would ask again; write transaction\(key=")
+        sitting.waits_for(r"has no key, so another run would need another approval; write transaction\(key=")
         sitting.waits_for(r"countersign resume --tools my_agent\.py")
         sitting.waits_for("REFUNDING pay_7")
         sitting.waits_for("-> settled")

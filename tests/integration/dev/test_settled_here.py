@@ -56,11 +56,11 @@ def test_a_person_is_asked_when_no_run_can_compensate(tmp_path: Path) -> None:
             me.settle(task, "not_fired", "the log of the parcel service says so")
         sitting.waits_for(r"countersign resume --tools my_agent\.py")
         due = sitting.waits_for(
-            r"dev \| charge: this fired, and nobody has taken it back; settle it here: (\S+)\n"
+            r"dev \| charge: this fired, and has not been undone; settle it here: (\S+)\n"
             r"dev \|     \(its agent's next run compensates it and closes this task; settle it only if no run can\)\n"
         )[1]
         assert re.search(r"/tasks/task_\w+$", due) and due != task
         sitting.saves(IN_DOUBT)
         sitting.waits_for(r"(?s)(?=.*VOIDING ch_1)(?=.*dev \| order-1: charge was compensated\n)")
     assert (sitting.said.count("CHARGING"), sitting.said.count("VOIDING")) == (1, 1)
-    assert sitting.said.count("nobody has taken it back") == 1
+    assert sitting.said.count("has not been undone") == 1

@@ -1,4 +1,4 @@
-"""A browser without a screen: follows redirects, keeps cookies, fills in the forms of an identity provider's pages."""
+"""A headless browser: follows redirects, keeps cookies and submits the forms of an identity provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents whose platform vouches for them: tokens of a third-party issuer in the shapes of the real ones."""
+"""Keys vouched for by tokens of a third-party issuer, in the form of real platforms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.service.together.bank import refusal
 
 pytestmark = pytest.mark.anyio
 
-# What each platform puts into its tokens, beside the times: subject and claims as documented by each.
+# What each platform puts into its tokens, in addition to the times: subject and claims as documented by each.
 KUBERNETES = {
     "sub": "system:serviceaccount:shop:desk",
     "aud": [URL, "https://kubernetes.default.svc"],
@@ -43,7 +43,7 @@ RULES = [
     {"agent": "desk", "claims": {"sub": "system:serviceaccount:shop:desk"}},
     {"agent": "desk", "claims": WORKFLOW},
     {"agent": "desk", "claims": {"client_id": "desk-client"}},
-    {"agent": "nobody", "claims": {"sub": "never-enrolled"}},
+    {"agent": "unknown", "claims": {"sub": "never-enrolled"}},
     {"agent": "other", "claims": {"sub": "only-other"}},
     {"agent": "desk", "claims": {"sub": "both"}},
     {"agent": "other", "claims": {"sub": "both"}},
@@ -120,8 +120,8 @@ async def test_a_key_a_platform_vouches_for_signs(world: World, factory: node.To
         assert submitted.json()["state"] == "ready", submitted.text
         assert world.receipt_of(await agent.spend(submitted.json(), what)).cnf_jkt == key.public.kid
     rows = await world.service.db.read(lambda conn: conn.execute(table(AuditRow).select()).all())
-    told = next(json.loads(row.body) for row in rows if row.kind == "agent_key_brought")
-    assert (told["agent"], told["issuer"], told["subject"]) == ("desk", "platform", KUBERNETES["sub"])
+    found = next(json.loads(row.body) for row in rows if row.kind == "agent_key_brought")
+    assert (found["agent"], found["issuer"], found["subject"]) == ("desk", "platform", KUBERNETES["sub"])
     assert token not in str(rows)
 
 
@@ -163,22 +163,22 @@ async def test_a_token_that_does_not_vouch_brings_no_key(world: World, factory: 
             answer = await bring(world, factory.sign({**timed({}), **claims}, header), key)
             assert refusal(answer) == (401, "bad_proof"), (claims, header)
             assert await submits(world, key) == 401
-    told = [line["why"] for line in logged if line["event"] == "agent_token_refused"]
-    assert told[-1] == "its typ is 'agent-proof+jwt', not one of JWT, at+jwt"
-    assert len(told) == len(WRONG)
+    reasons = [line["why"] for line in logged if line["event"] == "agent_token_refused"]
+    assert reasons[-1] == "its typ is 'agent-proof+jwt', not one of JWT, at+jwt"
+    assert len(reasons) == len(WRONG)
     for token in ("x", "a.b.c", "..", "e30.e30.e30", "\u00e9", "e30.e30." + "A" * 9000):
         assert (await bring(world, token)).status_code == 401, token
     assert await knock(world, LARGE) == (413, "too_large")
     assert await knock(world, MANY) == (400, "too_many_nodes")
 
 
-async def test_where_no_issuer_is_trusted_nobodys_body_is_read(tmp_path: Path) -> None:
+async def test_without_trusted_issuers_no_body_is_read(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as world:
         for body in (LARGE, MANY, b"{", b"{}"):
             assert await knock(world, body) == (401, "unauthenticated")
 
 
-async def test_a_token_brings_nobody_elses_key(world: World, factory: node.TokenFactory) -> None:
+async def test_a_token_cannot_take_another_agents_key(world: World, factory: node.TokenFactory) -> None:
     """The key must be held, not only named: otherwise a thief could bring a victim's key, or none."""
     token, key = factory.sign(timed(KUBERNETES)), PrivateKey.generate()
     assert (await bring(world, token, key, by=PrivateKey.generate())).status_code == 401
@@ -186,8 +186,8 @@ async def test_a_token_brings_nobody_elses_key(world: World, factory: node.Token
     both = factory.sign(timed(KUBERNETES | {"sub": "both"}))  # which two rules give to two agents
     for agent in ("desk", "other"):
         assert (await bring(world, both, agent=agent)).status_code == 401
-    nobodys = factory.sign(timed(KUBERNETES | {"sub": "never-enrolled"}))
-    assert refusal(await bring(world, nobodys, agent="nobody")) == (404, "not_found")
+    unenrolled = factory.sign(timed(KUBERNETES | {"sub": "never-enrolled"}))
+    assert refusal(await bring(world, unenrolled, agent="unknown")) == (404, "not_found")
     bound = factory.sign(timed(KUBERNETES | {"cnf": {"jkt": key.public.kid}}))
     assert (await bring(world, bound, key)).status_code == 201
     others = factory.sign(timed(KUBERNETES | {"sub": "only-other"}))

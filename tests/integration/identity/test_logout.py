@@ -1,4 +1,4 @@
-"""Signing out at the provider signs out here: its word, verified, obeyed once, about its own people only."""
+"""Back-channel logout: verified, applied once, and only to the provider's own people."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ REFUSED = (400, '{"error":"invalid_request"}')
 
 async def test_the_provider_ends_its_session_and_no_other(over: Over) -> None:
     async def left(**claims: Any) -> list[bool]:
-        """Which stay open: hers, another of hers, one of hers nobody named, and somebody else's."""
+        """Which stay open: hers, another of hers, one of hers without a provider's id, and another person's."""
         cookies = [await over.session(sid=sid) for sid in ("s-1", "s-2", None)]
         cookies.append(await over.session("999", sid="s-9"))
         assert await over.say(over.token(**claims)) == (200, "")
@@ -107,7 +107,7 @@ HEADERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def test_what_is_no_logout_of_ours_ends_nothing_and_is_told_no_reason(over: Over) -> None:
+async def test_an_invalid_logout_ends_nothing_and_gets_no_reason(over: Over) -> None:
     cookie, token, http = await over.session(), over.token(), over.world.http
     for claims in FALSE:
         assert await over.say(over.token(**claims)) == REFUSED, claims
@@ -117,7 +117,7 @@ async def test_what_is_no_logout_of_ours_ends_nothing_and_is_told_no_reason(over
     over.provider.header = {}
     over.provider.signed_with = "k2"
     assert await over.say(over.token()) == REFUSED
-    assert await over.say(token, "/sign-in/nobody/backchannel-logout") == REFUSED
+    assert await over.say(token, "/sign-in/unknown/backchannel-logout") == REFUSED
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     forms = (b"", f"logout_token={token}&logout_token={token}".encode(), b"logout_token=" + b"a" * 100_000)
     answers = [await http.post(PATH, content=raw, headers=form) for raw in (*forms, b"logout_token=\xff")]
@@ -127,7 +127,7 @@ async def test_what_is_no_logout_of_ours_ends_nothing_and_is_told_no_reason(over
     assert await over.is_open(cookie)
 
 
-async def test_while_the_keys_cannot_be_read_the_provider_is_told_to_come_again(over: Over) -> None:
+async def test_logout_without_readable_keys_asks_for_a_retry(over: Over) -> None:
     cookie = await over.session()
     over.provider.down.add("/keys")
     assert (await over.say(over.token()))[0] == 503

@@ -1,4 +1,4 @@
-"""People sign in at third-party providers of every shape, and what the queue then knows of them."""
+"""Sign-in at third-party providers of every kind, and what the queue then shows."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_way_back_works_once_and_in_the_browser_that_left(acme: Deployment, br
     stolen.close()
 
 
-def test_a_way_back_that_was_changed_signs_nobody_in(acme: Deployment, browser: Browser) -> None:
+def test_a_changed_callback_signs_no_one_in(acme: Deployment, browser: Browser) -> None:
     changes = ({"iss": "https://evil.example"}, {"state": "x"}, {"code": "x"}, "&state=y")  # or there twice
     for change in changes:
         back = back_from_there(browser)
@@ -163,7 +163,7 @@ def test_signing_out_ends_every_browser_of_this_person_or_this_one(acme: Deploym
 
 
 def test_a_cookie_of_almost_our_name_is_not_ours(browser: Browser) -> None:
-    """A neighbour under the same domain may set such a cookie, and a lenient parser takes it for ours."""
+    """Another site under the same domain may set such a cookie, and a lenient parser takes it for ours."""
     ours = b"countersign_dev=" + signed_in(browser, "maya").http.cookies["countersign_dev"].encode()
     with httpx2.Client() as bare:
 

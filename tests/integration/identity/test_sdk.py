@@ -1,4 +1,4 @@
-"""The SDK with nothing enrolled but its name: a platform's token in a file, a key of its own in memory."""
+"""The SDK without an enrolled key: a platform's token in a file, a key in memory."""
 
 from __future__ import annotations
 

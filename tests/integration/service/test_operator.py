@@ -162,7 +162,7 @@ def test_api_keys_are_ended_also_where_they_are_switched_off(down: dict[str, str
 
 REFUSED = {
     "agent enroll x --owner maya": "is not a person",
-    "agent key add nobody --jwk {}": "no Ed25519 public key",
+    "agent key add nobody --jwk {}": "not an Ed25519 public key",
     "agent key revoke none --reason x": "there is no key",
     "agent api-key taken": "switched off",
     "agent api-key nobody --revoke": "not enrolled",
@@ -212,7 +212,7 @@ def test_an_answer_that_is_none_is_a_sentence(down: dict[str, str], tmp_path: Pa
             server.start()
             text = verb(down, "freeze", "everything", "--reason", "x")
             server.join(30)
-            assert text[0] == 1 and "not known" in text[1], answer
+            assert text[0] == 1 and "unknown" in text[1], answer
 
 
 ENDED = {

@@ -116,7 +116,7 @@ async def test_who_may_not_stops_and_starts_nothing(bank: World, robot: Agent) -
     assert (await send(maya, "/stop", what="everything")).status_code == 303
     answer = await send(maya, "/start-again", what="everything")  # no rule names anybody
     assert answer.status_code == 403
-    holds(words(answer.text), "No policy says who starts again")
+    holds(words(answer.text), "No policy names who may start it again")
     assert not await goes_on(bank, robot)
     await bank.operator("go-on", {"tool": None})
     assert await goes_on(bank, robot)
@@ -155,7 +155,7 @@ async def test_the_agents_pages_tell_what_was_done(bank: World, robot: Agent, fo
     await robot.submit(await mail(bank), run_key="mail")
     bank.clock.pass_(minutes=12)
     await maya.vote(view, "deny", reason="wrong customer")
-    holds(words((await maya.get("/agents")).text), "robot", "nobody's")
+    holds(words((await maya.get("/agents")).text), "robot", "no owner")
     holds(
         words((await maya.get("/agents/robot")).text), "2 submissions", "12 min until people decide",
         "We write no mail.", "Maya: wrong customer", "2 denied",
@@ -237,7 +237,7 @@ async def test_a_page_of_the_log_looks_far(
     monkeypatch.setattr("policy_service.queries.audit_log.MAX_SEARCHED", 10)
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
-    assert all(("Looked back to" in text) is ("Search further back" in text) for text in texts)
+    assert all(("Searched back to" in text) is ("Search further back" in text) for text in texts)
 
 
 async def text_of(visitor: Visitor) -> str:
@@ -267,14 +267,14 @@ async def test_the_page_says_what_is_in_force(bank: World, robot: Agent, folder:
     holds(await text_of(await bank.person("maya")), "0 decisions in 7 days")
     folder.rules('@id("who") permit (principal, action == Action::"approve", resource);\n')
     await bank.activate()
-    about_people = r"who rules.cedar, line \d+ who may approve nobody"
+    about_people = r"who rules.cedar, line \d+ who may approve no approval"
     assert re.search(about_people, await text_of(await bank.person("maya")))
 
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
     ({"agent": "nobody"}, 404, "No agent 'nobody' is enrolled here"),
     ({"args": "[1]"}, 400, "effects/0/args"),
-    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not JSON we take"),
+    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not valid JSON"),
     ({"tool": "x" * 201}, 400, "effects/0/tool"),
 ]
 

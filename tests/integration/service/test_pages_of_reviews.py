@@ -229,6 +229,6 @@ async def test_a_tool_that_is_gone_breaks_no_page(bank: World, robot: Agent, fol
     holds(queue.text, review_of(good), review_of(bad))
     page = await maya.get(f"/reviews/{review_of(bad)}")
     assert page.status_code == 200
-    holds(page.text, "no longer holds this version")
+    holds(page.text, "does not contain this version")
     await nothing_of_it_goes_on(bank, maya, bad)
     assert (await maya.vote(good)).json()["state"] == "met"

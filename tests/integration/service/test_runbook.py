@@ -219,8 +219,8 @@ def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment
 REFUSED = {
     "a file that is there": ("taken.db", {}, "never overwritten"),
     "a folder that is not": ("nowhere/x.db", {}, "cannot be written"),
-    "beside the keys": ("data/keys/x.db", {}, "whoever holds both"),
-    "below the keys": ("data/keys/deep/x.db", {}, "whoever holds both"),
+    "beside the keys": ("data/keys/x.db", {}, "with both, effects could be signed"),
+    "below the keys": ("data/keys/deep/x.db", {}, "with both, effects could be signed"),
     "of a server": ("x.db", {"COUNTERSIGN_DATABASE_URL": "postgresql://nobody@127.0.0.1/x"}, "pg_dump"),
     "of nothing": ("x.db", {"COUNTERSIGN_DATA_DIR": "empty"}, "policy-service init"),
     "of what is damaged": ("x.db", {"COUNTERSIGN_DATA_DIR": "damaged"}, "cannot be copied"),

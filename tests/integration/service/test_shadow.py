@@ -165,7 +165,7 @@ async def test_a_candidate_that_does_not_load_is_told_of_and_harms_nothing(
 async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_counted(
     bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "_KEPT", 2)
+    monkeypatch.setattr(comparison, "_MAX_DIFFERENCES", 2)
     for amount in (500, 501, 502):
         await submit(bank, robot, amount)
     await look(bank)
@@ -174,7 +174,7 @@ async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_c
     assert len(told["differences"]) == 2
     at = [found["at"] for found in told["differences"]]
     assert at == sorted(at, reverse=True)
-    monkeypatch.setattr(comparison, "_CANDIDATES", 1)
+    monkeypatch.setattr(comparison, "_MAX_CANDIDATES", 1)
     bank.clock.pass_(seconds=1)
     candidate.policies(ANYBODY + LARGE)
     await look(bank)

@@ -108,7 +108,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
     with monkeypatch.context() as patch:
         patch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
         assert lines(shell)[-1] == "see /readyz of the running service for more"
-    assert "1 messages among it" in slack_said(shell, "retry")
+    assert "including 1 failed ones" in slack_said(shell, "retry")
     assert slack_said(shell, "status").startswith(f"{TEAM}  waiting 2  failed 0 payloads arrive")
 
 
@@ -186,7 +186,7 @@ def test_the_list_names_the_host_and_no_path_and_a_wrong_name_is_refused(
     for verb in ("test", "retry"):
         wrong = said(hooked, verb, "biling", code=1)
         assert "there is no webhook 'biling'; the settings have billing" in wrong
-    assert "has not met the webhook 'billing' yet" in said(hooked, "retry", HOOK, code=1)
+    assert "has not run with the webhook 'billing' yet" in said(hooked, "retry", HOOK, code=1)
 
 
 def test_a_secret_is_never_overwritten_and_a_key_of_its_own_prints_its_public_half(

@@ -52,7 +52,7 @@ async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
         page = (await opened(maya, at(secret))).text
         for word in ("@maya", "U0MAYA", TEAM, "maya@acme.example", person("maya"), "decide in your name"):
             assert word in page
-        assert "Link it only if you asked Slack for this link yourself, just now." in page
+        assert "Link it only if you requested this link in Slack yourself." in page
     assert (await here.rows(), await here.log()) == ([], []), "opening it links nothing"
     assert re.search(rf'name="invitation" value="{re.escape(secret)}"', page)
     answer = await maya.send("/slack/link", invitation=secret)

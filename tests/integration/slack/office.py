@@ -213,7 +213,7 @@ class Office(Attacks):
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""
         service = self.world.service
         assert service.slack is not None
-        await service.slack.look()
+        await service.slack.check_health()
         output = (await self.world.http.get("/readyz")).json()
         return next(
             (f"{one['wrong']} {one['since']}" for one in output["findings"] if one["check"] == "slack"), ""
@@ -291,7 +291,7 @@ class Office(Attacks):
 
         return await until(there)
 
-    async def output(self, user: str, text: str, channel: str = APPROVALS) -> Json:
+    async def private_message(self, user: str, text: str, channel: str = APPROVALS) -> Json:
         """The ephemeral message to this person, once it contains this."""
 
         async def there() -> Json | None:

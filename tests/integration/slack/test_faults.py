@@ -46,19 +46,19 @@ async def tell_a_story(office: Office, *faults: Fault, of: tuple[str, ...]) -> N
         for method in {*methods} & {*of}:
             office.faults.on.next(method, *faults)
 
-    async def output() -> None:
+    async def all_sent() -> None:
         await office.quiet(step_s=60)
         assert office.faults.on.left() == 0, "a fault that did not happen shows nothing"
 
     await fail(LIST, POST)
     view = await office.pay()
-    await output()
+    await all_sent()
     await fail(POST)
     await office.comment(view, "who asked for this?")
-    await output()
+    await all_sent()
     await fail(POST, UPDATE)
     await office.vote(view, "approve", reason="I did")
-    await output()
+    await all_sent()
     await require_posted_once(office)
 
 

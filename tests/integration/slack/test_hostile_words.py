@@ -153,7 +153,7 @@ async def test_an_unlinked_account_gets_only_the_help(office: Office) -> None:
     assert "It would require a review" not in answer.body.decode()
     for user in ("U0SAM", "U0GRACE", "U0XIMENA"):
         answer = await office.say(user, "help")
-        assert "What /countersign understands" in answer.json["text"]
+        assert "Commands of /countersign" in answer.json["text"]
         assert "acct-1" not in answer.body.decode()
     await office.link("maya")
     assert "It would require a review" in (await office.say("U0DANA", call)).body.decode()

@@ -127,7 +127,7 @@ async def test_an_old_token_is_no_outage(office: Office, two: Two, monkeypatch: 
         asked.append(True)
         return SendResult(SendStatus.APP, "token_revoked")
 
-    monkeypatch.setattr(second.channel._slack, "test_auth", revoked)
+    monkeypatch.setattr(second.channel._slack, "check_auth", revoked)
     await second.work(6)
     assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
     status = await office.slack_status()
@@ -209,12 +209,12 @@ async def test_two_replicas_project_the_log_without_duplicates(office: Office, t
         await asyncio.gather(first.channel.round("first"), second.channel.round("second"))
         office.world.clock.pass_(seconds=2)
 
-    async def output() -> bool:
+    async def all_sent() -> bool:
         await first.work(1)
         await second.work(1)
         return await office.followed() and (await office.slack_status()).waiting == 0
 
-    await until(output)
+    await until(all_sent)
     cards = await office.cards()
     assert [f"acct-{n}" in card for n, card in enumerate(cards)] == [True] * 3
     assert posts(office) == 3
@@ -260,7 +260,7 @@ async def test_a_process_with_an_expired_claim_records_nothing(
         office.world.clock.pass_(seconds=CLAIM_S)
         await second.work(1)
     (ctx, app, place, message, outcome), (*_, again, seen) = frozen
-    await kept(ctx, app, place, message, replace(outcome, came=SendStatus.PLACE, error="is_archived"))
+    await kept(ctx, app, place, message, replace(outcome, status=SendStatus.PLACE, error="is_archived"))
     assert (await office.slack_status()).resting == ()
     await kept(ctx, app, place, again, seen)
     await second.work()

@@ -118,7 +118,7 @@ async def test_nothing_is_sent_before_the_token_owner_is_confirmed(
             faults.on.lift()
             await office.quiet()
             await office.card()
-            await office.world.service.slack._test_auth()  # type: ignore[union-attr]
+            await office.world.service.slack._check_auth()  # type: ignore[union-attr]
     kinds = [one["event"] for one in output if one["event"] in ("slack_met", "slack_not_met")]
     assert (kinds[0], kinds.count("slack_met")) == ("slack_not_met", 1)
     (met,) = [one for one in output if one["event"] == "slack_met"]

@@ -268,7 +268,7 @@ async def test_a_refused_message_is_reported_for_a_day_and_searched_before_a_ret
     await office.pay(501, "b", "acct-2", quiet=True)
     (card,) = await office.cards()
     assert "acct-2" in card
-    assert "set aside" in await office.finding()
+    assert "failed permanently" in await office.finding()
     assert (await office.slack_status()).failures < UNHEALTHY_FAILURES
     office.world.clock.pass_(hours=23)
     assert await office.finding() != ""

@@ -1,4 +1,4 @@
-"""The pages of people: the real service, and samples drawn by its templates."""
+"""Pages of the real service, and pages rendered from sample values."""
 
 from __future__ import annotations
 

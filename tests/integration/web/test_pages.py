@@ -1,4 +1,4 @@
-"""What the pages of reviews and of policies show, and what they never do with what they show."""
+"""The pages of reviews and policies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Elements(HTMLParser):
 
 
 async def paths(bank: Bank) -> list[str]:
-    """A page of every kind, among them one of a payment to an account that deceives."""
+    """One page of every kind, one of them with a deceptive account."""
     view = await bank.asks()
     evil = await pay(bank, 500, account="<img src=x onerror=alert(1)>\u202e")
     bad = (await bank.robot.submit(evil, run_key="evil")).json()
@@ -68,7 +68,7 @@ CONTENT_SECURITY = {
 }  # fmt: skip
 
 
-async def test_a_signed_in_page_is_kept_nowhere_and_shut(bank: Bank) -> None:
+async def test_pages_are_not_cached_and_have_strict_headers(bank: Bank) -> None:
     nonces, pages = set(), await paths(bank)
     for path in pages:
         answer = await bank.maya.get(path)
@@ -88,7 +88,7 @@ async def test_a_signed_in_page_is_kept_nowhere_and_shut(bank: Bank) -> None:
     assert len(nonces) == len(pages), "a nonce is never used twice"
 
 
-async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(bank: Bank) -> None:
+async def test_pages_have_no_inline_code_and_no_foreign_resources(bank: Bank) -> None:
     asked = (*await paths(bank), "/sign-in", "/sign-in/dev?token=x", "/queue/live?since=0")
     texts = [(await bank.maya.get(path)).text for path in asked]
     for text in (*texts, await drawn_review(bank, reviews.hostile())):
@@ -109,7 +109,7 @@ async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(bank: Bank) ->
     assert not [attrs for attrs in scripts if {"defer", "async", "type"} & attrs.keys()]
 
 
-async def test_hostile_bytes_are_text_and_nothing_else(bank: Bank) -> None:
+async def test_hostile_arguments_are_rendered_as_text(bank: Bank) -> None:
     """I1: no element of the page was made by the agent."""
     text = await drawn_review(bank, reviews.hostile())
     page = Elements(text)
@@ -139,7 +139,7 @@ async def test_an_agent_name_tool_title_and_reason_are_untrusted_too(bank: Bank)
     assert text.count("&lt;img src=x&gt;") > 15
 
 
-async def test_the_sheet_says_what_will_happen(bank: Bank) -> None:
+async def test_the_sheet_describes_the_effect(bank: Bank) -> None:
     page = reviews.refund()
     text = await drawn_review(bank, page)
     heading = text.split("<h1")[1].split("</h1>")[0]
@@ -164,7 +164,7 @@ async def test_the_sheet_says_what_will_happen(bank: Bank) -> None:
     holds(await drawn_review(bank, reviews.hostile(), full=True), without=["Countersign and release"])
 
 
-async def test_where_nothing_can_be_pressed_there_is_no_form(bank: Bank) -> None:
+async def test_a_reader_who_cannot_vote_gets_no_form(bank: Bank) -> None:
     page = reviews.refund()
     broken = replace(page, canonical=page.canonical.replace(b"124000", b"999000"))  # not what the rows say
     owner = reviews.refund(why_not="you own the agent")
@@ -180,7 +180,7 @@ async def test_where_nothing_can_be_pressed_there_is_no_form(bank: Bank) -> None
     holds(answer.text, "Not found", without=["<b>rev"])
 
 
-async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> None:
+async def test_the_comment_form_offers_only_permitted_kinds(bank: Bank) -> None:
     for may_comment, may_ask in ((True, True), (True, False), (False, False)):
         html = await drawn_review(bank, reviews.talked(may_comment=may_comment, may_ask=may_ask))
         assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
@@ -213,7 +213,7 @@ async def test_missing_policies_are_answered_with_a_page(bank: Bank, monkeypatch
     holds(answer.text, "<h1>", "No valid policies are loaded")
 
 
-async def test_an_empty_queue_teaches(bank: Bank) -> None:
+async def test_an_empty_queue_shows_examples_that_work(bank: Bank) -> None:
     text = (await bank.ingrid.get("/")).text
     program, gate, shell = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
     compile(program, "my_agent.py", "exec")
@@ -287,7 +287,7 @@ async def test_no_get_and_no_other_method_changes_anything(bank: Bank) -> None:
     bank.http.cookies.clear()
 
 
-async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
+async def test_policies_that_do_not_load_are_reported(bank: Bank) -> None:
     async def text(page: Any) -> str:
         form = {"agent": "", "tool": "", "args": ""}
         return await drawn(bank, "policies.html", page=page, tried=None, form=form, refused="")
@@ -295,11 +295,11 @@ async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
     page = policies.page()
     holds(await text(page), without=["could not be evaluated"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
-    for shadow, told in (
+    for shadow, expected in (
         (policies.shadow(failed=2), "2 effects could not be evaluated"),
         (broken, "It does not load, so it is not compared"),
     ):
-        holds(await text(replace(page, shadow=shadow)), told)
+        holds(await text(replace(page, shadow=shadow)), expected)
     problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"
     force = replace(page.in_force, problems=(problem,), failed_at=reviews.NOW)
     holds(
@@ -309,7 +309,7 @@ async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
     )  # fmt: skip
 
 
-async def test_the_form_of_a_trial_keeps_what_was_typed_and_takes_nothing_else(bank: Bank) -> None:
+async def test_the_dry_run_form_keeps_its_input_and_refuses_unknown_fields(bank: Bank) -> None:
     async def attempt(**changes: str) -> tuple[int, str]:
         fields = {"agent": bank.robot.name, "tool": "pay", "args": '{"a": "x\u200by",\r\n "b": 1}'}
         answer = await Holder(bank.maya).send("/policies/try", **(fields | changes))

@@ -1,4 +1,4 @@
-"""Tabs, filters, the review beside the list, reviews alike decided together, and what is told of news meanwhile."""
+"""The queue: tabs, filters, a review next to the list, batches, live updates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def news(bank: Bank) -> int:
 # ---------------------------------------------------------------------------------------------- tabs, filters
 
 
-async def test_a_filter_is_the_address_and_each_chip_takes_one_away(bank: Bank) -> None:
+async def test_filters_are_in_the_address_and_each_chip_removes_one(bank: Bank) -> None:
     mine = await bank.asks()
     name, risk = bank.robot.name, "medium"
     text = (await bank.maya.get(f"/?tab=open&agent={name}&risk={risk}")).text
@@ -62,7 +62,7 @@ NOWHERE = {
 }
 
 
-async def test_an_address_that_asks_for_what_there_is_not_is_refused(bank: Bank) -> None:
+async def test_an_invalid_filter_is_refused(bank: Bank) -> None:
     await bank.asks()
     for query, says in NOWHERE.items():
         answer = await bank.maya.get(f"/?{query}")
@@ -70,7 +70,7 @@ async def test_an_address_that_asks_for_what_there_is_not_is_refused(bank: Bank)
         assert rows(answer.text) == []
 
 
-async def test_an_empty_tab_says_what_it_would_show_and_title_and_icon_what_waits(bank: Bank) -> None:
+async def test_an_empty_tab_explains_itself_and_title_and_icon_show_open_reviews(bank: Bank) -> None:
     view = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("maya")))
     for who, tab, says in (
         (bank.ingrid, "mine", "None of your agents waits for approval."),
@@ -89,7 +89,7 @@ async def test_an_empty_tab_says_what_it_would_show_and_title_and_icon_what_wait
 # -------------------------------------------------------------------------------------------------- split view
 
 
-async def test_a_review_stands_beside_the_list(bank: Bank) -> None:
+async def test_a_review_is_shown_next_to_the_list(bank: Bank) -> None:
     one, two = [review_of(await bank.asks(run_key=key)) for key in ("one", "two")]
     path = f"/?tab=open&agent={bank.robot.name}"
     text = (await bank.maya.get(f"{path}&review={one}")).text
@@ -124,7 +124,7 @@ def boxes(text: str) -> dict[str, str]:
     return dict(re.findall(r'<input type="checkbox" name="(line-\d+)" value="([^"]*)"', text))
 
 
-async def test_rows_of_one_kind_are_one_row(bank: Bank) -> None:
+async def test_similar_reviews_are_one_row(bank: Bank) -> None:
     views = await credits(bank)
     names, queue = [review_of(view) for view in views], f"/?tab=me&agent={bank.robot.name}"
     text = (await bank.maya.get(queue)).text
@@ -157,8 +157,8 @@ BAD_BATCHES: list[tuple[dict[str, str], int]] = [
 ]
 
 
-async def test_a_batch_takes_nothing_else(bank: Bank) -> None:
-    """J2: never across agents, never what has settled or deceives, whatever the form names."""
+async def test_a_batch_refuses_other_reviews(bank: Bank) -> None:
+    """J2: never across agents, never what has settled or deceives, even if the form names it."""
     views, maya = await credits(bank), Holder(bank.maya)
     path = f"/alike/{review_of(views[0])}"
     for fields, code in BAD_BATCHES:
@@ -223,9 +223,9 @@ async def test_the_stream_carries_ids_and_kinds_and_no_markup(
     seen = await heard(start)
     holds(seen, ": open", "event: review", without=["<", f"id: {start}\n"])
     data = [json.loads(line[6:]) for line in seen.splitlines() if line.startswith("data: ")]
-    opened = [told["review_id"] for told in data if told["kind"] == "review_opened"]
+    opened = [event["review_id"] for event in data if event["kind"] == "review_opened"]
     assert opened == [one, two]
-    assert all(told.keys() == {"kind", "review_id"} for told in data)
+    assert all(event.keys() == {"kind", "review_id"} for event in data)
     assert "event: review" not in await heard(last)  # it goes on where it was left
     holds(await heard(start, two), two, without=[one])  # a page about one review hears of that one only
     for after in ("x", "-1", "1.5", "9" * 19):
@@ -241,10 +241,10 @@ async def test_new_reviews_wait_behind_a_pill(bank: Bank) -> None:
     page, pill = (await bank.maya.get("/")).text, f"/queue/live?since={since}"
     holds(page, f"/events?after={since}", pill)
     assert (await bank.maya.get(pill)).text.strip() == ""
-    for key, told in (("new1", "1 new, show it"), ("new2", "2 new, show them")):
+    for key, expected in (("new1", "1 new, show it"), ("new2", "2 new, show them")):
         await bank.asks(run_key=key)
         await news(bank)
-        holds((await bank.maya.get(pill)).text, told)
+        holds((await bank.maya.get(pill)).text, expected)
     await bank.maya.vote(view, "deny", reason="no")
     await news(bank)
     holds((await bank.maya.get(pill)).text, "2 new, 1 decided, show them")

@@ -1,4 +1,4 @@
-"""Signing in and out, the theme; static files by digest; and errors as a page for people, a problem for programs."""
+"""Sign-in and sign-out, the theme, static files, and errors for people and for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def link(world: World) -> str:
     return str(made["url"].partition("token=")[2])
 
 
-async def test_opening_the_link_uses_nothing_up_and_signing_in_replaces_what_was_there(bank: Bank) -> None:
+async def test_opening_the_link_does_not_use_it_and_signing_in_replaces_the_session(bank: Bank) -> None:
     token, http = await link(bank), bank.http
     for _ in range(2):
         answer = await http.get("/sign-in/dev", params={"token": token})
@@ -137,7 +137,7 @@ async def test_a_page_names_files_that_are_there_and_may_be_kept(bank: Bank) -> 
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-async def test_what_no_page_names_is_not_there(bank: Bank) -> None:
+async def test_unknown_files_are_not_found(bank: Bank) -> None:
     for path in (
         "/static/0000000000000000/keys.js",
         "/static/0/../../pyproject.toml",
@@ -167,7 +167,7 @@ def test_third_party_files_are_what_was_recorded() -> None:
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-async def test_somebody_lost_gets_a_page_and_a_program_its_problem(bank: Bank) -> None:
+async def test_errors_are_pages_for_people_and_problems_for_programs(bank: Bank) -> None:
     for path in ("/nowhere", "/reviews", "/reviews/a/b/c", "/%3Cscript%3E1%E2%80%AE"):
         answer = await bank.http.get(path, headers=BROWSER)
         assert (answer.status_code, "Not found" in answer.text) == (404, True)

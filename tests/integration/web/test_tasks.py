@@ -1,4 +1,4 @@
-"""The pages of tasks: what they show, what they let through, and everything that they do not."""
+"""The pages of tasks, and the settlements they accept and refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN = "We do not know whether this fired"
 
 
 async def opened(bank: Bank, **who: Any) -> str:
-    """Where a task is: nobody knows whether a payment of the test's own agent fired."""
+    """The path of a task with an unknown payment."""
     if who:
         who = {"robot": await bank.agent(f"{bank.robot.name}-owned", **who)}
     view = await unknown(bank, **who)
@@ -72,7 +72,7 @@ async def test_tasks_are_listed_counted_and_settled_on_a_page(bank: Bank) -> Non
     holds(answer.text, "Nothing was settled", "The first answer is final")
 
 
-async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
+async def test_a_task_shows_the_consequences_of_each_answer(bank: Bank) -> None:
     task = tasks.unknown()
     holds(
         await drawn_task(bank, task), f"{UNKNOWN}.", "do not know whether refund_payment fired for",
@@ -81,13 +81,13 @@ async def test_a_task_shows_what_each_answer_will_cause(bank: Bank) -> None:
         tasks.NOT_FIRED, tasks.FIRED, "takes <code>/refund_id</code> from it",
     )  # fmt: skip
     gone = "not known: the active bundle does not contain this version of refund_payment</dd>"
-    for idempotent, probe, told in (
+    for idempotent, probe, expected in (
         (False, None, "none in its manifest"),
         (False, "find_refund", "<code>find_refund</code> finds out"),
         (None, None, gone),
     ):
         text = await drawn_task(bank, tasks.unknown(idempotent=idempotent, probe=probe))
-        holds(text.split("<dt>Probe</dt>")[1].split("</dl>")[0], told)
+        holds(text.split("<dt>Probe</dt>")[1].split("</dl>")[0], expected)
 
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
@@ -105,12 +105,12 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-async def test_what_is_not_let_through(bank: Bank) -> None:
+async def test_invalid_settlements_are_refused(bank: Bank) -> None:
     path = await opened(bank)
     fields = await form(bank, path)
-    for change, status, told in REFUSED:
+    for change, status, expected in REFUSED:
         answer = await settle(bank, path, fields | change)
-        assert (answer.status_code, told in answer.text) == (status, True), change
+        assert (answer.status_code, expected in answer.text) == (status, True), change
     assert (await bank.maya.get("/tasks/task_none")).status_code == 404
     assert (await bank.maya.get("/tasks?state=odd")).status_code == 400
     theirs = await opened(bank, owner=person("maya"))
@@ -121,7 +121,7 @@ async def test_what_is_not_let_through(bank: Bank) -> None:
     assert (await bank.maya.get(f"/v1{path}")).json()["effect"]["settlements"] == []
 
 
-async def test_bytes_that_deceive_or_do_not_add_up_are_named(bank: Bank) -> None:
+async def test_deceptive_and_mismatching_arguments_are_reported(bank: Bank) -> None:
     error = "timeout\u202e<script>alert(1)</script>"
     html = await drawn_task(bank, tasks.unknown(of=reviews.hostile(), error=error))
     deceiving = ["<script>alert", "\u202e", "<img src=x"]
@@ -132,8 +132,8 @@ async def test_bytes_that_deceive_or_do_not_add_up_are_named(bank: Bank) -> None
     holds(await drawn_task(bank, tasks.unknown(of=secret)), "hidden value", without=["4711-secret"])
 
 
-def test_what_opened_and_settled_meanwhile_is_neither_and_tasks_and_reviews_are_counted_apart() -> None:
-    told = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
-    events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(told, 1)]
+def test_change_counts_skip_items_that_opened_and_settled_and_separate_tasks_from_reviews() -> None:
+    happened = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
+    events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(happened, 1)]
     events.append(QueueEvent(4, "review_opened", "r"))
     assert (sse.count_changes(events, "task"), sse.count_changes(events)) == ((0, 1), (1, 0))

@@ -1,4 +1,4 @@
-"""Votes and words sent by the forms of a page: what is let through, and everything that is not."""
+"""Votes and comments by forms: what is accepted and what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def send(
 
 
 async def counted(bank: Bank, view: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Verdicts and reasons, as the wire tells them."""
+    """Verdicts and reasons, as the API returns them."""
     votes = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()["votes"]
     return [(vote["verdict"], vote["reason"]) for vote in votes]
 
@@ -60,7 +60,7 @@ async def test_a_vote_carries_the_reason_and_the_pick(bank: Bank) -> None:
         holds((await bank.maya.get(path)).text, shown, "Maya")
 
 
-async def test_a_vote_that_cannot_count_is_refused_and_told_why(bank: Bank) -> None:
+async def test_a_vote_that_cannot_count_is_refused_with_a_reason(bank: Bank) -> None:
     mine = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("maya")))
     view = await bank.asks()
     form, silent = await form_of(bank, view), await form_of(bank, view, "deny")
@@ -166,7 +166,7 @@ BAD_WORDS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-async def test_what_is_written_is_kept_and_what_is_no_form_of_ours_is_not(bank: Bank) -> None:
+async def test_comments_are_saved_and_invalid_forms_refused(bank: Bank) -> None:
     view = await bank.asks()
     path = f"/reviews/{review_of(view)}"
     form = {"csrf_token": bank.maya.csrf, "kind": "question", "text": " one\r\ntwo "}

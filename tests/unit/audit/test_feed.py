@@ -1,4 +1,4 @@
-"""Who waits is told in order, misses nothing, and costs nothing while waiting."""
+"""The feed: waiting readers get events in order, miss none, and cost nothing while they wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -70,7 +70,7 @@ async def test_events_come_in_order_with_ids_and_nothing_else(store: Database, f
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 100])
-async def test_what_memory_no_longer_holds_comes_from_the_database(store: Database, keep: int) -> None:
+async def test_events_no_longer_in_memory_come_from_the_database(store: Database, keep: int) -> None:
     feed = Feed(store, keep=keep)
     await happen(store, *"ab")
     await feed.start()
@@ -82,7 +82,7 @@ async def test_what_memory_no_longer_holds_comes_from_the_database(store: Databa
 
 
 async def test_nothing_beyond_the_feeds_own_index_is_shown(store: Database) -> None:
-    """Whoever notes the index first must not be told of an event that this index does not cover."""
+    """A reader that notes the index first must not get an event beyond it."""
     await happen(store, "a")
     feed = Feed(store)
     await feed.start()
@@ -96,16 +96,16 @@ async def test_waiting_ends_with_the_event(feed: Feed) -> None:
     assert not waiting.done()
     await happen_and_look(feed, "a")
     assert kinds(await waiting) == ["a"]
-    assert kinds(await feed.wait_after(0, 10)) == ["a"], "what is there already is told at once"
+    assert kinds(await feed.wait_after(0, 10)) == ["a"], "existing events are returned at once"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.02])
-async def test_waiting_ends_with_nothing_when_the_time_is_up(feed: Feed, seconds: float) -> None:
+async def test_waiting_ends_empty_after_the_timeout(feed: Feed, seconds: float) -> None:
     assert await feed.wait_after(0, seconds) == []
     assert feed._waiting == {}
 
 
-async def test_only_the_transaction_one_waits_for_wakes(feed: Feed) -> None:
+async def test_a_reader_wakes_only_for_its_transaction(feed: Feed) -> None:
     mine = asyncio.create_task(feed.wait_after(0, 10, topic=MINE))
     await asyncio.sleep(0)
     await happen_and_look(feed, "a", txn="other")
@@ -125,7 +125,7 @@ WAKES: list[tuple[dict[str, str], str, bool]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "wakes"), WAKES)
-async def test_who_shows_pages_is_woken_by_what_people_are_asked_and_by_who_leaves(
+async def test_pages_wake_for_reviews_tasks_and_sign_outs(
     store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
 ) -> None:
     page = asyncio.create_task(feed.follow(0, 1.0 if wakes else 0.1, PEOPLE))
@@ -137,12 +137,12 @@ async def test_who_shows_pages_is_woken_by_what_people_are_asked_and_by_who_leav
     assert page.done() is wakes
     events, reached = await page
     assert (kinds(events), reached) == ([kind] if wakes else [], 1), (
-        "what wakes nobody is passed over for good"
+        "an event without a waiting reader is skipped"
     )
 
 
 @pytest.mark.parametrize(("keep", "page"), [(1, 2), (100, 2), (100, 500)])
-async def test_whoever_follows_one_topic_is_told_how_far_was_looked_and_nothing_twice(
+async def test_following_a_topic_returns_the_scanned_index_without_repeats(
     store: Database, monkeypatch: pytest.MonkeyPatch, keep: int, page: int
 ) -> None:
     monkeypatch.setattr("policy_service.audit.feed._PAGE", page)
@@ -160,8 +160,8 @@ async def test_whoever_follows_one_topic_is_told_how_far_was_looked_and_nothing_
     assert (found, index) == (["z"], 7)
 
 
-async def test_an_event_between_looking_and_waiting_is_not_missed(store: Database) -> None:
-    """The look goes to the database; something happens meanwhile and nobody is registered yet."""
+async def test_an_event_between_read_and_wait_is_not_missed(store: Database) -> None:
+    """During the read of the database an event is committed, before the reader is registered."""
     await happen(store, "old", txn="other")
     feed = Feed(store)
     await feed.start()
@@ -178,7 +178,7 @@ async def test_an_event_between_looking_and_waiting_is_not_missed(store: Databas
     assert kinds(await feed.wait_after(0, 5, topic=MINE)) == ["new"]
 
 
-async def test_all_who_wait_are_told_or_let_go_and_who_leaves_is_forgotten(feed: Feed) -> None:
+async def test_close_wakes_every_reader_and_cancelled_ones_are_removed(feed: Feed) -> None:
     waiting = [asyncio.create_task(feed.wait_after(0, 10)) for _ in range(100)]
     await asyncio.sleep(0)
     await happen_and_look(feed, "a")
@@ -198,7 +198,7 @@ async def test_all_who_wait_are_told_or_let_go_and_who_leaves_is_forgotten(feed:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-async def test_a_replica_that_numbers_nothing_follows_all_the_same(migrated_url: str) -> None:
+async def test_a_replica_without_the_lease_follows_too(migrated_url: str) -> None:
     with Database.open(migrated_url) as here, Database.open(migrated_url) as there:
         feed = Feed(there, poll_s=0.05)
         await feed.start()
@@ -224,7 +224,7 @@ async def test_a_hint_makes_it_look_at_once(store: Database) -> None:
     await task
 
 
-async def test_a_look_that_fails_is_counted_and_the_next_one_follows(store: Database) -> None:
+async def test_a_failed_refresh_is_counted_and_retried(store: Database) -> None:
     feed = Feed(store, poll_s=0.02)
     await feed.start()
     broken, feed._db = feed._db, None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A line of the log stands or falls with its unit, and says what it was told to say."""
+"""Audit lines: committed or rolled back with their unit, canonical, and read by index."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def add(db: Database, kind: str = "x", actor: str = "system", **body: Any) -> No
     db.write_sync(lambda tx: append(tx, kind, actor=actor, body=body))
 
 
-def test_a_line_holds_who_what_when_and_about_what(store: Database) -> None:
+def test_a_line_holds_actor_kind_time_and_ids(store: Database) -> None:
     said: dict[str, Any] = {"kind": "vote_recorded", "actor": "person:https://idp|42", "rev": 3}
     said |= {"txn": "t" * 64, "effect_id": "e" * 64}
 
@@ -49,15 +49,15 @@ def test_a_line_holds_who_what_when_and_about_what(store: Database) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 70])
-def test_many_lines_of_one_unit_are_all_there_in_their_order(store: Database, count: int) -> None:
+def test_lines_of_one_unit_keep_their_order(store: Database, count: int) -> None:
     def unit(tx: Tx) -> None:
         for n in range(count):
             append(tx, "x", actor=f"agent:{n}", body={"n": n}, rev=n or None)
 
     store.write_sync(unit)
     store.write_sync(unit)
-    told = [(row["body"], row["actor"], row["rev"]) for row in rows(store)]
-    assert told == [(b'{"n":%d}' % n, f"agent:{n}", n or None) for n in range(count)] * 2
+    found = [(row["body"], row["actor"], row["rev"]) for row in rows(store)]
+    assert found == [(b'{"n":%d}' % n, f"agent:{n}", n or None) for n in range(count)] * 2
 
 
 UNWRITABLE: dict[str, tuple[str | None, dict[str, Any], type[Exception]]] = {
@@ -71,7 +71,7 @@ UNWRITABLE: dict[str, tuple[str | None, dict[str, Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize(("kind", "body", "error"), UNWRITABLE.values(), ids=UNWRITABLE)
-def test_a_line_that_cannot_be_written_undoes_its_unit(
+def test_a_line_that_cannot_be_written_rolls_its_unit_back(
     store: Database, kind: str | None, body: dict[str, Any], error: type[Exception]
 ) -> None:
     """L11: no audit row, no change."""
@@ -130,7 +130,7 @@ def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
     assert b'"effect_id":"e","id":"id1","kind":"x","rev":0,"txn":"t","v":1' in canonical_record(other)
 
 
-def test_a_line_put_above_the_others_has_its_index_at_once_and_takes_nobodys(store: Database) -> None:
+def test_append_above_assigns_its_index_at_once(store: Database) -> None:
     def above(index: int) -> None:
         store.write_sync(lambda tx: append_above(tx, index, "gap", actor="operator", body={"known_to": 0}))
 

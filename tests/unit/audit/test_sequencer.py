@@ -1,4 +1,4 @@
-"""Every committed line gets a place: dense, once, in the order it was written."""
+"""The sequencer: every committed line gets one index, without gaps, in the order of writing."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ async def test_an_idle_log_costs_no_commit(store: Database) -> None:
     assert commits == []
 
 
-async def test_a_dead_leader_is_replaced_when_its_lease_ends(migrated_url: str) -> None:
+async def test_a_dead_sequencer_is_replaced_when_its_lease_expires(migrated_url: str) -> None:
     """L12."""
     now = datetime(2026, 11, 21, tzinfo=UTC)
     with Database.open(migrated_url, clock=lambda: now) as db:
@@ -177,7 +177,7 @@ async def test_a_hint_makes_it_look_at_once(store: Database) -> None:
         assert await until(store, 3, seconds=5) == [(1, 0), (2, 1), (3, 2)]
 
 
-async def test_an_error_is_counted_and_the_next_pass_goes_on(store: Database) -> None:
+async def test_an_error_is_counted_and_the_next_pass_runs(store: Database) -> None:
     seen: list[int] = []
     twice = asyncio.Event()
 

@@ -18,7 +18,9 @@ from countersign.contract import (
     verify_proof,
     verify_receipt,
 )
-from countersign.contract.receipt import ReceiptExpectation
+from countersign.contract.jws import TYP_RECEIPT
+from countersign.contract.receipt import ReceiptState
+from countersign.contract.verify import LEEWAY_SECONDS
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 Vector = dict[str, Any]
@@ -66,9 +68,11 @@ def expectation(vector: Vector) -> Expectation:
     return Expectation(**{**known, "keys": KeySet.from_jwks(jwks), "effect": effect(known["effect"])})
 
 
-def receipt_expectation(vector: Vector) -> ReceiptExpectation:
-    """What the verifier of a receipt vector knows."""
-    return ReceiptExpectation(**_known_of_receipt(vector))
+def receipt_state(vector: Vector) -> ReceiptState:
+    """The initial state of verifying a receipt vector."""
+    known = {"kind": "effect", "leeway": LEEWAY_SECONDS} | _known_of_receipt(vector)
+    keys = known.pop("keys")
+    return ReceiptState(unverified_token=vector["token"], typ=TYP_RECEIPT, key_for=keys.get, **known)
 
 
 def check_receipt(vector: Vector) -> object:

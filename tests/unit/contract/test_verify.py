@@ -39,7 +39,7 @@ from tests.unit.contract.reading import (
     params,
     proof_arguments,
     read,
-    receipt_expectation,
+    receipt_state,
     vectors,
 )
 
@@ -86,7 +86,7 @@ KINDS = {
         "redeemed",
         RECEIPT_STEPS,
         check_receipt,
-        lambda vector, steps: receipt_module._verify(vector["token"], receipt_expectation(vector), steps),
+        lambda vector, steps: receipt_module._verify(receipt_state(vector), steps),
         lambda claims: ReceiptClaims.from_claims(without(claims, "exp")),
     ),
     "proof": Kind(

@@ -1,4 +1,4 @@
-"""Looked-up values in their declared types: taken as they are, or refused; and the schema that is made of them."""
+"""Looked-up values keep their declared types or are refused, and the schema follows from them."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""facts.toml: what it may say, and every way of saying it wrong."""
+"""facts.toml: the valid forms and every error."""
 
 import tomllib
 

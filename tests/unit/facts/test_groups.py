@@ -24,7 +24,7 @@ def test_members_are_aliases_or_pairs() -> None:
     assert it.people == {"urn:test|maya": "Maya", "urn:test|tomas": "Tomas"}
 
 
-def test_nobody_is_in_a_group_that_does_not_exist_or_is_empty() -> None:
+def test_an_unknown_or_empty_group_has_no_members() -> None:
     it = parse("[groups.empty]\nmembers = []\n")
     assert it.groups == {"empty"}
     assert it.members("empty") == it.members("gone") == frozenset()
@@ -39,7 +39,7 @@ def test_the_same_subject_of_another_issuer_is_another_person() -> None:
 
 WRONG = {
     "an email": ('[groups.g]\nmembers = ["maya@example.com"]\n', "neither"),
-    "an alias nobody has": (PEOPLE + '[groups.g]\nmembers = ["myaa"]\n', "neither"),
+    "an unknown alias": (PEOPLE + '[groups.g]\nmembers = ["myaa"]\n', "neither"),
     "no subject": ('[groups.g]\nmembers = ["urn:test|"]\n', "neither"),
     "no issuer": ('[groups.g]\nmembers = ["|maya"]\n', "neither"),
     "a person without a pair": ('[people.m]\nid = "maya"\nname = "M"\n', "neither"),

@@ -1,4 +1,4 @@
-"""A lookup over a real connection: every fault of the other side is a denial that says so, never a guess."""
+"""HTTP sources over a real connection: every fault of the host is a denial with a reason."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_a_fault_of_the_host_denies(folder: BundleFolder, host: Host, how:
     assert (await gather(bundle)).failed is None, "and then it works again"
 
 
-async def test_nobody_there_is_a_denial(folder: BundleFolder) -> None:
+async def test_an_unreachable_host_is_a_denial(folder: BundleFolder) -> None:
     with Host() as gone:
         url = gone.url
     folder.write("facts.toml", source(url))
@@ -171,7 +171,9 @@ def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFold
     assert any("needs url" in problem for problem in folder.problems())
 
 
-async def test_without_a_service_a_bundle_loads_and_nobody_is_asked(folder: BundleFolder, host: Host) -> None:
+async def test_without_a_service_a_bundle_loads_and_no_host_is_called(
+    folder: BundleFolder, host: Host
+) -> None:
     folder.write("facts.toml", source(host.url))
     facts = await gather(build_bundle(FolderSource(folder.path).read()))
     assert "external sources are not queried here" in str(facts.alarm)
@@ -198,7 +200,7 @@ async def by_name(folder: BundleFolder, host: Host, *addresses: str, **more: Any
 async def test_a_name_that_resolves_to_a_private_address_is_refused(
     folder: BundleFolder, host: Host, there: list[str]
 ) -> None:
-    """Which addresses those are is told in unit/test_reaching.py."""
+    """unit/test_reaching.py tests which addresses those are."""
     assert "which is not a public address" in str((await by_name(folder, host, *there)).alarm)
     assert host.asked == []
 

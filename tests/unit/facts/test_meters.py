@@ -1,4 +1,4 @@
-"""meters.toml: what it may say, every way of saying it wrong, and what policy then sees."""
+"""meters.toml: the valid forms, every error, and what policy sees."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def meters(folder: BundleFolder, tool: str) -> dict[str, Meter]:
 def test_a_meter_counts_tools_and_groups_for_somebody_over_a_time(folder: BundleFolder) -> None:
     folder.write("meters.toml", SPENT + CALLS)
     spent, calls = meters(folder, "pay").values()
-    told = [(one.name, one.field, one.per, sorted(one.tools)) for one in (spent, calls)]
-    assert told == [("spent", "/amount", "principal", ["pay"]), ("calls", "", "resource", ["look", "pay"])]
+    found = [(one.name, one.field, one.per, sorted(one.tools)) for one in (spent, calls)]
+    assert found == [("spent", "/amount", "principal", ["pay"]), ("calls", "", "resource", ["look", "pay"])]
     assert (spent.words, calls.words) == ("spent (per principal, 24h)", "calls (per resource, day, UTC)")
     assert meters(folder, "look").keys() == {"calls"}
 
@@ -111,7 +111,7 @@ def test_only_whole_numbers_from_zero_are_summed(folder: BundleFolder, amount: A
     assert (problems == []) is may, problems
 
 
-def test_every_wrong_meter_is_told_at_once(folder: BundleFolder) -> None:
+def test_every_invalid_meter_is_reported(folder: BundleFolder) -> None:
     text = SPENT.replace("money", "x") + CALLS.replace("resource", "y").replace('"day"', '"z"')
     assert len(folder.write("meters.toml", text).problems()) == 2
 

@@ -1,4 +1,4 @@
-"""The members of a directory's groups: whole, exactly those asked for, or no answer at all."""
+"""Members of directory groups by SCIM: complete and exact, or an error."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_the_same_members_are_the_same_object_and_others_are_not(host: Hos
     assert directory.members == {"CFO": people("ingrid")}
 
 
-async def test_a_missing_group_is_told_and_mended(host: Host, scim: Scim) -> None:
+async def test_a_missing_group_is_reported_until_it_exists(host: Host, scim: Scim) -> None:
     directory, _, health = reader(host)
     await directory.read(frozenset({"Legal"}))
     assert health.findings()[0].wrong == "the directory has no group called 'Legal'"

@@ -1,4 +1,4 @@
-"""Gathering facts: typed and with their age, or a failure that says why. Never an exception, never a guess."""
+"""Gathering facts: typed values with their age, or a failure with a reason; never an exception."""
 
 import sqlite3
 from contextlib import closing
@@ -121,7 +121,7 @@ def test_a_row_that_does_not_fit_keeps_its_bundle_from_coming_into_force(
     assert problem.startswith(f"facts/accounts.json: {message}")
 
 
-def test_of_many_rows_that_do_not_fit_the_first_are_told(folder: BundleFolder) -> None:
+def test_the_first_invalid_rows_are_reported(folder: BundleFolder) -> None:
     assert len(with_row(folder, "", {f"a{n}": {} for n in range(10_000)}).problems()) == 20
 
 

@@ -69,8 +69,8 @@ def read(url: str, query: str, timeout: timedelta = SECOND, **values: str) -> li
 def test_a_value_is_never_part_of_the_statement(url: str) -> None:
     query = "SELECT cabin, bags FROM r WHERE id = :resource_id"
     assert read(url, query) == [{"cabin": "economy", "bags": 2}]
-    for nobody in ("nobody", "' OR '1'='1"):
-        assert read(url, query, resource_id=nobody) == []
+    for unknown in ("unknown", "' OR '1'='1"):
+        assert read(url, query, resource_id=unknown) == []
 
 
 def test_the_args_arrive_as_one_json_text_a_query_can_weigh(url: str) -> None:
@@ -115,7 +115,7 @@ def test_a_query_that_takes_too_long_is_stopped(url: str) -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_failure_tells_the_drivers_sentence_without_statement_or_values(url: str) -> None:
+def test_a_failure_has_the_drivers_message_without_statement_or_values(url: str) -> None:
     with pytest.raises(SourceFailedError) as failed:
         read(url, "SELECT secret_column FROM r WHERE id = :resource_id", resource_id="private")
     assert "secret_column" in str(failed.value)
@@ -133,7 +133,7 @@ def test_sqlite_follows_a_file_that_was_replaced(tmp_path: Path) -> None:
             assert reader.read(VALUES) == [{"state": state}]
 
 
-def test_sqlite_in_wal_mode_is_read_beside_its_writer_and_without_one(tmp_path: Path) -> None:
+def test_sqlite_in_wal_mode_is_read_with_and_without_a_writer(tmp_path: Path) -> None:
     file = tmp_path / "facts.sqlite"
     with closing(sqlite3.connect(file)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""Since when a meter counts: hours that roll, and days of places whose clocks are changed."""
+"""Windows of meters: rolling hours, and calendar periods across clock changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[str, str | None, str]] = {
     "too long": ("400d", None, "366 days"),
     "too short": ("59s", None, "shorter than a minute"),
     "a zone where nothing is local": ("24h", "Europe/Berlin", "timezone belongs to"),
-    "a zone nobody knows": ("day", "Europe/Atlantis", "'Europe/Atlantis' is not known"),
+    "an unknown time zone": ("day", "Europe/Atlantis", "'Europe/Atlantis' is not known"),
     "a path": ("day", "../etc/passwd", "'../etc/passwd' is no name of a time zone"),
     "an empty name": ("day", "", "time zone"),
 }

@@ -1,4 +1,4 @@
-"""What the identity tests share: settings, and the lines of the log."""
+"""Shared by the identity tests: settings, and audit lines."""
 
 from __future__ import annotations
 

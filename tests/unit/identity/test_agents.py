@@ -1,4 +1,4 @@
-"""A name is enrolled once, a key belongs to one party for ever, and everything is logged."""
+"""A name is enrolled once, a key belongs to one agent for ever, and every change is in the audit log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_name_is_enrolled_once_and_the_first_enrolment_stays(store: Database) 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
-async def test_of_two_who_enrol_a_name_at_once_one_is_told(store: Database) -> None:
+async def test_of_two_concurrent_enrolments_of_a_name_one_is_refused(store: Database) -> None:
     outcomes = await asyncio.gather(
         *(store.write(lambda tx: agents.enroll(tx, "new-bot")) for _ in range(8)), return_exceptions=True
     )
@@ -79,8 +79,8 @@ def test_a_key_leads_to_its_party(store: Database) -> None:
     assert (found.agent, found.key.kid, found.key.raw) == ("billing-bot", KEY.kid, KEY.raw)
     assert key(store, KEY.kid[:-1]) is None
     unknown = PrivateKey.generate().public
-    with pytest.raises(NotFoundError, match="agent enroll nobody"):
-        store.write_sync(lambda tx: agents.add_key(tx, "nobody", unknown))
+    with pytest.raises(NotFoundError, match="agent enroll unknown"):
+        store.write_sync(lambda tx: agents.add_key(tx, "unknown", unknown))
     with pytest.raises(NotFoundError, match=unknown.kid):
         store.write_sync(lambda tx: agents.revoke_key(tx, unknown.kid))
 

@@ -1,4 +1,4 @@
-"""The groups of a token: each entry counts or is left out by itself, and every reason is named."""
+"""Groups of a token: each entry is accepted or refused on its own, with a reason."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], why: str) -> 
     assert [line["why"] for line in logged] == [why]
 
 
-def test_groups_that_the_settings_do_not_name_are_told() -> None:
+def test_groups_unknown_to_the_settings_are_reported() -> None:
     why = "the settings' groups of Acme hold none of those it lists for you: 'b', 'c', 'd' and 1 more"
     assert read(["b", "c", "d", "e"], groups={"a": "finance"}) == (frozenset(), why)
 
@@ -140,10 +140,10 @@ def test_a_claim_is_found_by_its_name_then_by_its_path(path: str, claims: dict[s
 )
 async def test_a_claim_that_no_scope_brings_is_named_with_the_scopes(offered: Any) -> None:
     browser = Browser(groups_claim="groups").but(metadata={"scopes_supported": offered})
-    told = " in the ID token or userinfo; requested scopes: openid profile email; the provider may need another scope"
+    why = " in the ID token or userinfo; requested scopes: openid profile email; the provider may need another scope"
     if offered == ["openid", "groups"]:
-        told = ": its scope 'groups' is not among the scopes of the settings (requested scopes: openid profile email)"
-    assert str((await browser.through()).groups_problem).startswith("Acme sent no claim 'groups'" + told)
+        why = ": its scope 'groups' is not among the scopes of the settings (requested scopes: openid profile email)"
+    assert str((await browser.through()).groups_problem).startswith("Acme sent no claim 'groups'" + why)
 
 
 @pytest.mark.anyio
@@ -160,6 +160,6 @@ async def test_what_the_id_token_lists_wins_over_userinfo_by_name_and_by_path() 
 @pytest.mark.anyio
 async def test_unknown_groups_refuse_membership_and_the_page_names_the_reason() -> None:
     browser = Browser(groups_claim="groups", members_of=["staff"])
-    told = await refusal(browser.but(id_token={"_claim_names": {"groups": "src1"}}).through())
-    assert told.startswith("forbidden: Acme knows you, but you are in none of the groups")
-    assert "Acme left your groups out" in told
+    message = await refusal(browser.but(id_token={"_claim_names": {"groups": "src1"}}).through())
+    assert message.startswith("forbidden: Acme knows you, but you are in none of the groups")
+    assert "Acme left your groups out" in message

@@ -96,7 +96,7 @@ async def test_where_it_is_off_no_link_is_made_and_none_is_spent(terminal: Termi
         await terminal.db.write(lambda tx: spend_link(tx, terminal.off, token))
 
 
-async def test_a_person_nobody_could_read_gets_no_link(terminal: Terminal) -> None:
+async def test_an_unreadable_name_gets_no_link(terminal: Terminal) -> None:
     for bad in ("", " ", " ada", "ada\n", "a\x1b[2J", "a" * 101, "\u202eada", "a\u200bda"):
         for which in ("sub", "name"):
             with pytest.raises(InvalidRequestError):

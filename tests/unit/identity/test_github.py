@@ -1,4 +1,4 @@
-"""GitHub's shape: an account by number, teams page by page, nothing taken from a name."""
+"""GitHub sign-in: accounts by number, teams page by page, never by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an issuer's answer counts, and what happens while it gives none."""
+"""Caching of an issuer's documents, also while it does not answer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_discovery_of_another_issuer_does_not_replace_the_one_at_hand() 
     assert (await browser.through()).sub == "248"
 
 
-async def test_an_issuer_that_failed_is_left_alone_for_a_while_and_nobody_waits_for_it() -> None:
+async def test_a_failed_issuer_is_not_retried_at_once() -> None:
     browser = Browser().failing(DISCOVERY, "down")
     for _ in range(5):
         assert (await refusal(browser.leave())).startswith("issuer_unavailable:")

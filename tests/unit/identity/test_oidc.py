@@ -1,4 +1,4 @@
-"""The code flow against a provider that can be wrong in every way; the honest ones are in the integration tests."""
+"""The code flow against a misbehaving provider; the integration tests have correct ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_page_too_long_to_remember_is_not_come_back_to() -> None:
     assert len((await Browser().sign_in.begin("acme", "/" + "x" * 3_000)).note) < 4_000
 
 
-async def test_a_provider_nobody_configured_is_not_found() -> None:
+async def test_an_unknown_provider_is_not_found() -> None:
     assert (await refusal(Browser().sign_in.begin("evil", "/"))).startswith("not_found:")
 
 
@@ -92,21 +92,21 @@ WRONG: dict[str, dict[str, Any]] = {
     "no subject": {"sub": None},
     "an empty subject": {"sub": ""},
     "a subject that is a number": {"sub": 248},
-    "a subject nobody can read": {"sub": "24\u202e8"},
+    "an unreadable subject": {"sub": "24\u202e8"},
     "a subject without end": {"sub": "2" * 256},
 }
 
 
 @pytest.mark.parametrize("claims", WRONG.values(), ids=WRONG.keys())
-async def test_a_token_that_does_not_hold_signs_nobody_in(claims: dict[str, Any]) -> None:
+async def test_an_invalid_token_signs_no_one_in(claims: dict[str, Any]) -> None:
     """What is wrong with a header or a signature is in test_foreign_tokens.py."""
-    told = await refusal(Browser().but(id_token=claims).through())
-    assert told.startswith("forbidden: what Acme answered could not be verified")
+    message = await refusal(Browser().but(id_token=claims).through())
+    assert message.startswith("forbidden: what Acme answered could not be verified")
 
 
 ODD_KEYS: dict[str, list[Any]] = {
-    "a curve nobody knows": [{"kty": "EC", "crv": "BP-256", "x": "AA", "y": "AA", "kid": "odd"}],
-    "a kind nobody knows": [{"kty": "AKP", "alg": "ML-DSA-44", "kid": "odd"}],
+    "an unknown curve": [{"kty": "EC", "crv": "BP-256", "x": "AA", "y": "AA", "kid": "odd"}],
+    "an unknown key type": [{"kty": "AKP", "alg": "ML-DSA-44", "kid": "odd"}],
     "no key at all": ["x", 7, None, []],
 }
 HOLDS: dict[str, dict[str, Any]] = {
@@ -117,7 +117,7 @@ HOLDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("odd", HOLDS.values(), ids=HOLDS.keys())
-async def test_what_is_odd_and_not_used_refuses_nobody(odd: dict[str, Any]) -> None:
+async def test_unused_odd_claims_are_ignored(odd: dict[str, Any]) -> None:
     assert (await Browser().but(**odd).through()).sub == "248"
 
 
@@ -189,16 +189,16 @@ async def test_an_issuer_that_is_not_promised_may_be_left_out() -> None:
 @pytest.mark.parametrize("how", ["down", "redirect", "endless", "no JSON", "500"])
 async def test_an_answer_that_is_none_is_not_used(path: str, how: str) -> None:
     browser = Browser().failing(path, how)
-    told = await refusal(browser.through())
+    message = await refusal(browser.through())
     bought = path == "/token" and how != "down"
-    assert told.startswith("issuer_unavailable:") or (bought and told.startswith("forbidden:"))
+    assert message.startswith("issuer_unavailable:") or (bought and message.startswith("forbidden:"))
     assert "/elsewhere" not in browser.provider.asked
 
 
 async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_keys, "TOTAL_TIMEOUT_S", 0.05)
-    told = await refusal(Browser().failing(DISCOVERY, "never").leave())
-    assert told.startswith("issuer_unavailable:")
+    message = await refusal(Browser().failing(DISCOVERY, "never").leave())
+    assert message.startswith("issuer_unavailable:")
 
 
 ASTRAY: list[dict[str, Any]] = [
@@ -264,7 +264,7 @@ async def test_groups_count_only_as_the_settings_say() -> None:
 
 
 async def test_only_members_may_sign_in_where_the_settings_name_them() -> None:
-    """Whoever signs in reads the queue: a provider where anybody has an account must not let anybody in."""
+    """Everyone who signs in can read the queue, so a provider with public accounts must not admit all of them."""
     browser = Browser(groups_claim="groups", members_of=["staff"], groups={"staff": "finance"})
     for listed in (["staff"], ["x", "staff"], [7, "staff"], "staff"):
         assert (await browser.but(id_token={"groups": listed}).through()).groups == {"finance"}
@@ -292,8 +292,8 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
     said = "AADSTS7000215: Invalid client\r\nsecret\u202e <b>provided</b>. " + "x" * 5_000
     browser = Browser().but(refuses_codes={"error": "invalid_client", "error_description": said})
     with capture_logs() as logged:
-        told = await refusal(browser.through())
-    assert told.startswith(
+        message = await refusal(browser.through())
+    assert message.startswith(
         "forbidden: Acme did not finish the sign-in (invalid_client); an operator has to look"
     )
     (line,) = [line for line in logged if line["event"] == "sign_in_refused"]
@@ -304,11 +304,11 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
 
 @pytest.mark.parametrize("error", [7, None, {"code": "x"}, ["x"], "", "x\ny"])
 async def test_an_error_of_any_form_is_a_refusal(error: object) -> None:
-    told = await refusal(
+    message = await refusal(
         Browser().but(refuses_codes={"error": error, "error_description": {"a": [1]}}).through()
     )
-    assert told.startswith("forbidden: Acme did not finish the sign-in (")
-    assert told.isprintable()
+    assert message.startswith("forbidden: Acme did not finish the sign-in (")
+    assert message.isprintable()
 
 
 SHOWN = {
@@ -330,8 +330,8 @@ async def test_a_refusal_is_shown_in_the_providers_words(description: str | None
     if description is not None:
         answer["error_description"] = description
     with capture_logs() as logged:
-        told = await refusal(browser.come_back(answer))
-    assert told == f"forbidden: Acme did not sign you in (access_denied){shown}"
+        message = await refusal(browser.come_back(answer))
+    assert message == f"forbidden: Acme did not sign you in (access_denied){shown}"
     assert logged[-1]["description"] == shown.removeprefix(": ")
 
 

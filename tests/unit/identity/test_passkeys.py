@@ -1,4 +1,4 @@
-"""Passkeys: what one signs for a vote, and that a challenge serves one person once; and the nonces of proofs."""
+"""Passkeys: what one signs for a vote, single-use challenges, and nonces of proofs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPENT = SpentChallenge("vote", "https://idp.example|maya", "session", "about", N
 HERS: dict[str, Any] = {"purpose": "vote", "person": SPENT.person, "session": SPENT.session, "now": NOW}
 
 
-def test_it_is_nobody_elses_for_nothing_else_and_once() -> None:
+def test_a_challenge_is_bound_to_person_session_and_purpose_and_used_once() -> None:
     assert require_matching_challenge(SPENT, **HERS) is SPENT
     others = {"person": "https://idp.example|tomas", "session": "another", "purpose": "enrol"}
     others |= {"now": SPENT.expires_at}
@@ -111,7 +111,7 @@ def test_a_key_of_ours_proves_the_challenge(kind: str) -> None:
     assert answered(Passkey(kind=kind)) == 1
 
 
-def test_a_key_of_another_algorithm_proves_nothing_however_good_its_signature() -> None:
+def test_a_key_of_another_algorithm_is_refused() -> None:
     """A stored key is read again each time: a database somebody wrote to names no algorithm of its own choice."""
     with pytest.raises(WebAuthnVerificationError, match="not accepted"):
         answered(Passkey(kind="ES384"))

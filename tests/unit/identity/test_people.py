@@ -1,4 +1,4 @@
-"""A person is an issuer and a subject; groups of a token count while they are young."""
+"""A person is an issuer and a subject; groups of a token count while they are fresh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def signed_in(db: Database, name: str = "Ada", sub: str = "42", **said: Any) -> 
     return db.write_sync(lambda tx: (record_sign_in(tx, IDP, sub, name, **said), tx.now)[1])
 
 
-def test_the_same_subject_elsewhere_or_the_address_is_nobody(store: Database) -> None:
+def test_another_issuer_or_an_address_identifies_no_person(store: Database) -> None:
     """F7."""
     signed_in(store, **ADA)
     found = find(store)
@@ -70,7 +70,7 @@ def test_groups_end_exactly_at_the_limit(store: Database) -> None:
         assert found is not None and found.groups == groups
 
 
-def test_somebody_who_was_revoked_is_nobody(store: Database) -> None:
+def test_a_revoked_person_is_not_found(store: Database) -> None:
     signed_in(store)
     gone = update(table(PersonRow))
     store.write_sync(lambda tx: tx.conn.execute(gone.values(revoked_at=tx.now)).rowcount)

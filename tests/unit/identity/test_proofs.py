@@ -1,4 +1,4 @@
-"""Who calls is proved for exactly this request, now; everything else is 401 and tells the caller nothing more."""
+"""Proofs authenticate exactly one request, now; any other is 401 without a reason for the caller."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ELSE: dict[str, dict[str, Any]] = {
     "an old time": {"now": NOW - 3600},
     "a time to come": {"now": NOW + 3600},
     "another agent's name": {"agent": "other-bot"},
-    "an unenrolled name": {"agent": "nobody"},
+    "an unenrolled name": {"agent": "unknown"},
 }
 
 

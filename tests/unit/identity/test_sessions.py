@@ -1,4 +1,4 @@
-"""A session ends by idleness, age, sign-out, or the end of what opened it; its cookie is stored nowhere."""
+"""A session ends by inactivity, age, sign-out or a change of its provider; its cookie is not stored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_an_hour_without_a_request_ends_it(browser: Browser) -> None:
         assert (await browser.find(cookie) is not None) is open_still
 
 
-async def test_a_day_ends_it_whatever_the_activity(browser: Browser) -> None:
+async def test_a_session_expires_in_spite_of_activity(browser: Browser) -> None:
     cookie = browser.sign_in()
     for seconds in [1800] * 23 + [1799]:
         browser.clock.later(seconds)
@@ -96,7 +96,7 @@ async def test_requests_within_a_minute_write_once(browser: Browser) -> None:
     assert len(commits) <= 3
 
 
-async def test_signing_out_ends_it_everywhere_and_nobody_elses(browser: Browser) -> None:
+async def test_signing_out_everywhere_ends_only_own_sessions(browser: Browser) -> None:
     """H11: also the one on the laptop that was lost."""
     await browser.sessions.sign_out("unknown")
     assert lines(browser.db) == []

@@ -1,4 +1,4 @@
-"""Userinfo adds to a sign-in that the ID token has proved; it neither refuses one nor speaks of somebody else."""
+"""Userinfo adds claims to a verified sign-in; it never refuses one, except for another subject."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another issuer": ({}, {"iss": "https://evil.example"}, "it is another issuer's"),
     "another audience": ({}, {"aud": "somebody-else"}, "it is for another client"),
     "no audience": ({}, {"aud": []}, "it is for another client"),
-    "expired": ({}, {"exp": THEN}, "its claims do not hold"),
+    "expired": ({}, {"exp": THEN}, "its claims are invalid"),
     "no subject": ({}, {"sub": None}, ""),
 }
 
@@ -86,11 +86,11 @@ async def test_userinfo_of_another_subject_refuses_the_sign_in(signs: bool) -> N
 
 
 async def test_what_the_settings_ask_for_is_refused_while_userinfo_fails() -> None:
-    for given, told in (
+    for given, message in (
         ({"members_of": ["staff"]}, "userinfo of Acme does not answer"),
         ({"required": {"hd": "acme.example"}}, "hd = 'acme.example'"),
     ):
-        assert told in await refusal(asking(**given).failing("/userinfo", "down").through())
+        assert message in await refusal(asking(**given).failing("/userinfo", "down").through())
 
 
 async def test_userinfo_is_not_fetched_when_the_id_token_has_every_claim() -> None:

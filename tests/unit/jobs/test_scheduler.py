@@ -1,4 +1,4 @@
-"""Sweeps are ticked, one at a time each, and none of them can end the ticking."""
+"""The scheduler runs each sweep at its interval, one at a time, and survives failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Sweep:
-    """Counts its ticks, and does as it is told in each."""
+    """Counts its ticks and runs a given action in each."""
 
     def __init__(self, then: Callable[[int], Awaitable[None]] | None = None) -> None:
         self.ticks = 0
@@ -49,7 +49,7 @@ def failures(job: str) -> float:
     return REGISTRY.get_sample_value("countersign_job_failures_total", {"job": job}) or 0
 
 
-async def test_every_job_is_ticked_again_and_again_also_one_that_fails_which_is_counted() -> None:
+async def test_every_job_runs_again_and_failures_are_counted() -> None:
     async def fail(_tick: int) -> None:
         raise LookupError("one bad row")
 

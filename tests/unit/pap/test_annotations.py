@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a reminder that is none": (GATE, '@remind("")', "not a duration"),
     "shared set to no": (GATE, '@shared("false")', "write it bare"),
     "reason with a text": (GATE, '@reason("always")', "write it bare"),
-    "an empty channel": (GATE, '@channel("")', "@channel: '' is no Slack channel"),
+    "an empty channel": (GATE, '@channel("")', "@channel: '' is not a Slack channel"),
     "a channel without its sign": (GATE, '@channel("finance")', "is not a Slack channel"),
     "two channels": (GATE, '@channel("#a,#b")', "is not a Slack channel"),
     "an empty title": ("forbid", '@title("")', "@title: write 1 to"),

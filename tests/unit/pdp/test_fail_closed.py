@@ -1,4 +1,4 @@
-"""Every way in which Cedar would let a request through by failing, reproduced and closed (house rule 6, I-11).
+"""Every way in which Cedar would let a request through by failing, reproduced and closed (I-11).
 
 A plain Cedar engine, used carelessly, answers each bundle here with Allow. `CARELESS` proves that, so that no guard is
 removed because "the engine does that". Without a guard its row fails: reading errors (`combine_outcome`), the schema

@@ -1,6 +1,6 @@
-"""Databases for the tests of the service: the same tests on both engines.
+"""Databases for tests of the service: the same tests on both engines.
 
-A room whose statements are plain overrides the fixture `engine` with one that answers "sqlite", and asks for both
+A folder whose statements are plain overrides the fixture `engine` with "sqlite", and asks for both
 where several write at once: `@pytest.mark.parametrize("engine", BOTH)`.
 """
 
@@ -28,7 +28,7 @@ START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that moves when told."""
+    """A clock the test advances."""
 
     def __init__(self) -> None:
         self.now = START
@@ -37,7 +37,7 @@ class Clock:
         return self.now
 
     def later(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
 
@@ -49,7 +49,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=BOTH)
 def engine(request: pytest.FixtureRequest) -> str:
-    """Which engine a test runs on."""
+    """The engine of a test."""
     chosen: str = request.param
     return chosen
 
@@ -64,7 +64,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """An empty file that is not there yet."""
+    """The URL of a file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'countersign.db'}"
 
 
@@ -80,7 +80,7 @@ def database_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) ->
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """An empty database on PostgreSQL, for what only happens where several write at once."""
+    """An empty PostgreSQL database, for tests with several writers."""
     with postgres.database(postgres_server) as url:
         yield url
 
@@ -138,10 +138,10 @@ def timed(migrated_url: str, clock: Clock) -> Iterator[Database]:
 
 
 def execute(db: Database, sql: str, **values: object) -> int:
-    """Run one statement as a unit; how many rows it reached."""
+    """Run one statement as a unit; returns its row count."""
     return db.write_sync(lambda tx: tx.conn.execute(text(sql), values).rowcount)
 
 
 def column(db: Database, sql: str) -> list[Any]:
-    """The first column of what a query finds."""
+    """The first column of a query."""
     return db.read_sync(lambda conn: list(conn.scalars(text(sql))))

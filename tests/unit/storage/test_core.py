@@ -1,4 +1,4 @@
-"""Rows as plain values, and the statements that carry them, on both engines."""
+"""Rows as plain values, and their statements, on both engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_row_has_its_defaults_and_shares_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("columns", [{"name": "no time"}, {"name": "a", "enrolled_at": NOW, "nmae": "b"}])
-def test_a_row_is_made_of_all_its_columns_and_no_other(columns: dict[str, Any]) -> None:
+def test_a_row_requires_exactly_its_columns(columns: dict[str, Any]) -> None:
     odd = "nmae" if "nmae" in columns else "enrolled_at"
     with pytest.raises(TypeError, match=f"AgentRow is made of its columns: {odd}$"):
         AgentRow(**columns)
@@ -70,14 +70,14 @@ def test_what_is_inserted_is_found_as_it_was(store: Database) -> None:
 # -------------------------------------------------------------------------------------------- statements
 
 
-def test_a_statement_sent_without_one_of_its_values_is_an_error_and_no_null(store: Database) -> None:
+def test_a_missing_value_is_an_error_not_null(store: Database) -> None:
     ended = update(META).where(META.c.name == bindparam("asked")).values(value=bindparam("said"))
     with pytest.raises(KeyError, match="said"):
         store.write_sync(lambda tx: execute_write(tx.conn, ended, {"asked": "epoch"}))
-    assert store.write_sync(lambda tx: execute_write(tx.conn, ended, {"asked": "nobody", "said": "x"})) == 0
+    assert store.write_sync(lambda tx: execute_write(tx.conn, ended, {"asked": "unknown", "said": "x"})) == 0
 
 
-def test_a_change_reaches_the_rows_that_are_as_they_were_and_says_how_many(store: Database) -> None:
+def test_an_update_returns_the_number_of_matching_rows(store: Database) -> None:
     store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
     store.write_sync(lambda tx: update_rows(tx.conn, AgentRow, {"name": "one"}, {"frozen_at": NOW}))
     was, thawed = {"name": "one", "frozen_at": NOW}, {"frozen_at": None, "owner": "x"}
@@ -94,7 +94,7 @@ def test_a_row_is_inserted_unless_its_key_is_taken(store: Database) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_process_that_never_made_a_row_reads_them(store: Database, migrated_url: str) -> None:
+def test_a_process_that_never_created_a_row_reads_them(store: Database, migrated_url: str) -> None:
     """As `policy-service people` does: it begins with a query."""
     store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
     reads = (

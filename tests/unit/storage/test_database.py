@@ -1,4 +1,4 @@
-"""What every room may rely on, on both engines."""
+"""The database: units, snapshots, errors and durability, on both engines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(db: Database) -> list[int]:
 
 
 @pytest.mark.anyio
-async def test_a_unit_answers_or_leaves_nothing_and_its_error_arrives(db: Database) -> None:
+async def test_a_unit_returns_a_result_or_is_rolled_back_with_its_error(db: Database) -> None:
     create(db)
     assert await db.write(insert(1)) == 1
     assert await db.read(lambda conn: conn.execute(text("SELECT n FROM t")).scalar_one()) == 1
@@ -54,7 +54,7 @@ async def test_a_unit_answers_or_leaves_nothing_and_its_error_arrives(db: Databa
     assert numbers(db) == [1]
 
 
-def test_an_error_does_not_quote_what_was_bound(db: Database) -> None:
+def test_an_error_does_not_quote_bound_values(db: Database) -> None:
     with pytest.raises(Exception) as caught:  # which one is the engine's own affair
         execute(db, "SELECT :v FROM nowhere", v="canary-7f3a")
     assert "canary" not in str(caught.value)
@@ -88,7 +88,7 @@ async def test_one_conditional_update_has_one_winner(db: Database) -> None:
     assert sum(taken) == 1
 
 
-def test_now_is_aware_utc_and_near_or_of_the_clock_that_is_given(database_url: str) -> None:
+def test_now_is_aware_utc_from_the_given_clock(database_url: str) -> None:
     with Database.open(database_url) as db:
         moment = db.write_sync(lambda tx: tx.now)
     assert moment.utcoffset() == timedelta(0)
@@ -109,7 +109,7 @@ async def test_a_closed_database_refuses(database_url: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_two_units_that_lock_each_other_out_are_both_done(db: Database) -> None:
+async def test_two_deadlocked_units_both_complete(db: Database) -> None:
     """PostgreSQL breaks the deadlock by failing one, which is then run again; SQLite has one writer."""
     create(db, "n INTEGER PRIMARY KEY, hits INTEGER")
     execute(db, "INSERT INTO t VALUES (1, 0), (2, 0)")
@@ -133,7 +133,7 @@ async def test_two_units_that_lock_each_other_out_are_both_done(db: Database) ->
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:"])
-def test_what_is_no_durable_database_is_refused(url: str) -> None:
+def test_a_database_that_is_not_durable_is_refused(url: str) -> None:
     with pytest.raises((StartError, StorageUnavailableError)):
         Database.open(url)
 

@@ -1,4 +1,4 @@
-"""One leader at a time, by the database's clock, with a fence that only rises."""
+"""Leases: one holder at a time, by the database's clock, with an increasing fence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def release(holder: str, name: str = "job") -> Callable[[Tx], bool]:
     return lambda tx: advisory_locks.release_lease(tx, name, holder)
 
 
-def test_another_takes_over_when_it_ends_and_the_fence_rises(timed: Database, clock: Clock) -> None:
+def test_an_expired_lease_is_taken_over_with_a_higher_fence(timed: Database, clock: Clock) -> None:
     assert timed.write_sync(take("a")) == 1
     assert timed.write_sync(take("b")) is None
     assert timed.write_sync(take("b", "another job")) == 1
@@ -40,10 +40,10 @@ def test_renewing_keeps_the_fence_and_moves_the_end(timed: Database, clock: Cloc
     clock.later(9)
     assert timed.write_sync(take("b")) is None
     clock.later(1)
-    assert timed.write_sync(take("a")) == 2, "whoever overslept gets another fence"
+    assert timed.write_sync(take("a")) == 2, "a holder that let it expire gets another fence"
 
 
-def test_only_the_holder_lets_go_and_then_another_gets_in_at_once(timed: Database) -> None:
+def test_only_the_holder_can_release_a_lease(timed: Database) -> None:
     timed.write_sync(take("a"))
     assert not timed.write_sync(release("b"))
     assert not timed.write_sync(release("a", "no such job"))
@@ -55,7 +55,9 @@ def test_only_the_holder_lets_go_and_then_another_gets_in_at_once(timed: Databas
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("lapsed", [True, False])
-async def test_of_many_at_once_one_leads(timed: Database, clock: Clock, lapsed: bool) -> None:
+async def test_of_many_concurrent_holders_one_gets_the_lease(
+    timed: Database, clock: Clock, lapsed: bool
+) -> None:
     if lapsed:
         await timed.write(take("old"))
         clock.later(10)

@@ -1,4 +1,4 @@
-"""A migrated database has exactly the declared tables, and a log that can only grow."""
+"""Migrations: the tables are exactly the declared ones, and the audit log is append-only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_migrated_tables_are_the_declared_ones_also_the_second_time(
         assert db.read_sync(migrations.current) == migrations.head()
 
 
-def test_of_replicas_that_start_together_one_migrates_and_the_others_wait(postgres_url: str) -> None:
+def test_replicas_that_start_together_migrate_one_at_a_time(postgres_url: str) -> None:
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     with Database.open(postgres_url) as db, ThreadPoolExecutor(1) as replicas:
         with db._pools[0].connect() as first:
@@ -85,7 +85,7 @@ def test_a_database_of_a_newer_release_is_refused(migrated_url: str) -> None:
         migrations.migrate(migrated_url)
 
 
-def test_a_step_that_fails_leaves_nothing(database_url: str) -> None:
+def test_a_failed_migration_is_rolled_back(database_url: str) -> None:
     """A table of the first step is in the way; those made before it must not stay."""
     with Database.open(database_url) as db:
         execute(db, "CREATE TABLE votes (n INTEGER)")

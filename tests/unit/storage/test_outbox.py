@@ -1,4 +1,4 @@
-"""A message leaves at least once, is written with its change or not at all, and never blocks the others."""
+"""The outbox: a message is written with its change, sent at least once, and never blocks the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY = RetryPolicy(max_attempts=3, backoff_s=10, max_backoff_s=15, claim_s=60)
 
 
 class Receiver:
-    """Takes messages, or fails for the kinds it was told to."""
+    """Takes messages, or fails for given kinds."""
 
     def __init__(self, *fails_for: str) -> None:
         self.fails_for = set(fails_for)
@@ -53,7 +53,7 @@ async def rows(db: Database) -> list[dict[str, Any]]:
     return await db.read(lambda conn: [dict(row) for row in conn.execute(select(OUTBOX)).mappings()])
 
 
-def owe(*names: str, kind: str = "told", lane: str = "a", hours: int = 24) -> Callable[[Tx], None]:
+def add_messages(*names: str, kind: str = "notice", lane: str = "a", hours: int = 24) -> Callable[[Tx], None]:
     """A unit that puts these into a lane that keeps its order."""
 
     def unit(tx: Tx) -> None:
@@ -67,7 +67,7 @@ def take(tx: Tx) -> Message | None:
     return outbox.claim_first(tx, RETRY, "a")
 
 
-async def test_a_message_leaves_once_with_what_it_was_given(timed: Database) -> None:
+async def test_a_message_is_sent_once_with_its_payload(timed: Database) -> None:
     await put(timed, "task_opened")
     receiver = Receiver()
     assert await receiver.drains(timed) == DrainResult(sent=1)
@@ -85,9 +85,7 @@ async def test_a_unit_that_raises_sends_nothing(timed: Database) -> None:
     assert await rows(timed) == []
 
 
-async def test_messages_leave_oldest_first_and_none_waits_for_a_failed_one(
-    timed: Database, clock: Clock
-) -> None:
+async def test_messages_are_sent_oldest_first_past_a_failed_one(timed: Database, clock: Clock) -> None:
     await put(timed, *"abcd", clock=clock)
     receiver = Receiver("c")
     assert await receiver.drains(timed, limit=2) == DrainResult(sent=2)
@@ -95,7 +93,7 @@ async def test_messages_leave_oldest_first_and_none_waits_for_a_failed_one(
     assert receiver.got == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
 
 
-async def test_it_is_tried_again_after_growing_pauses_and_set_aside(timed: Database, clock: Clock) -> None:
+async def test_retries_back_off_and_end_as_dead(timed: Database, clock: Clock) -> None:
     await put(timed, "bad")
     receiver = Receiver("bad")
     assert await receiver.drains(timed) == DrainResult(failed=1)
@@ -116,7 +114,7 @@ def test_the_pause_doubles_up_to_its_limit(attempt: int, seconds: float) -> None
     assert RETRY.pause(attempt) == timedelta(seconds=seconds)
 
 
-async def test_what_a_process_that_died_was_delivering_is_due_again(timed: Database, clock: Clock) -> None:
+async def test_a_claim_of_a_dead_process_becomes_due_again(timed: Database, clock: Clock) -> None:
     await put(timed, "a")
     # it is taken, and nothing more is heard of it
     assert len(await timed.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
@@ -128,14 +126,14 @@ async def test_what_a_process_that_died_was_delivering_is_due_again(timed: Datab
     assert receiver.got == [("a", 2)]
 
 
-async def test_two_who_drain_at_once_do_not_take_the_same_message(timed: Database) -> None:
+async def test_two_concurrent_drains_claim_different_messages(timed: Database) -> None:
     await put(timed, *(f"m{n}" for n in range(20)))
     receiver = Receiver()
     await asyncio.gather(*(receiver.drains(timed, limit=10) for _ in range(4)))
     assert len(receiver.got) == len(set(receiver.got)) == 20
 
 
-async def test_what_was_sent_is_forgotten_and_what_waits_is_not(timed: Database, clock: Clock) -> None:
+async def test_only_old_sent_messages_are_deleted(timed: Database, clock: Clock) -> None:
     await put(timed, "a", "bad")
     await Receiver("bad").drains(timed)
     assert await timed.write(lambda tx: outbox.delete_sent(tx, START)) == 0
@@ -144,9 +142,9 @@ async def test_what_was_sent_is_forgotten_and_what_waits_is_not(timed: Database,
     assert [row["kind"] for row in await rows(timed)] == ["bad"]
 
 
-async def test_what_a_lane_gave_up_is_forgotten_and_nothing_else(timed: Database, clock: Clock) -> None:
-    await timed.write(owe("old", lane="webhook a", hours=1))
-    await timed.write(owe("gone", lane="webhook b", hours=1))
+async def test_only_old_dead_messages_of_lanes_are_deleted(timed: Database, clock: Clock) -> None:
+    await timed.write(add_messages("old", lane="webhook a", hours=1))
+    await timed.write(add_messages("gone", lane="webhook b", hours=1))
     await put(timed, "own")
     clock.later(7_200)
     assert await timed.write(lambda tx: outbox.expire_messages(tx, "webhook a")) == 1
@@ -154,15 +152,13 @@ async def test_what_a_lane_gave_up_is_forgotten_and_nothing_else(timed: Database
         before = START + timedelta(days=days - 30)
         assert await timed.write(lambda tx, before=before: outbox.delete_dead(tx, before)) == forgotten
     left = {row["outbox_id"]: row["state"] for row in await rows(timed)}
-    assert left.pop("gone") == "waiting", "its receiver is gone, and may be told after all"
+    assert left.pop("gone") == "waiting", "its receiver is disabled, and may be enabled again"
     assert list(left.values()) == ["waiting"]
 
 
-async def test_an_attempt_longer_than_its_claim_says_nothing_of_the_next(
-    timed: Database, clock: Clock
-) -> None:
+async def test_an_attempt_that_outlived_its_claim_changes_nothing(timed: Database, clock: Clock) -> None:
     """In a lane that keeps its order; the one that was begun last says what came of the message."""
-    await timed.write(owe("one"))
+    await timed.write(add_messages("one"))
     first = await timed.write(take)
     assert first is not None and first.created_at == START
     clock.later(61)
@@ -175,7 +171,7 @@ async def test_an_attempt_longer_than_its_claim_says_nothing_of_the_next(
     assert await timed.write(lambda tx: outbox.mark_sent(tx, "one", second.attempt))
 
 
-async def test_of_many_who_take_the_first_of_a_lane_at_once_one_has_it(timed: Database) -> None:
+async def test_of_many_concurrent_claims_of_a_lane_one_wins(timed: Database) -> None:
     """Each is slow to commit, so that all of them look before the first has said that it is taken."""
 
     def slowly(tx: Tx) -> Message | None:
@@ -183,14 +179,14 @@ async def test_of_many_who_take_the_first_of_a_lane_at_once_one_has_it(timed: Da
         time.sleep(0.1)
         return message
 
-    await timed.write(owe("one", "two"))
+    await timed.write(add_messages("one", "two"))
     taken = await asyncio.gather(*(timed.write(slowly) for _ in range(4)))
     assert [(one.outbox_id, one.attempt) for one in taken if one is not None] == [("one", 1)]
 
 
-async def test_what_is_revived_can_leave_out_a_kind(timed: Database) -> None:
-    for name, kind in (("one", "told"), ("two", "shown")):
-        await timed.write(owe(name, kind=kind))
+async def test_a_retry_of_dead_messages_can_exclude_a_kind(timed: Database) -> None:
+    for name, kind in (("one", "notice"), ("two", "shown")):
+        await timed.write(add_messages(name, kind=kind))
         await timed.write(lambda tx, name=name: outbox.mark_dead(tx, name, "no"))
     later = START + timedelta(days=2)
     assert await timed.write(lambda tx: outbox.retry_dead(tx, "a", later, but="shown", attempts=1)) == 1

@@ -1,4 +1,4 @@
-"""What is held, summed: exact whatever its size, by one index, on both engines."""
+"""Sums of reservations: exact at any size, by one index, on both engines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
     assert store.write_sync(work) == [10, 110, 10_010, 0, 0, 1_010, 0]
 
 
-def test_a_total_leaves_out_what_is_not_before_an_ordinal_and_what_came_back(store: Database) -> None:
+def test_a_total_excludes_later_ordinals_and_released_rows(store: Database) -> None:
     def work(tx: Tx) -> list[int]:
         hold(tx, 1, 10, reserved_at=AT + timedelta(hours=1))  # the clock was put back after it
         hold(tx, 2, 100)

@@ -1,4 +1,4 @@
-"""What lies beside an embedded database: the lock of its one process, and copies of its file."""
+"""The files of an embedded database: its process lock and its backups."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended_however_it_ends(p
             ProcessLock(path).acquire()
 
 
-def test_it_can_be_taken_again_after_letting_go(path: Path) -> None:
+def test_a_released_lock_can_be_taken_again(path: Path) -> None:
     for _ in range(2):
         lock = ProcessLock(path).acquire()
         lock.release()
@@ -68,7 +68,7 @@ def test_a_stale_pid_in_the_file_is_not_a_lock(path: Path) -> None:
         assert path.read_text() == f"pid {os.getpid()} (policy-service agent enroll)\n"
 
 
-def test_the_file_lies_beside_the_database_for_its_owner_only(path: Path) -> None:
+def test_the_lock_file_is_in_the_database_folder_with_mode_0600(path: Path) -> None:
     before = os.umask(0)
     try:
         with ProcessLock(path):
@@ -123,7 +123,7 @@ def test_a_file_others_may_write_is_not_kept(database: Path, backup: Path, tmp_p
     require_sound(backup)
 
 
-def test_what_cannot_be_removed_is_refused_in_a_sentence(database: Path, backup: Path) -> None:
+def test_an_unremovable_partial_copy_is_refused(database: Path, backup: Path) -> None:
     backup.with_name("taken.db.part").mkdir()
     with pytest.raises(StartError, match="cannot be written"):
         backup_to(database, backup)

@@ -1,4 +1,4 @@
-"""Times come back as they went in and sort as text as they sort as times; ids sort by time."""
+"""Times round-trip and their text sorts as they do; ids sort by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one writer: what is acknowledged is committed, and what failed harms nobody else."""
+"""The SQLite writer: an acknowledged unit is committed, and a failed one affects no other."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def cause(future: Future[Any]) -> object:
     return type(error.__cause__)
 
 
-def test_a_unit_that_raises_is_undone_alone_and_its_neighbours_are_committed(db: Database) -> None:
+def test_a_unit_that_raises_is_rolled_back_alone(db: Database) -> None:
     def half(tx: Tx) -> None:
         note("half")(tx)
         raise LookupError("no such thing")
@@ -135,7 +135,7 @@ def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(
 
 
 @pytest.mark.parametrize("writes_on", [True, False])
-def test_a_unit_that_hides_the_lost_transaction_saves_no_batch(
+def test_a_unit_that_hides_a_lost_transaction_fails_its_batch(
     db: Database, bomb: Unit, writes_on: bool
 ) -> None:
     """The author caught the error and wrote on: outside any transaction, each statement its own commit."""
@@ -255,7 +255,7 @@ async def test_a_caller_that_goes_away_leaves_a_whole_unit_or_none(db: Database)
     assert words(db) == ["alone", "next"]
 
 
-def test_a_listener_hears_of_commits_and_cannot_end_the_writer(db: Database) -> None:
+def test_a_failing_commit_listener_does_not_end_the_writer(db: Database) -> None:
     heard: list[int] = []
 
     def loud() -> None:

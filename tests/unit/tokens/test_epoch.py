@@ -1,4 +1,4 @@
-"""The mark outside the database: whole or not at all, and a database behind it does not start."""
+"""The epoch mark: written atomically, and a database behind it is refused."""
 
 import os
 import stat
@@ -38,13 +38,13 @@ def test_a_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [Mark(1, 9), Mark(2, 0)], ids=str)
-def test_a_mark_that_another_process_has_brought_further_stays(tmp_path: Path, later: Mark) -> None:
+def test_a_later_mark_of_another_process_is_kept(tmp_path: Path, later: Mark) -> None:
     write_mark(tmp_path, later)
     write_mark(tmp_path, Mark(1, 8))
     assert read_mark(tmp_path) == later
 
 
-def test_processes_that_share_a_folder_bring_its_mark_to_the_highest(tmp_path: Path) -> None:
+def test_processes_that_share_a_folder_keep_the_highest_mark(tmp_path: Path) -> None:
     both = [writing(tmp_path, first, 200, 2) for first in range(2)]
     assert [one.communicate()[0].split()[-1] for one in both] == ["198", "199"]
     assert read_mark(tmp_path) == Mark(1, 199)
@@ -72,7 +72,7 @@ def test_a_mark_is_for_its_owner_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "null", "1", '{"epoch": 1}', '{"epoch": "x", "highest_index": 1}', "\x00"]
 )
-def test_a_damaged_mark_is_refused_not_forgotten(tmp_path: Path, content: str) -> None:
+def test_a_damaged_mark_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "epoch.json").write_text(content)
     (tmp_path / "epoch.json").chmod(0o600)
     with pytest.raises(StartError, match=r"epoch\.json"):
@@ -85,13 +85,13 @@ def test_a_kill_leaves_the_old_mark_or_the_new_one_whole(tmp_path: Path) -> None
     for _ in range(40):
         child.stdout.readline()
     child.kill()
-    told = [int(line) for line in child.communicate()[0].split("\n")[:-1]]
+    marks = [int(line) for line in child.communicate()[0].split("\n")[:-1]]
     mark = read_mark(tmp_path)
     assert mark is not None
-    assert mark.highest_index >= max(told, default=40)
+    assert mark.highest_index >= max(marks, default=40)
 
 
-def test_a_database_that_has_got_this_far_starts() -> None:
+def test_a_database_at_its_mark_starts() -> None:
     for highest in (10, 11, 1000):
         require_not_behind(Mark(3, 10), highest, 3)
 
@@ -104,12 +104,12 @@ def test_a_database_behind_the_mark_is_refused_with_the_command(highest: int, ep
 
 
 @pytest.mark.parametrize("highest", [0, 10, 1000])
-def test_a_mark_of_an_epoch_before_the_database_is_a_copy_that_was_left_behind(highest: int) -> None:
+def test_a_mark_of_an_earlier_epoch_is_refused(highest: int) -> None:
     with pytest.raises(StartError, match=r"copy its epoch\.json here"):
         require_not_behind(Mark(3, 10), highest, 4)
 
 
-def test_a_mark_that_is_not_written_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mark(tmp_path, Mark(1, 1))
 
     def full(_fd: int) -> None:

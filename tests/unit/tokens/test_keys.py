@@ -1,4 +1,4 @@
-"""Keys are made once, published before they are used, and read only where nobody else can."""
+"""Keys: created once, published before use, and readable only by the service."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -96,9 +96,9 @@ def test_a_key_of_another_kind_or_twice_and_a_short_secret_are_refused(folder: P
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     wrong = [(CURRENT, pem, CURRENT), (NEXT, good[CURRENT], NEXT), (NONCE_SECRET, b"", "too short")]
-    for name, content, told in [*wrong, (NONCE_SECRET, b"short", "too short")]:
+    for name, content, why in [*wrong, (NONCE_SECRET, b"short", "too short")]:
         replace(folder / name, content)
-        with pytest.raises(StartError, match=told):
+        with pytest.raises(StartError, match=why):
             read_keys(folder)
         replace(folder / name, good[name])
 
@@ -140,7 +140,7 @@ def test_a_rotation_signs_with_the_key_that_was_published_and_publishes_another(
     assert before.current.public.kid not in published(folder)
 
 
-def test_a_key_that_is_not_there_or_that_nobody_can_know_yet_does_not_sign(folder: Path) -> None:
+def test_a_missing_or_unpublished_next_key_does_not_sign(folder: Path) -> None:
     before = published(folder)
     with pytest.raises(StartError, match="a moment ago"):
         rotate_keys(folder, now=later(folder, 599))
@@ -152,21 +152,21 @@ def test_a_key_that_is_not_there_or_that_nobody_can_know_yet_does_not_sign(folde
     assert published(folder) == before
 
 
-def test_whoever_read_the_folder_of_a_stolen_key_has_nothing_that_counts(folder: Path) -> None:
+def test_compromised_rotation_replaces_every_secret(folder: Path) -> None:
     rotate_keys(folder, now=later(folder))
     before, known = read_keys(folder), published(folder)
     assert len(known) == 3
     signs = rotate_keys(folder, now=later(folder, 0), compromised=True)
     after = read_keys(folder)
     assert after.current.public.kid == signs
-    assert published(folder).isdisjoint(known), "the next key lay beside it"
+    assert published(folder).isdisjoint(known), "the next key was in the same folder"
     assert len(published(folder)) == 2
     assert after.nonce_secret != before.nonce_secret
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert not (folder / PREVIOUS).exists()
 
 
-def test_a_stolen_key_is_let_go_without_a_next_one_too(folder: Path) -> None:
+def test_compromised_rotation_needs_no_next_key(folder: Path) -> None:
     before = published(folder)
     (folder / NEXT).unlink()
     rotate_keys(folder, now=0.0, compromised=True)
@@ -175,7 +175,7 @@ def test_a_stolen_key_is_let_go_without_a_next_one_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_a_rotation_after_a_theft_cut_short_leaves_keys_to_start_with_and_is_given_again(
+def test_an_interrupted_compromised_rotation_is_repeatable(
     folder: Path, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rotate_keys(folder, now=later(folder))
@@ -198,8 +198,10 @@ def test_a_rotation_after_a_theft_cut_short_leaves_keys_to_start_with_and_is_giv
 
 
 @pytest.mark.parametrize("step", ["previous", "current", "next"])
-def test_a_rotation_cut_short_is_repeatable(folder: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever signed last stays published, and the command can be given again."""
+def test_an_interrupted_rotation_is_repeatable(
+    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last signing key stays published, and the command can be repeated."""
     signed = read_keys(folder).current.public.kid
     following = PrivateKey.from_pem((folder / NEXT).read_bytes()).public.kid
     cuts = {"previous": "replace_secret", "current": "sync_folder", "next": "create_secret"}

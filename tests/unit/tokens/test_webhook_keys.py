@@ -1,4 +1,4 @@
-"""What webhooks are signed with, against the vectors of the standard and a verifier written from it."""
+"""Webhook signatures, against the vectors of the standard and a verifier written from it."""
 
 import base64
 import pickle

@@ -46,21 +46,21 @@ def _row(table: type[R], /, **values: Any) -> R:
 
 
 FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
-NOT_DONE, SETTLED = "The transaction did not go through.", "The transaction is settled."
+NOT_DONE, SETTLED = "The transaction did not complete.", "The transaction is settled."
 COMPENSABLE, IRREVERSIBLE, OPEN = Sibling("fired", "undo_it"), Sibling("fired"), Sibling("redeemed")
 FAILED = Sibling("failed", may_fail=True)
 TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
     (FIRED, (), SETTLED),
-    (NOT_FIRED, (), "Nothing of its transaction stands."),
+    (NOT_FIRED, (), "No effect of its transaction remains."),
     (FIRED, (IRREVERSIBLE,), SETTLED),
     (FIRED, (FAILED,), SETTLED),
     (FIRED, (Sibling("unused"),), NOT_DONE),
-    (NOT_FIRED, (COMPENSABLE,), "undo_it is asked for"),
-    (NOT_FIRED, (IRREVERSIBLE,), "that becomes a task"),
+    (NOT_FIRED, (COMPENSABLE,), "undo_it is requested"),
+    (NOT_FIRED, (IRREVERSIBLE,), "become a task"),
     (FIRED, (Sibling("unknown"),), "Another effect"),
-    (FIRED, (OPEN,), "still to be told"),
-    (FIRED, (COMPENSABLE, OPEN), "still to be told"),
-    (FIRED, (FAILED, OPEN), "still to be told"),
+    (FIRED, (OPEN,), "not reported yet"),
+    (FIRED, (COMPENSABLE, OPEN), "not reported yet"),
+    (FIRED, (FAILED, OPEN), "not reported yet"),
 ]
 
 
@@ -70,6 +70,6 @@ def test_the_consequence_covers_all_siblings(
 ) -> None:
     text = consequence(answer, *siblings, undo="take_back")
     assert follows in text
-    incomplete = "did not go through" in text
-    assert incomplete == (follows in {NOT_DONE, "undo_it is asked for", "that becomes a task"})
-    assert OPEN not in siblings or "is asked for" not in text, "nothing is taken back while others are open"
+    incomplete = "did not complete" in text
+    assert incomplete == (follows in {NOT_DONE, "undo_it is requested", "become a task"})
+    assert OPEN not in siblings or "is requested" not in text, "nothing is undone while others are open"

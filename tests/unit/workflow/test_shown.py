@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from countersign.contract import canonicalize
 from policy_service.queries import view_digest
 from policy_service.queries.effects import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
@@ -14,6 +15,7 @@ from policy_service.queries.view_digest import (
     API_RENDERER,
     BATCH_RENDERER,
     WEB_RENDERER,
+    RenderedView,
     folded_args,
     view_of,
     views_for_channel,
@@ -122,6 +124,19 @@ def test_parts_name_what_changed_and_unknown_parts_are_ignored() -> None:
     assert view_of(warned, WEB_RENDERER).moved(view.parts) == ["the warnings", "the agent's claims"]
     for parts in ("", "nonsense", "other=1 =2"):
         assert view_of(warned, WEB_RENDERER).moved(parts) == []
+
+
+def test_a_view_of_an_older_renderer_keeps_its_digest() -> None:
+    """Verification hashes the stored material, so exported votes stay valid; new votes need the new page."""
+    older = RenderedView(
+        dict(view_of(PAGE, WEB_RENDERER).material) | {"drawn": {"renderer": "web/1", "folded": []}}
+    )
+    assert (
+        older.digest
+        == hashlib.sha256(b"countersign/view/v1\n" + canonicalize(dict(older.material))).hexdigest()
+    )
+    assert folded_args(older) == []
+    assert older.digest not in {view.digest for view in views_for_channel(PAGE, "web")}
 
 
 # Bytes and lines count; padding that is not shown does not.

@@ -36,17 +36,17 @@ def test_a_person_is_shown_by_their_sign_in_name(bundle: Bundle) -> None:
     assert {actor: line(bundle, "effect_fired", {}, actor).actor for actor in NAMES} == NAMES
 
 
-ASKS = "the policy lets it go only when people agree"
+REQUIRES = "the policy requires approval"
 DECISIONS = {
-    ("submit", "release"): "The policy lets it go without asking anybody",
-    ("submit", "review"): "The policy lets it go only when people agree",
+    ("submit", "release"): "The policy releases it without approval",
+    ("submit", "review"): "The policy requires approval",
     ("submit", "deny"): "The policy forbids it",
-    ("compensate", "release"): "The policy lets it go without asking anybody",
-    ("vote", "review"): f"Asked again after the vote, {ASKS}",
-    ("vote", "deny"): "Asked again after the vote, the policy forbids it",
-    ("activation", "review"): f"Asked again under new rules, {ASKS}",
-    ("redeem", "review"): f"Asked again before it was spent, {ASKS}",
-    ("renew", "deny"): "Asked again for more time to fire, the policy forbids it",
+    ("compensate", "release"): "The policy releases it without approval",
+    ("vote", "review"): f"Evaluated again after the vote, {REQUIRES}",
+    ("vote", "deny"): "Evaluated again after the vote, the policy forbids it",
+    ("activation", "review"): f"Evaluated again under a new bundle, {REQUIRES}",
+    ("redeem", "review"): f"Evaluated again before redemption, {REQUIRES}",
+    ("renew", "deny"): "Evaluated again for a renewal, the policy forbids it",
 }
 
 
@@ -60,7 +60,7 @@ def test_a_decision_is_shown_as_a_sentence(bundle: Bundle, asked: tuple[str, str
 HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("effect_withdrawn", {"why": "sibling"}, "Withdrawn: another effect of its transaction ended"),
     ("effect_withdrawn", {"why": "superseded"}, "Withdrawn: a newer revision replaced it"),
-    ("effect_withdrawn", {"why": "withdrawn"}, "Taken back by its agent"),
+    ("effect_withdrawn", {"why": "withdrawn"}, "Withdrawn by its agent"),
     ("vote_recorded", {"verdict": "approve"}, "Voted to approve"),
     ("vote_recorded", {"verdict": "deny", "late": True}, "too late"),
     ("vote_strengthened", {"step_up": "passkey"}, "passkey"),
@@ -68,8 +68,8 @@ HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("effect_unknown", {"why": "recalled"}, "may have fired since"),
     ("effect_unknown", {"why": "not_reported"}, "We do not know"),
     ("redemption_recalled", {}, "proves that it was redeemed"),
-    ("effect_submitted", {"to": "unknown"}, "Known again"),
-    ("decision_made", {"cause": "recalled"}, "what decided it is lost"),
+    ("effect_submitted", {"to": "unknown"}, "known again"),
+    ("decision_made", {"cause": "recalled"}, "its decision is lost"),
 ]
 
 

@@ -1,12 +1,15 @@
-"""Terminal output of a dev session: lines that begin with `dev`, between the script's own.
+"""Terminal of a dev session: lines that begin with `dev`, between the script's own, and the keyboard.
 
 Run keys and tool names come from agents, so their control characters are escaped.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import typer
@@ -124,3 +127,20 @@ def exit_text(script: str, status: int) -> str:
     """The line that reports the end of a run."""
     how = "" if status == 0 else f" with exit status {status}"
     return f"{script} ended{how}; it runs again at the next save, or press r and Enter"
+
+
+def read_keyboard(heard: Callable[[str], None]) -> None:
+    """Pass each typed line to ``heard`` from a daemon thread, until the input ends."""
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        rest = b""
+        try:
+            while chunk := os.read(0, 4096):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    loop.call_soon_threadsafe(heard, line.decode(errors="replace").strip())
+        except (OSError, RuntimeError):  # no terminal to read from, or the loop has ended
+            return
+
+    threading.Thread(target=listen, daemon=True, name="keys").start()

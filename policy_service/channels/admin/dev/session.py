@@ -11,8 +11,6 @@ transaction are not compensated, unless an outcome is open or a compensation wai
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +35,7 @@ from policy_service.channels.admin.dev.output import (
     print_manifest_added,
     print_review,
     print_task,
+    read_keyboard,
     warn_manifest_not_in_force,
     warn_unknown_tool,
 )
@@ -55,7 +54,7 @@ _OPEN: Final = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING, Effect
 APPROVED: Final = "approved"
 SETTLED: Final = "settled"
 WHY_NOT_RERUN: Final[Mapping[str, str]] = MappingProxyType(
-    {APPROVED: "another run would ask again", SETTLED: "another run would do it all again"}
+    {APPROVED: "another run would need another approval", SETTLED: "another run would repeat everything"}
 )
 """Why a step without a run key is not run again, by what people answered."""
 
@@ -393,20 +392,3 @@ def _denial_reason(snapshot: repository.Snapshot, effect: EffectRow) -> str:
 
 
 _KEY_HINT = 'write transaction(key="what-this-step-is-about")'
-
-
-def read_keyboard(heard: Callable[[str], None]) -> None:
-    """Pass each typed line to ``heard`` from a daemon thread, until the input ends."""
-    loop = asyncio.get_running_loop()
-
-    def listen() -> None:
-        rest = b""
-        try:
-            while chunk := os.read(0, 4096):
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    loop.call_soon_threadsafe(heard, line.decode(errors="replace").strip())
-        except (OSError, RuntimeError):  # no terminal to read from, or the loop has ended
-            return
-
-    threading.Thread(target=listen, daemon=True, name="keys").start()

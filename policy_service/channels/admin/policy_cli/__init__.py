@@ -16,7 +16,7 @@ from policy_service.channels.admin.policy_cli import (
 
 
 def add_author_verbs(app: typer.Typer) -> None:
-    """Put the authors' commands on the command line."""
+    """Add the commands for policy authors."""
     app.command("check")(check.check)
     app.command("test")(run_cases.run_cases)
     app.command("new")(new.new)

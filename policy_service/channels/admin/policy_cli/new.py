@@ -29,7 +29,7 @@ _OF_GIT = {".git"}  # allowed in a new repository
 
 
 def new(folder: Folder, as_json: AsJson = False) -> None:
-    """Write a starter bundle: rules, tools, groups, facts, cases and a CI workflow."""
+    """Write a starter bundle: policies, tools, groups, facts, cases and a CI workflow."""
     with report_errors():
         _require_empty(folder)
         try:

@@ -220,7 +220,7 @@ def our_text(text: str) -> Line:
 
 
 def bold(text: str) -> Line:
-    """A value."""
+    """Bold text, for values."""
     style = RichTextElementParts.TextStyle(bold=True)
     return [RichTextElementParts.Text(text=text, style=style)] if text else []
 

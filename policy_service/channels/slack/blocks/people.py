@@ -139,7 +139,7 @@ def decision_lines(page: ReviewPage) -> list[RichTextElement]:
 def _break_glass_line(glass: BreakGlassView) -> RichTextElement:
     """A break-glass release. It is not an approval and must not look like one."""
     opened = glass.opened_at is not None
-    words = "Released by break-glass by " if opened else "Signed, to open it in an emergency, by "
+    words = "Released by break-glass by " if opened else "Signed for break-glass by "
     at = glass.opened_at or max(vote.at for vote in glass.signed)
     return section(our_text(words), bold(_voters(glass.signed, TextWriter())), our_text(" · "), date_text(at))
 
@@ -192,7 +192,7 @@ def outcome_lines(page: ReviewPage) -> list[RichTextElement]:
 
 
 def state_text(page: ReviewPage) -> str:
-    """The state of a review in a word or two."""
+    """The state of a review in one or two words."""
     if page.state == "open" and page.superseded_by is None:
         return "Review wanted"
     return _short_text(outcome_text(page))

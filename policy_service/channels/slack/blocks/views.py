@@ -100,14 +100,14 @@ def _shortened(text: str, remaining: int) -> str:
 
 
 def text_message(words: str) -> RenderedMessage:
-    """One sentence."""
+    """A message of one sentence."""
     text = TextWriter().shown(as_sentence(words), MAX_WRITTEN)
     return render_message(escape_markup(text), [rich_text(section(our_text(text)))])
 
 
 def link_invitation(url: str, minutes: int) -> RenderedMessage:
     """An invitation to link an account."""
-    once = f"The link is yours alone, works once, and for {pluralize(minutes, 'minute')}."
+    once = f"The link is only for you and works once, for {pluralize(minutes, 'minute')}."
     words = f"Sign in once, so that Countersign knows who you are. {once}"
     button = ButtonElement(text=plain("Link my account"), action_id="link", url=url)
     return render_message(

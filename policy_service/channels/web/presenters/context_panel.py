@@ -1,7 +1,7 @@
 """The context panel for templates: labels of outcomes, lengths of bars. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -22,7 +22,7 @@ from policy_service.queries.effects import ArgRow, Money
 from policy_service.queries.review_models import ReviewPage, Sibling
 
 CELL_CHARS = 160
-_BEFORE_IT = 30  # characters shown before the first difference
+_CONTEXT_CHARS = 30  # characters shown before the first difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _cell(row: ArgRow | None, shared: int) -> Cell | None:
     text = row.value_text
     if len(text) <= CELL_CHARS:
         return Cell(mark(text, block=True, address=row.recipient), row.money)
-    start = max(0, min(shared - _BEFORE_IT, len(text) - CELL_CHARS))
+    start = max(0, min(shared - _CONTEXT_CHARS, len(text) - CELL_CHARS))
     piece = text[start : start + CELL_CHARS]
     marked = mark(piece, block=True, address=row.recipient, edges=False)
     return Cell(marked, row.money, start > 0, start + CELL_CHARS < len(text), row.bytes)
@@ -136,7 +136,7 @@ _OUTCOMES: Final[dict[str, tuple[str, str, str]]] = {
     "revoked": ("revoked", "close", ""),
 }
 # How states are counted; the order is that of the sentence.
-_COUNTED_AS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+_COUNT_LABELS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("fired", frozenset({"fired", "compensating", "compensated", "compensation_failed"})),
     ("denied", frozenset({"denied"})),
     ("failed", frozenset({"failed"})),
@@ -219,7 +219,7 @@ def context_panel_view(page: ReviewPage, wanted: int, now: datetime) -> ContextP
     return ContextPanelView(
         last=None if panel.last is None else _last(panel.last, page, now),
         past=past,
-        past_lines=() if past is None else tuple(_past_line(row, now) for row in past.rows),
+        past_lines=() if past is None else tuple(_precedent_line(row, now) for row in past.rows),
         past_counts="" if past is None else _counts(past),
         bars=tuple(_bar(line, now) for line in panel.meters),
         parts=tuple(sibling_line(sibling) for sibling in page.siblings),
@@ -242,10 +242,10 @@ def _bytes(rows: Iterable[ArgRow]) -> int:
 
 
 def _last(last: LastApproved, page: ReviewPage, now: datetime) -> LastApprovedView:
-    return LastApprovedView(last, _past_line(last.effect, now), compare_args(last.args, page.args))
+    return LastApprovedView(last, _precedent_line(last.effect, now), compare_args(last.args, page.args))
 
 
-def _past_line(row: Precedent, now: datetime) -> PrecedentLine:
+def _precedent_line(row: Precedent, now: datetime) -> PrecedentLine:
     word, icon, tag = _OUTCOMES.get(row.state, (row.state, "info", ""))
     if row.state == "denied" and row.by is None:
         word = "denied by policy"
@@ -256,7 +256,7 @@ def _past_line(row: Precedent, now: datetime) -> PrecedentLine:
 def _counts(past: Precedents) -> str:
     parts = [
         f"{number:,} {word}"
-        for word, states in _COUNTED_AS
+        for word, states in _COUNT_LABELS
         if (number := sum(past.counts.get(state, 0) for state in states))
     ]
     total = sum(past.counts.values())
@@ -269,11 +269,11 @@ def _bar(line: MeterLine, now: datetime) -> MeterBar:
     limit = None if line.limit is None else line.limit.total
     bar = MeterBar(
         line=line,
-        before=_figure(line, line.before),
-        this="" if line.this is None else _figure(line, line.this),
-        after=_figure(line, after),
-        limit="" if limit is None else _figure(line, limit),
-        left="" if limit is None else _figure(line, abs(limit - after)),
+        before=_amount_text(line, line.before),
+        this="" if line.this is None else _amount_text(line, line.this),
+        after=_amount_text(line, after),
+        limit="" if limit is None else _amount_text(line, limit),
+        left="" if limit is None else _amount_text(line, abs(limit - after)),
         until="" if line.until is None else clock_time(line.until, now),
         over=limit is not None and after > limit,
     )
@@ -283,12 +283,10 @@ def _bar(line: MeterLine, now: datetime) -> MeterBar:
     this = min(100.0 - used, round(100 * line.this / limit, 1))
     rest = f"{bar.left} over the limit" if bar.over else f"{bar.left} left"
     label = f"{bar.before} before, {bar.this} for this effect, {rest} of {bar.limit}"
-    return MeterBar(
-        line, bar.before, bar.this, bar.after, bar.limit, bar.left, bar.until, used, this, label, bar.over
-    )
+    return replace(bar, used_width=used, this_width=this, label=label)
 
 
-def _figure(line: MeterLine, number: int) -> str:
+def _amount_text(line: MeterLine, number: int) -> str:
     return f"{number:,}" if line.currency is None else f"{money_text(number, line.currency)} {line.currency}"
 
 

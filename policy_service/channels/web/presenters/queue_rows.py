@@ -20,7 +20,7 @@ from policy_service.queries.queue import Order, QueueFilter, QueuePage, QueueRow
 
 _MAX_CHARS = 200
 # parameters that are no filters
-_BESIDE = frozenset({"cursor", "review", "since"})
+_OTHER_PARAMS = frozenset({"cursor", "review", "since"})
 _NAMES = {"agent": "Agent", "tool": "Tool", "group": "Asks", "risk": "Risk", "text": "Says"}
 _RISKS = ("low", "medium", "high")
 _ORDERS = ("due", "newest")
@@ -56,7 +56,7 @@ def parse_filter(params: QueryParams) -> QueueFilter:
     """
     given = params.multi_items()
     names = [name for name, _ in given]
-    if odd := [name for name in names if name not in _KNOWN | _BESIDE]:
+    if odd := [name for name in names if name not in _KNOWN | _OTHER_PARAMS]:
         raise InvalidRequestError(
             f"the queue has no filter {odd[0]!r}: there are {', '.join(sorted(_KNOWN))}"
         )
@@ -70,7 +70,7 @@ def parse_filter(params: QueryParams) -> QueueFilter:
     _one_of("tab", values, tuple(Tab))
     _one_of("risk", values, _RISKS)
     _one_of("order", values, _ORDERS)
-    return _servable(QueueFilter(**values | {"tab": Tab(values.get("tab", Tab.ME))}))
+    return _check_supported(QueueFilter(**values | {"tab": Tab(values.get("tab", Tab.ME))}))
 
 
 def _one_of(name: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -78,7 +78,7 @@ def _one_of(name: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
         raise InvalidRequestError(f"there is no {name} {values[name]!r}: there are {', '.join(known)}")
 
 
-def _servable(wanted: QueueFilter) -> QueueFilter:
+def _check_supported(wanted: QueueFilter) -> QueueFilter:
     """Settled reviews have no group index, and their sentences are too many to search."""
     if wanted.tab is Tab.DECIDED and (wanted.group or wanted.text):
         name = "group" if wanted.group else "text"
@@ -177,7 +177,7 @@ def queue_groups(
     """Rows in the given order, grouped by period; ``open_id`` is the review shown next to the list."""
     stretches: dict[str, list[QueueRow]] = {}
     for row in rows:
-        stretches.setdefault(_stretch(row, now, wanted), []).append(row)
+        stretches.setdefault(_period(row, now, wanted), []).append(row)
     return tuple(
         QueueGroup(name, len(some), tuple(_entries(some, now, wanted, open_id)))
         for name, some in stretches.items()
@@ -188,12 +188,12 @@ def _entries(
     rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, open_id: str
 ) -> Iterable[QueueEntry]:
     kinds = Counter(row.alike for row in rows if row.alike)
-    told: set[str] = set()
+    combined: set[str] = set()
     for row in rows:
         if kinds[row.alike] < BATCH_FROM_ROWS:
             yield _entry(row, now, wanted, open_id)
-        elif row.alike not in told:
-            told.add(row.alike)
+        elif row.alike not in combined:
+            combined.add(row.alike)
             yield _together([one for one in rows if one.alike == row.alike], now, open_id)
 
 
@@ -225,7 +225,7 @@ def _together(rows: Sequence[QueueRow], now: datetime, open_id: str) -> QueueEnt
     )
 
 
-def _stretch(row: QueueRow, now: datetime, wanted: QueueFilter) -> str:
+def _period(row: QueueRow, now: datetime, wanted: QueueFilter) -> str:
     if wanted.tab is Tab.DECIDED:
         return _day(row.settled_at or row.answer_by, now)
     if wanted.order == "newest":

@@ -1,11 +1,10 @@
 """The review page for templates: folding, marking, labels. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import (
     ArgView,
     FoldedText,
@@ -31,10 +30,10 @@ from policy_service.queries.view_digest import WEB_RENDERER, view_of
 # Common reasons that fit every effect.
 DENIAL_REASONS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
 
-_WHENCE = {"web": "on the web", "api": "over the API"}
+_COMMENT_CHANNEL_TEXTS = {"web": "on the web", "api": "over the API"}
 
 # By a word of the event kind: icon and CSS class of its dot.
-_LINE_LOOKS = (
+_LINE_ICONS = (
     ("task_settled", "sign", "dot-ink"),
     ("contradict", "swap", ""),
     ("unknown", "unknown", ""),
@@ -125,9 +124,7 @@ def review_template_context(page: ReviewPage, now: datetime, *, full: bool = Fal
         ),
         "signing": signed_sentence(page),
         "amount": single_amount(page),
-        "picks": DENIAL_REASONS,
         "thread": thread(page),
-        "max_reason": MAX_TEXT_CHARS,
         "view": view,
         "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
         "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
@@ -147,17 +144,17 @@ def argument_warnings(args: Sequence[ArgView]) -> tuple[WarningLine, ...]:
 
 def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
     """An event with the icon of its kind."""
-    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
+    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_ICONS if word in event.kind), ("log", ""))
     day = clock_time(event.at, now).removesuffix(f"{event.at:%H:%M}")
-    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    more = filter(None, (event.actor, _CHANNEL_TEXTS.get(event.channel, event.channel), _commit_text(event)))
     anchor = f"log-{event.line}" if event.line else ""
     return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
 
 
-_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+_CHANNEL_TEXTS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
 
 
-def _under(event: EventLine) -> str:
+def _commit_text(event: EventLine) -> str:
     return f"rules at {event.commit[:12]}" if event.commit else ""
 
 
@@ -170,15 +167,9 @@ class StaleChange:
     now: FoldedText
 
 
-def stale_changes(changed: object) -> tuple[StaleChange, ...]:
+def stale_changes(changed: Iterable[Mapping[str, str]]) -> tuple[StaleChange, ...]:
     """The `changed` member of a stale_review error: a list of name, read, now."""
-    if not isinstance(changed, Sequence):
-        return ()
-    entries = (entry for entry in changed if isinstance(entry, Mapping))
-    return tuple(
-        StaleChange(str(entry["name"]), fold(str(entry["read"])), fold(str(entry["now"])))
-        for entry in entries
-    )
+    return tuple(StaleChange(each["name"], fold(each["read"]), fold(each["now"])) for each in changed)
 
 
 def page_fingerprint(page: ReviewPage) -> str:
@@ -189,8 +180,8 @@ def page_fingerprint(page: ReviewPage) -> str:
     """
     met = "-".join(str(gate.have) for gate in page.gates)
     proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
-    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
-    return f"{stands}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
+    state = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{state}-{len(page.votes)}-{met}-{thread_fingerprint(page)}-{len(page.rule_changes)}"
 
 
 def change_notice(page: ReviewPage, shown: str) -> str:
@@ -227,7 +218,7 @@ def thread(page: ReviewPage) -> tuple[ThreadEntry, ...]:
     return tuple(
         ThreadEntry(
             one,
-            _WHENCE.get(one.channel, one.channel),
+            _COMMENT_CHANNEL_TEXTS.get(one.channel, one.channel),
             fold(one.text),
             None if one.answer is None else fold(one.answer),
         )

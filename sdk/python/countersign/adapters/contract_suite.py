@@ -4,10 +4,10 @@
         def resource(self, folder: Path) -> ContractResource:
             return MyResource(folder)
 
-A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter
-guarantees beyond the minimum. Nothing of pytest is imported here; `tmp_path` is its fixture. If a flag is off, the
-opposite is tested: a resource that does not detect a change must lock others out, and one whose prepared work does not
-survive its process must leave nothing of it. POSIX only: processes are really forked and killed.
+A `ContractResource` defines how to read, write and look from outside; its flags declare what the adapter guarantees
+beyond the minimum. pytest is not imported; `tmp_path` is its fixture. If a flag is off, the opposite is tested: a
+resource that detects no changes must lock others out, and prepared work that does not survive its process must leave
+nothing. POSIX only: processes are forked and killed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "more", "new")
             resource.remove(adapter, "gone")
         session.prepare(A)
-        # None is allowed: the transaction is still open
-        assert_equal(resource.adapter().landed(A) is True, False, "landed, before the commit")
+        assert_equal(resource.adapter().landed(A) is True, False, "landed (or None), before the commit")
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
         assert_equal(seen, ["new", "new", None], "outside, after the commit")

@@ -11,8 +11,8 @@ runs. After `undo` nothing of the session is visible. A session whose transactio
 runs nothing more and raises `SessionLost` on every call but `undo`. No session is open while people decide. `landed`
 and `recover` never guess. After a crash `recover` is called first, then `landed`.
 
-Adapters inherit from the two classes below. Methods with a default are optional; the default fits a database whose open
-transaction ends with its process. `contract_suite.py` tests an adapter.
+Adapters inherit from `LiveAdapter` and `LiveSession`. Methods with a default are optional; the default fits a database
+whose open transaction ends with its process. `contract_suite.py` tests an adapter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The files adapter's data on disk for one session: new contents, before-images, and a redo record.
 
-Nothing below the root changes before the record is durable. What the record decides can be redone from it any
-number of times, with the same result. Before-images are hard links, durable before the first rename, and stay until the
-session is closed. The record is deleted first when a session is discarded. A process may therefore die at any point,
-and the next one finishes what was decided. Files that others have changed since are not overwritten on rollback: their
+Nothing below the root changes before the record is durable. What the record decides can be redone from it any number of
+times, with the same result. Before-images are hard links, durable before the first rename, and stay until the session
+is closed. The record is deleted first when a session is discarded. A process may therefore die at any point, and the
+next one finishes what was decided. Files that others have changed since are not overwritten on rollback: their
 before-images stay, and the rollback is incomplete until a person resolves it. A session that cannot be finished blocks
 only transactions that touch its files.
 

@@ -118,13 +118,13 @@ class LiveConnection(sqlite3.Connection):
             if interrupt is not None:
                 raise interrupt
 
-    def _authorize(self, *asked: Any) -> int:
+    def _authorize(self, *arguments: Any) -> int:
         """SQLite interprets an exception here as a refusal: a COMMIT would fail, and Ctrl-C would be lost. An interrupt
         before the first line of this method cannot be caught and still acts as a refusal.
         """
         while True:
             try:
-                return self._allowed(*asked)
+                return self._allowed(*arguments)
             except Exception:
                 raise
             except BaseException as interrupt:  # noqa: BLE001 - it is raised at the statement's end

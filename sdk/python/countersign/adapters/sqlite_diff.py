@@ -110,27 +110,27 @@ class _Table:
     def _only_in(self, schema: str, other: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         if schema not in self._schemas:
             return
-        asked = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
+        selection = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
         if other in self._schemas:
             nothing = f"b.{_quoted(self._key[0])} IS NULL"
-            asked += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
-        for key, values in self._asked(asked):
+            selection += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
+        for key, values in self._query(selection):
             yield key, dict(zip(self._names, values, strict=True))
 
     def _in_both(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]:
         """Rows with the same key and other values."""
         if len(self._schemas) < len(_SCHEMAS):
             return
-        asked = (
+        selection = (
             f"{_listed('a', self._key)}, {_listed('a', self._names)}, {_listed('b', self._names)}"
             f" FROM {self._side(_BEFORE, 'a')} JOIN {self._side(_AFTER, 'b')} ON {_same_key(self._key)}"
             f" WHERE {_differs(self._names)}"
         )
-        for key, values in self._asked(asked):
+        for key, values in self._query(selection):
             before, after = values[: len(self._names)], values[len(self._names) :]
             yield key, dict(zip(self._names, before, strict=True)), dict(zip(self._names, after, strict=True))
 
-    def _asked(self, wanted: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    def _query(self, wanted: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """Run a query for keys and values."""
         answer = self._connection.execute(f"SELECT {wanted}")  # the names come from the schema and are quoted
         for row in self._allowance.rows(answer):

@@ -156,17 +156,17 @@ def answer(
 ) -> None:
     """Show reviewers' questions about a step, or answer one. Reviewers see the answer as the agent's claim."""
     with report_errors(), Runtime.from_env() as runtime:
-        asked = _open_questions(runtime, key)
+        questions = _open_questions(runtime, key)
         if text is not None:
-            runtime.client().answer(*_chosen(asked, question), text)
+            runtime.client().answer(*_chosen(questions, question), text)
             typer.echo("answered")
             return
     if as_json:
-        print_json([asdict(one) for one in asked])
+        print_json([asdict(one) for one in questions])
         return
-    for one in asked:
+    for one in questions:
         typer.echo(escape_unprintable(f"{one.question_id}: {one} ({one.asked_at})"))
-    if not asked:
+    if not questions:
         typer.echo("no question is open")
 
 
@@ -189,13 +189,13 @@ def _open_questions(runtime: Runtime, key: str) -> tuple[Question, ...]:
         ) from None
 
 
-def _chosen(asked: Sequence[Question], question_id: str | None) -> tuple[str, str]:
+def _chosen(questions: Sequence[Question], question_id: str | None) -> tuple[str, str]:
     """The review and the question to answer.
 
     Raises:
         MisuseError: there is none, or several and no id was given.
     """
-    found = [one for one in asked if question_id in {None, one.question_id}]
+    found = [one for one in questions if question_id in {None, one.question_id}]
     if len(found) == 1:
         return found[0].review_id, found[0].question_id
     if found:

@@ -96,26 +96,26 @@ def take(
             typer.echo(line, err=True)
 
 
-def _renamed(one: ToolManifest, asked: str, named: str | None) -> ToolManifest:
+def _renamed(one: ToolManifest, requested: str, named: str | None) -> ToolManifest:
     """The manifest under your name, with its references to and from compensations."""
     if named is None:
         return one
     rule, changes = one.compensation, dict[str, Any]()
-    if one.tool == asked:
+    if one.tool == requested:
         changes["tool"] = named
-    if rule is not None and rule.tool == asked:
+    if rule is not None and rule.tool == requested:
         changes["compensation"] = rule.model_copy(update={"tool": named}).model_dump()
     return ToolManifest.model_validate(one.model_dump() | changes)
 
 
-def _report_taken(asked: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
+def _report_taken(requested: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
     others = [one.tool for one in chosen[1:]]
     if printed and others:
         yield (
             f"take {', '.join(others)} as well, or the bundle does not load: they compensate it (--out takes "
             "them too)"
         )
-    for name, manifest in zip(asked, chosen, strict=False):
+    for name, manifest in zip(requested, chosen, strict=False):
         one = entry(name)
         yield f"the function to write: {_signature(manifest)}"
         if one.idempotent_because is not None:

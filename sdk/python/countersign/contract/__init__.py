@@ -4,168 +4,96 @@ Both sides use this package, and a second implementation can be written from it.
 depends on no framework: `now` is a parameter. Wire models are in `countersign.contract.wire`.
 """
 
-from .admission import ARGS_LIMITS, JSON, RESERVED_KEYS, Limits, admit, load
-from .canonical import MAX_SAFE_INTEGER, canonicalize
-from .codes import PROBLEM_TYPE_PREFIX, DenyCode, ErrorCode
-from .effect import Compensation, Effect, Resource, is_digest, require_digest
-from .errors import (
-    AdmissionError,
-    BadKeyError,
-    ContractError,
-    IllegalTransitionError,
-    ManifestError,
-    PointerError,
-    VerificationError,
-    WireError,
-)
-from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, AuthenticatedToken, Step, open_token, sign
-from .keys import KeySet, PrivateKey, PublicKey, thumbprint
-from .manifest import (
-    BUILT_IN_TYPES,
-    READ_GROUP,
-    RESERVED_IDENTIFIERS,
-    CompensationRule,
-    Lane,
-    MoneyField,
-    ResourceRule,
-    Risk,
-    ToolManifest,
-    load_manifest,
-    manifest_file,
-    require_tool_name,
-)
-from .names import (
-    args_digest,
-    body_digest,
-    call_key,
-    compensation_call_key,
-    effect_id,
-    independent_txn_id,
-    tool_digest,
-    txn_digest,
-    txn_id,
-)
-from .pointers import (
-    SentencePart,
-    compensation_args,
-    pointer_to,
-    pointer_tokens,
-    reads_result,
-    resolve_pointer,
-    split_sentence,
-)
-from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof, verify_proof_before_body
-from .receipt import RECEIPT_STEPS, ReceiptClaims, ReceiptEffect, verify_receipt
-from .release import DecisionClaims, EffectDetail, ReleaseClaims
-from .states import (
-    EFFECT_TRANSITIONS,
-    ENDED_UNREDEEMED,
-    TERMINAL,
-    TXN_TRANSITIONS,
-    EffectState,
-    Mode,
-    Outcome,
-    TaskAnswer,
-    TaskKind,
-    TxnState,
-    Verdict,
-    can_transition,
-    require_transition,
-)
-from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_transaction
-
-__all__ = [
-    "ARGS_LIMITS",
-    "BUILT_IN_TYPES",
-    "EFFECT_TRANSITIONS",
-    "ENDED_UNREDEEMED",
-    "JSON",
-    "MAX_SAFE_INTEGER",
-    "PROBLEM_TYPE_PREFIX",
-    "PROOF_STEPS",
-    "READ_GROUP",
-    "RECEIPT_STEPS",
-    "RESERVED_IDENTIFIERS",
-    "RESERVED_KEYS",
-    "STEPS",
-    "TERMINAL",
-    "TXN_TRANSITIONS",
-    "TYP_PROOF",
-    "TYP_RECEIPT",
-    "TYP_RELEASE",
-    "AdmissionError",
-    "AuthenticatedToken",
-    "BadKeyError",
-    "Compensation",
-    "CompensationRule",
-    "ContractError",
-    "DecisionClaims",
-    "DenyCode",
-    "Effect",
-    "EffectDetail",
-    "EffectState",
-    "ErrorCode",
-    "Expectation",
-    "IllegalTransitionError",
-    "KeySet",
-    "Lane",
-    "Limits",
-    "ManifestError",
-    "Mode",
-    "MoneyField",
-    "Outcome",
-    "PointerError",
-    "PrivateKey",
-    "ProofClaims",
-    "PublicKey",
-    "ReceiptClaims",
-    "ReceiptEffect",
-    "ReleaseClaims",
-    "Resource",
-    "ResourceRule",
-    "Risk",
-    "SentencePart",
-    "Step",
-    "TaskAnswer",
-    "TaskKind",
-    "ToolManifest",
-    "TxnState",
-    "Verdict",
-    "VerificationError",
-    "VerifiedRelease",
-    "WireError",
-    "admit",
-    "args_digest",
-    "body_digest",
-    "call_key",
-    "can_transition",
-    "canonicalize",
-    "compensation_args",
-    "compensation_call_key",
-    "effect_id",
-    "independent_txn_id",
-    "is_digest",
-    "load",
-    "load_manifest",
-    "make_proof",
-    "manifest_file",
-    "open_token",
-    "pointer_to",
-    "pointer_tokens",
-    "reads_result",
-    "require_digest",
-    "require_tool_name",
-    "require_transition",
-    "resolve_pointer",
-    "sign",
-    "split_sentence",
-    "thumbprint",
-    "tool_digest",
-    "txn_digest",
-    "txn_id",
-    "verify_proof",
-    "verify_proof_before_body",
-    "verify_receipt",
-    "verify_release",
-    "verify_transaction",
-]
+from .admission import ARGS_LIMITS as ARGS_LIMITS
+from .admission import JSON as JSON
+from .admission import RESERVED_KEYS as RESERVED_KEYS
+from .admission import Limits as Limits
+from .admission import admit as admit
+from .admission import load as load
+from .canonical import MAX_SAFE_INTEGER as MAX_SAFE_INTEGER
+from .canonical import canonicalize as canonicalize
+from .codes import PROBLEM_TYPE_PREFIX as PROBLEM_TYPE_PREFIX
+from .codes import DenyCode as DenyCode
+from .codes import ErrorCode as ErrorCode
+from .effect import Compensation as Compensation
+from .effect import Effect as Effect
+from .effect import Resource as Resource
+from .effect import is_digest as is_digest
+from .effect import require_digest as require_digest
+from .errors import AdmissionError as AdmissionError
+from .errors import BadKeyError as BadKeyError
+from .errors import ContractError as ContractError
+from .errors import IllegalTransitionError as IllegalTransitionError
+from .errors import ManifestError as ManifestError
+from .errors import PointerError as PointerError
+from .errors import VerificationError as VerificationError
+from .errors import WireError as WireError
+from .jws import TYP_PROOF as TYP_PROOF
+from .jws import TYP_RECEIPT as TYP_RECEIPT
+from .jws import TYP_RELEASE as TYP_RELEASE
+from .jws import AuthenticatedToken as AuthenticatedToken
+from .jws import Step as Step
+from .jws import open_token as open_token
+from .jws import sign as sign
+from .keys import KeySet as KeySet
+from .keys import PrivateKey as PrivateKey
+from .keys import PublicKey as PublicKey
+from .keys import thumbprint as thumbprint
+from .manifest import BUILT_IN_TYPES as BUILT_IN_TYPES
+from .manifest import READ_GROUP as READ_GROUP
+from .manifest import RESERVED_IDENTIFIERS as RESERVED_IDENTIFIERS
+from .manifest import CompensationRule as CompensationRule
+from .manifest import Lane as Lane
+from .manifest import MoneyField as MoneyField
+from .manifest import ResourceRule as ResourceRule
+from .manifest import Risk as Risk
+from .manifest import ToolManifest as ToolManifest
+from .manifest import load_manifest as load_manifest
+from .manifest import manifest_file as manifest_file
+from .manifest import require_tool_name as require_tool_name
+from .names import args_digest as args_digest
+from .names import body_digest as body_digest
+from .names import call_key as call_key
+from .names import compensation_call_key as compensation_call_key
+from .names import effect_id as effect_id
+from .names import independent_txn_id as independent_txn_id
+from .names import tool_digest as tool_digest
+from .names import txn_digest as txn_digest
+from .names import txn_id as txn_id
+from .pointers import SentencePart as SentencePart
+from .pointers import compensation_args as compensation_args
+from .pointers import pointer_to as pointer_to
+from .pointers import pointer_tokens as pointer_tokens
+from .pointers import reads_result as reads_result
+from .pointers import resolve_pointer as resolve_pointer
+from .pointers import split_sentence as split_sentence
+from .proof import PROOF_STEPS as PROOF_STEPS
+from .proof import ProofClaims as ProofClaims
+from .proof import make_proof as make_proof
+from .proof import verify_proof as verify_proof
+from .proof import verify_proof_before_body as verify_proof_before_body
+from .receipt import RECEIPT_STEPS as RECEIPT_STEPS
+from .receipt import ReceiptClaims as ReceiptClaims
+from .receipt import ReceiptEffect as ReceiptEffect
+from .receipt import verify_receipt as verify_receipt
+from .release import DecisionClaims as DecisionClaims
+from .release import EffectDetail as EffectDetail
+from .release import ReleaseClaims as ReleaseClaims
+from .states import EFFECT_TRANSITIONS as EFFECT_TRANSITIONS
+from .states import ENDED_UNREDEEMED as ENDED_UNREDEEMED
+from .states import TERMINAL as TERMINAL
+from .states import TXN_TRANSITIONS as TXN_TRANSITIONS
+from .states import EffectState as EffectState
+from .states import Mode as Mode
+from .states import Outcome as Outcome
+from .states import TaskAnswer as TaskAnswer
+from .states import TaskKind as TaskKind
+from .states import TxnState as TxnState
+from .states import Verdict as Verdict
+from .states import can_transition as can_transition
+from .states import require_transition as require_transition
+from .verify import STEPS as STEPS
+from .verify import Expectation as Expectation
+from .verify import VerifiedRelease as VerifiedRelease
+from .verify import verify_release as verify_release
+from .verify import verify_transaction as verify_transaction

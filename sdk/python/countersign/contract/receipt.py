@@ -111,14 +111,13 @@ class ReceiptClaims:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiptExpectation:
-    """What the verifier knows independently of the receipt; `effects` as it requested them, in order."""
+@dataclass(slots=True, kw_only=True)
+class ReceiptState(TokenState):
+    """A receipt during verification, with what the verifier knows; `effects` as it requested them, in order."""
 
     iss: str
     aud: str
     agent: str
-    keys: KeySet
     txn: str
     txn_digest: str
     attempt: str
@@ -126,15 +125,8 @@ class ReceiptExpectation:
     now: int
     epoch_at_least: int
     my_key_jkt: str | None
-    kind: Kind = "effect"
-    leeway: int = LEEWAY_SECONDS
-
-
-@dataclass(slots=True, kw_only=True)
-class ReceiptState(TokenState):
-    """A receipt during verification."""
-
-    expectation: ReceiptExpectation
+    kind: Kind
+    leeway: int
     claims: ReceiptClaims = field(init=False)  # set by the shape step, before any step that reads it
 
 
@@ -160,11 +152,13 @@ def verify_receipt(
     Raises:
         VerificationError: at the step of `RECEIPT_STEPS`; `fire_by_passed` when it is too late to fire.
     """
-    expectation = ReceiptExpectation(
+    state = ReceiptState(
+        unverified_token=token,
+        typ=TYP_RECEIPT,
+        key_for=keys.get,
         iss=iss,
         aud=aud,
         agent=agent,
-        keys=keys,
         txn=txn,
         txn_digest=txn_digest,
         attempt=attempt,
@@ -175,16 +169,11 @@ def verify_receipt(
         kind=kind,
         leeway=leeway,
     )
-    return _verify(token, expectation, RECEIPT_STEPS)
+    return _verify(state, RECEIPT_STEPS)
 
 
-def _verify(
-    token: str, expectation: ReceiptExpectation, steps: Sequence[Step[ReceiptState]]
-) -> ReceiptClaims:
+def _verify(state: ReceiptState, steps: Sequence[Step[ReceiptState]]) -> ReceiptClaims:
     """Run these steps. Only the test suite that removes a step passes another table than `RECEIPT_STEPS`."""
-    state = ReceiptState(
-        unverified_token=token, typ=TYP_RECEIPT, key_for=expectation.keys.get, expectation=expectation
-    )
     run_steps(steps, state)
     return state.claims
 
@@ -194,23 +183,19 @@ def _shape(state: ReceiptState) -> None:
 
 
 def _issuer(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.iss == expected.iss else "wrong_iss"
+    return None if state.claims.iss == state.iss else "wrong_iss"
 
 
 def _audience(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.aud == expected.aud else "wrong_aud"
+    return None if state.claims.aud == state.aud else "wrong_aud"
 
 
 def _issued(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return "issued_in_future" if claims.iat > expected.now + expected.leeway else None
+    return "issued_in_future" if state.claims.iat > state.now + state.leeway else None
 
 
 def _fire_by(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if expected.now < claims.fire_by else "fire_by_passed"
+    return None if state.now < state.claims.fire_by else "fire_by_passed"
 
 
 def _window(state: ReceiptState) -> str | None:
@@ -219,54 +204,45 @@ def _window(state: ReceiptState) -> str | None:
 
 
 def _kind(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.kind == expected.kind else "wrong_kind"
+    return None if state.claims.kind == state.kind else "wrong_kind"
 
 
 def _agent(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.sub == expected.agent else "wrong_sub"
+    return None if state.claims.sub == state.agent else "wrong_sub"
 
 
 def _txn(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn == expected.txn else "wrong_txn"
+    return None if state.claims.txn == state.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
+    return None if state.claims.txn_digest == state.txn_digest else "wrong_txn_digest"
 
 
 def _attempt(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.attempt == expected.attempt else "wrong_attempt"
+    return None if state.claims.attempt == state.attempt else "wrong_attempt"
 
 
 def _epoch(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
+    return None if state.claims.epoch >= state.epoch_at_least else "old_epoch"
 
 
 def _effects(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    redeemed = [(effect.effect_id, effect.effect_digest) for effect in claims.effects]
-    asked = [(effect.effect_id, effect.effect_digest) for effect in expected.effects]
-    return None if redeemed == asked else "wrong_effects"
+    redeemed = [(effect.effect_id, effect.effect_digest) for effect in state.claims.effects]
+    requested = [(effect.effect_id, effect.effect_digest) for effect in state.effects]
+    return None if redeemed == requested else "wrong_effects"
 
 
 def _tokens(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
     same = (
-        asked.jti is None or asked.jti == redeemed.jti
-        for asked, redeemed in zip(expected.effects, claims.effects, strict=False)
+        requested.jti is None or requested.jti == redeemed.jti
+        for requested, redeemed in zip(state.effects, state.claims.effects, strict=False)
     )
     return None if all(same) else "wrong_jti"
 
 
 def _holder(state: ReceiptState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
+    return None if state.claims.cnf_jkt == state.my_key_jkt else "wrong_cnf"
 
 
 RECEIPT_STEPS: Final[tuple[Step[ReceiptState], ...]] = (

@@ -153,13 +153,11 @@ def _shape(state: ReleaseState) -> None:
 
 
 def _issuer(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.iss == expected.iss else "wrong_iss"
+    return None if state.claims.iss == state.expectation.iss else "wrong_iss"
 
 
 def _audience(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.aud == expected.aud else "wrong_aud"
+    return None if state.claims.aud == state.expectation.aud else "wrong_aud"
 
 
 def _not_before(state: ReleaseState) -> str | None:
@@ -172,8 +170,7 @@ def _not_before(state: ReleaseState) -> str | None:
 
 def _expiry(state: ReleaseState) -> str | None:
     # no leeway: ending early costs one more request, ending late could fire on a withdrawn permission
-    claims, expected = state.claims, state.expectation
-    return None if expected.now < claims.exp else "expired"
+    return None if state.expectation.now < state.claims.exp else "expired"
 
 
 def _lifetime(state: ReleaseState) -> str | None:
@@ -184,48 +181,39 @@ def _lifetime(state: ReleaseState) -> str | None:
 
 
 def _kind(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.kind == expected.kind else "wrong_kind"
+    return None if state.claims.kind == state.expectation.kind else "wrong_kind"
 
 
 def _compensates(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.compensates == expected.compensates else "wrong_compensates"
+    return None if state.claims.compensates == state.expectation.compensates else "wrong_compensates"
 
 
 def _agent(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.sub == expected.effect.agent else "wrong_sub"
+    return None if state.claims.sub == state.expectation.effect.agent else "wrong_sub"
 
 
 def _txn(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn == expected.effect.txn else "wrong_txn"
+    return None if state.claims.txn == state.expectation.effect.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
+    return None if state.claims.txn_digest == state.expectation.txn_digest else "wrong_txn_digest"
 
 
 def _epoch(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
+    return None if state.claims.epoch >= state.expectation.epoch_at_least else "old_epoch"
 
 
 def _effect_id(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.effect_id == expected.effect.effect_id else "wrong_effect_id"
+    return None if state.claims.detail.effect_id == state.expectation.effect.effect_id else "wrong_effect_id"
 
 
 def _sequence(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.seq == expected.effect.seq else "wrong_seq"
+    return None if state.claims.detail.seq == state.expectation.effect.seq else "wrong_seq"
 
 
 def _tool(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.tool == expected.effect.tool else "wrong_tool"
+    return None if state.claims.detail.tool == state.expectation.effect.tool else "wrong_tool"
 
 
 def _tool_digest(state: ReleaseState) -> str | None:
@@ -234,14 +222,12 @@ def _tool_digest(state: ReleaseState) -> str | None:
 
 
 def _resource(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.resource == expected.effect.resource else "wrong_resource"
+    return None if state.claims.detail.resource == state.expectation.effect.resource else "wrong_resource"
 
 
 def _call_key(state: ReleaseState) -> str | None:
     # compared, not recomputed: it derives from the args as staged, and an accepted edit keeps it
-    claims, expected = state.claims, state.expectation
-    return None if claims.detail.call_key == expected.effect.call_key else "wrong_call_key"
+    return None if state.claims.detail.call_key == state.expectation.effect.call_key else "wrong_call_key"
 
 
 def _args_digest(state: ReleaseState) -> str | None:
@@ -255,8 +241,7 @@ def _effect_digest(state: ReleaseState) -> str | None:
 
 
 def _holder(state: ReleaseState) -> str | None:
-    claims, expected = state.claims, state.expectation
-    return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
+    return None if state.claims.cnf_jkt == state.expectation.my_key_jkt else "wrong_cnf"
 
 
 def _assurance(state: ReleaseState) -> str | None:

@@ -58,95 +58,46 @@ what a call was about. Only `NotDone`, `RestUnknown` and `EffectFailed` quote a 
 names, ids and reasons.
 """
 
-from countersign.errors.base import (
-    CommitUnknown,
-    CountersignError,
-    JournalError,
-    JournalSealed,
-    LeaseLost,
-    MisuseError,
-    NotStageable,
-    OutsideTransaction,
-    OverQuota,
-    PlaceholderUsed,
-    RegistrationError,
-    RerunDiffers,
-    ResourceBusy,
-    ServiceRefused,
-    ServiceUnavailable,
-    SettingsError,
-    Stopped,
-    TransactionBusy,
-    WorkerStopping,
-    WorldError,
-)
-from countersign.errors.execution import (
-    EffectFailed,
-    FireError,
-    IndependentFailures,
-    LiveCommitFailed,
-    NotDone,
-    OutcomeUnknown,
-    PartlyFired,
-    ToolRaised,
-)
-from countersign.errors.stopped import (
-    UNNAMED,
-    AlreadyRedeemed,
-    Denied,
-    Edited,
-    IsolationConflict,
-    ReleaseLapsed,
-    ReleaseRefused,
-    ReviewPending,
-    ReviewRequired,
-    SavepointLost,
-    SessionLost,
-)
+from countersign.errors.base import CommitUnknown as CommitUnknown
+from countersign.errors.base import CountersignError as CountersignError
+from countersign.errors.base import JournalError as JournalError
+from countersign.errors.base import JournalSealed as JournalSealed
+from countersign.errors.base import LeaseLost as LeaseLost
+from countersign.errors.base import MisuseError as MisuseError
+from countersign.errors.base import NotStageable as NotStageable
+from countersign.errors.base import OutsideTransaction as OutsideTransaction
+from countersign.errors.base import OverQuota as OverQuota
+from countersign.errors.base import PlaceholderUsed as PlaceholderUsed
+from countersign.errors.base import RegistrationError as RegistrationError
+from countersign.errors.base import RerunDiffers as RerunDiffers
+from countersign.errors.base import ResourceBusy as ResourceBusy
+from countersign.errors.base import ServiceRefused as ServiceRefused
+from countersign.errors.base import ServiceUnavailable as ServiceUnavailable
+from countersign.errors.base import SettingsError as SettingsError
+from countersign.errors.base import Stopped as Stopped
+from countersign.errors.base import TransactionBusy as TransactionBusy
+from countersign.errors.base import WorkerStopping as WorkerStopping
+from countersign.errors.base import WorldError as WorldError
+from countersign.errors.execution import EffectFailed as EffectFailed
+from countersign.errors.execution import FireError as FireError
+from countersign.errors.execution import IndependentFailures as IndependentFailures
+from countersign.errors.execution import LiveCommitFailed as LiveCommitFailed
+from countersign.errors.execution import NotDone as NotDone
+from countersign.errors.execution import OutcomeUnknown as OutcomeUnknown
+from countersign.errors.execution import PartlyFired as PartlyFired
+from countersign.errors.execution import ToolRaised as ToolRaised
+from countersign.errors.stopped import UNNAMED as UNNAMED
+from countersign.errors.stopped import AlreadyRedeemed as AlreadyRedeemed
+from countersign.errors.stopped import Denied as Denied
+from countersign.errors.stopped import Edited as Edited
+from countersign.errors.stopped import IsolationConflict as IsolationConflict
+from countersign.errors.stopped import ReleaseLapsed as ReleaseLapsed
+from countersign.errors.stopped import ReleaseRefused as ReleaseRefused
+from countersign.errors.stopped import ReviewPending as ReviewPending
+from countersign.errors.stopped import ReviewRequired as ReviewRequired
+from countersign.errors.stopped import SavepointLost as SavepointLost
+from countersign.errors.stopped import SessionLost as SessionLost
 
-__all__ = [
-    "UNNAMED",
-    "AlreadyRedeemed",
-    "CommitUnknown",
-    "CountersignError",
-    "Denied",
-    "Edited",
-    "EffectFailed",
-    "FireError",
-    "IndependentFailures",
-    "IsolationConflict",
-    "JournalError",
-    "JournalSealed",
-    "LeaseLost",
-    "LiveCommitFailed",
-    "MisuseError",
-    "NotDone",
-    "NotStageable",
-    "OutcomeUnknown",
-    "OutsideTransaction",
-    "OverQuota",
-    "PartlyFired",
-    "PlaceholderUsed",
-    "RegistrationError",
-    "ReleaseLapsed",
-    "ReleaseRefused",
-    "RerunDiffers",
-    "ResourceBusy",
-    "ReviewPending",
-    "ReviewRequired",
-    "SavepointLost",
-    "ServiceRefused",
-    "ServiceUnavailable",
-    "SessionLost",
-    "SettingsError",
-    "Stopped",
-    "ToolRaised",
-    "TransactionBusy",
-    "WorkerStopping",
-    "WorldError",
-]
-
-for _name in __all__:
-    if isinstance(globals()[_name], type):
-        globals()[_name].__module__ = __name__  # the import path users see, for tracebacks
-del _name
+for _error in [one for one in globals().values() if isinstance(one, type)]:
+    _error.__module__ = __name__  # the import path users see, for tracebacks
+del _error

@@ -129,7 +129,7 @@ class TurnNumbering:
     def known(self, before: Sequence[Message], message: Message) -> int | None:
         """The turn of a message after these, if its calls were carried out before."""
         named = self._turns(self._calls(message))
-        turn = min(named & self._asked(before), default=0) or self._last([*before, message])
+        turn = min(named & self._stored_turns(before), default=0) or self._last([*before, message])
         return turn if turn in named else None
 
     def assign(self, before: Sequence[Message], message: Message, known: int | None = None) -> int:
@@ -150,10 +150,10 @@ class TurnNumbering:
             self._kept.keep(self._run, [answers, _answered_mark(turn)], turn)
 
     def _next(self, before: Sequence[Message], message: Message) -> int:
-        turn, asked = 1 + self._last(before), self._asked(before)
-        return turn if not asked or turn in asked else min(asked)
+        turn, stored = 1 + self._last(before), self._stored_turns(before)
+        return turn if not stored or turn in stored else min(stored)
 
-    def _asked(self, before: Sequence[Message]) -> frozenset[int]:
+    def _stored_turns(self, before: Sequence[Message]) -> frozenset[int]:
         """The turns stored for this very list, from its first message with calls."""
         return frozenset(turn for mark in self._whole(before) for turn in self._turns(mark))
 

@@ -12,7 +12,6 @@ Internally every amount is an integer: picos of the currency, tokens, calls, mil
 name: two programs that use the same name on the same journal share it, each with the limit it declares.
 
 `Bounds` are the upper bounds of one call, declared before it is made.
-
 """
 
 from __future__ import annotations

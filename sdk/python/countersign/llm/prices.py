@@ -185,14 +185,14 @@ class Prices:
         fitting = (row for row in self._rows if row.valid_from <= day and fnmatchcase(model, row.models))
         return next(fitting, None)
 
-    def of_answer(self, asked: str, answered: str | None, day: date) -> Price | None:
+    def of_answer(self, requested: str, answered: str | None, day: date) -> Price | None:
         """The price of the model that answered. A dated name of the requested model (`x`, `x-2026-01-31`) costs the
         same; any other model without a price has none.
         """
-        if answered is None or answered == asked:
-            return self.find(asked, day)
+        if answered is None or answered == requested:
+            return self.find(requested, day)
         found = self.find(answered, day)
-        return self.find(asked, day) if found is None and answered.startswith(f"{asked}-") else found
+        return self.find(requested, day) if found is None and answered.startswith(f"{requested}-") else found
 
 
 def load_prices(path: Path) -> Prices:

@@ -140,46 +140,53 @@ def tool_docstring(fn: Callable[..., Any]) -> str:
 
 
 def compensation_of(
-    compensate: Callable[..., Any], execute: Callable[..., Any], called: str, said: dict[str, Any], lane: Lane
+    compensate: Callable[..., Any],
+    execute: Callable[..., Any],
+    called: str,
+    options: dict[str, Any],
+    lane: Lane,
 ) -> tuple[Callable[..., Any], str, dict[str, Any]]:
-    """A class's compensation as a function, its name, and its options. The forward tool's options in `said` are
-    updated.
+    """A class's compensation as a function, its name, and its options. Updates the forward tool's `options`.
 
     Raises:
         RegistrationError: the tool is compensated in another way already.
     """
-    if lane == "live" or said.get("compensate") is not None:
+    if lane == "live" or options.get("compensate") is not None:
         other = (
-            "its adapter undoes it" if lane == "live" else f"compensate={said['compensate']!r} takes it back"
+            "its adapter undoes it"
+            if lane == "live"
+            else f"compensate={options['compensate']!r} takes it back"
         )
         raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
     forward = Signature(execute, called)
     back = Signature(compensate, _compensation_name(called))
     given: dict[str, Any] = {}
-    if (resource := said.get("resource")) is not None:
+    if (resource := options.get("resource")) is not None:
         require_resource(called, resource, forward)
         given["resource"] = resource  # it acts on the same resource
         names_it = first_argument(resource[1])
         if names_it not in back.names and not resource[1].startswith("const:"):
             compensate = _with_forward_argument(compensate, execute, names_it)
             back = Signature(compensate, back.tool)
-    mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
+    mapping = _compensation_map(forward, back, options.get("compensation_map") or {})
     if inspect.getdoc(compensate) is None:
-        done = said.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
+        done = options.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
         given["title"] = f"Take back: {done}"
-    said |= {"compensate": back.tool, "compensation_map": mapping}
+    options |= {"compensate": back.tool, "compensation_map": mapping}
     return compensate, back.tool, given
 
 
-def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute: Callable[..., Any]) -> Probe:
-    """The probe of a class; the tool's options in `said` name it.
+def probe_of(
+    fn: Callable[..., Any], called: str, options: dict[str, Any], execute: Callable[..., Any]
+) -> Probe:
+    """The probe of a class; the tool's `options` name it.
 
     Raises:
         RegistrationError: it takes arguments that the tool lacks, or another probe is named.
     """
-    if said.get("probe") is not None:
+    if options.get("probe") is not None:
         raise RegistrationError(
-            f"tool {called!r} has a method `probe`, and says probe={said['probe']!r}; keep one of them"
+            f"tool {called!r} has a method `probe`, and says probe={options['probe']!r}; keep one of them"
         )
     one = Probe.of(fn, _probe_name(called))
     if strange := one.strange(Signature(execute, called)):
@@ -187,5 +194,5 @@ def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute:
             f"{one.name!r} takes {strange[0]!r}, which is no argument of {called!r} that is always there; name it like "
             "one of those"
         )
-    said["probe"] = one.name
+    options["probe"] = one.name
     return one

@@ -56,7 +56,7 @@ class Draft:
     timeout_seconds: int = 60
 
 
-def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: Mapping[str, Any]) -> None:
+def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, options: Mapping[str, Any]) -> None:
     """Check that lane, adapter and options are consistent: an option without effect in its lane is refused (W14).
 
     Raises:
@@ -83,18 +83,18 @@ def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: 
             f"tool {name!r} is staged and has an adapter, which only a live tool needs: write lane='live', or leave "
             "the adapter out"
         )
-    if lane == "live" and said.get("probe") is not None:
+    if lane == "live" and options.get("probe") is not None:
         raise RegistrationError(
-            f"tool {name!r} is live and says probe={said['probe']!r}; its adapter knows what landed, leave it out"
+            f"tool {name!r} is live and says probe={options['probe']!r}; its adapter knows what landed, leave it out"
         )
     usual = {**_CALL_OPTIONS, **{one.name: one.default for one in fields(Draft)}, "compensation_map": {}}
-    idle = [one for one in _STAGED_ONLY if one in said and said[one] != usual[one]]
+    idle = [one for one in _STAGED_ONLY if one in options and options[one] != usual[one]]
     if lane == "live" and idle:
         raise RegistrationError(
-            f"tool {name!r} is live and says {idle[0]}={said[idle[0]]!r}, which is for staged tools: a live one runs "
-            "once, where it is called, and its adapter undoes it; leave it out"
+            f"tool {name!r} is live and says {idle[0]}={options[idle[0]]!r}, which is for staged tools: a live one "
+            "runs once, where it is called, and its adapter undoes it; leave it out"
         )
-    ask = said.get("ask")
+    ask = options.get("ask")
     if ask is not None and lane != "live":
         raise RegistrationError(
             f"tool {name!r} says ask={ask!r} and is staged: the policy is asked about it at the commit anyway; leave "
@@ -114,9 +114,9 @@ def require_valid_calls(name: str, calling: Mapping[str, Any]) -> None:
         raise RegistrationError(f"tool {name!r} says tries={tries!r}; write a number from 1 to {MAX_TRIES}")
 
 
-def _require_one_of(name: str, what: str, said: object, known: tuple[str, ...]) -> None:
-    if said not in known:
-        raise RegistrationError(f"tool {name!r} says {what}={said!r}; write {' or '.join(map(repr, known))}")
+def _require_one_of(name: str, what: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise RegistrationError(f"tool {name!r} says {what}={value!r}; write {' or '.join(map(repr, known))}")
 
 
 def build_draft(name: str, given: dict[str, Any], signature: Signature) -> Draft:
@@ -150,10 +150,10 @@ def build_draft(name: str, given: dict[str, Any], signature: Signature) -> Draft
     if given.get("resource") is not None:
         require_resource(name, given["resource"], signature)
     _require_arguments(name, given, signature)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
-    return Draft(**said)
+    return Draft(**options)
 
 
 def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
@@ -167,11 +167,11 @@ def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
 
 def _require_arguments(name: str, given: Mapping[str, Any], signature: Signature) -> None:
     """Check that every named argument exists: a misspelt secret would be stored in clear."""
-    for key, said, names_it in _named_in(given):
+    for key, value, names_it in _named_in(given):
         if first_argument(names_it) not in signature.names:
             takes = ", ".join(signature.parameters) or "no arguments"
             raise RegistrationError(
-                f"tool {name!r} says {key}={said!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
+                f"tool {name!r} says {key}={value!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
                 f"{name} takes {takes}"
             )
 

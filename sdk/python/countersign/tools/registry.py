@@ -213,11 +213,11 @@ def _importing(name: str) -> Iterator[None]:
 
 def _error_location(error: Exception) -> str:
     """An import's error in one line, with the line of the author's program that led to it."""
-    said = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
+    message = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {said}: {(error.text or '').strip()}"
+        return f"{error.filename}:{error.lineno}: {message}: {(error.text or '').strip()}"
     last = _last_frame(error.__traceback__)
-    return f"{last[0]}:{last[1]}: {said}" if last is not None else said
+    return f"{last[0]}:{last[1]}: {message}" if last is not None else message
 
 
 def _last_frame(trace: TracebackType | None) -> tuple[str, int] | None:

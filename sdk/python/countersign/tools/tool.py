@@ -151,8 +151,8 @@ def tool(
     if lane == "live" and adapter is None and READ_GROUP in (draft.get("groups") or ()):
         adapter = READS
 
-    def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
-        require_valid_lane(called, lane, adapter, said | calling)
+    def made(fn: Callable[..., Any], called: str, options: dict[str, Any]) -> Tool:
+        require_valid_lane(called, lane, adapter, options | calling)
         require_valid_calls(called, calling)
         signature = Signature(fn, called)
         # a live tool's result is used by its own run, and a replay reports a type that the record lacks
@@ -165,7 +165,7 @@ def tool(
             lane=lane,
             adapter=adapter,
             manifest_path=manifest,
-            draft=build_draft(called, said, signature),
+            draft=build_draft(called, options, signature),
             repeat=repeat,
             failure_means=failure_means,
             own_thread=own_thread,
@@ -175,17 +175,17 @@ def tool(
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         called = name or fn.__name__
         companions: list[Tool | Probe] = []
-        said = dict(draft)
+        options = dict(draft)
         if inspect.isclass(fn):
             methods = methods_of(fn, called)
             fn = methods.execute
             if methods.probe is not None:
-                companions.append(probe_of(methods.probe, called, said, fn))
+                companions.append(probe_of(methods.probe, called, options, fn))
             if methods.compensate is not None:
-                undo, back, given = compensation_of(methods.compensate, fn, called, said, lane)
+                undo, back, given = compensation_of(methods.compensate, fn, called, options, lane)
                 # `tries` counts calls of `execute`: that `execute` may be repeated says nothing about `compensate`
                 companions.append(replace(made(undo, back, given), tries=None))
-        one = made(fn, called, said)
+        one = made(fn, called, options)
         (registry or default_registry).add(one, *companions)
         return _gate(one)
 

@@ -103,7 +103,7 @@ async def test_the_review_shows_that_an_effect_may_fail(wider: Bank) -> None:
         for one in view["effects"]
     ]
     assert [page and page.finality for page in pages] == [
-        "This cannot be undone. If it fails, the other effects of its transaction go on.",
+        "This cannot be undone. If it fails, the other effects of its transaction continue.",
         "This cannot be undone.",
     ]
 

@@ -100,7 +100,7 @@ async def test_an_api_client_may_name_its_view(bank: Bank) -> None:
 async def test_an_approval_on_a_folded_argument_is_refused(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500, account="a" * 400))).json()
     maya, path = Holder(bank.maya), f"/reviews/{review_of(view)}"
-    assert "Nobody approves what they have not opened" in await maya.page(path)
+    assert "Read everything before you approve" in await maya.page(path)
     folded = await maya.form(review_of(view), "deny", query="")
     answer = await maya.send(f"{path}/votes", **(folded | {"verdict": "approve"}))
     assert (answer.status_code, "Account was folded" in refused_with(answer)) == (400, True)
@@ -195,7 +195,7 @@ async def test_an_identical_recent_denial_is_shown(bank: Bank) -> None:
     await denied(bank, items=["a"])
     again = (await bank.robot.submit(await pay(bank, 500, items=["a"]), run_key="another-key")).json()
     assert [one["differs"] for one in await recent_denials(bank, again)] == [[]]
-    assert "Every argument is the same" in await denied_part(bank, again)
+    assert "All arguments are the same" in await denied_part(bank, again)
     other = await bank.asks(501, run_key="again")
     assert [one["differs"] for one in await recent_denials(bank, other)] == [["amount", "items"]]
 
@@ -284,13 +284,13 @@ async def test_break_glass_is_never_shown_as_an_approval(bank: Bank) -> None:
     assert (await press(bank.tomas, view, form, "break_glass")).status_code == 303
     page = (await bank.tomas.get(address(view))).text
     assert "Approved and released" not in page
-    assert "Nobody&#39;s approval let it go" in page
+    assert "It was released without approvals" in page
     decided = (await bank.tomas.get(f"/?tab=decided&agent={bank.robot.name}")).text
     assert "Break-glass</span>" in decided
     assert "Approved</span>" not in decided
     task = await bank.maya.task(view, "break_glass_review")
     text = (await bank.maya.get(f"/tasks/{task['task']['task_id']}")).text
-    assert "The policy, without asking anybody" not in text
+    assert "The policies, without approval" not in text
     assert "By break-glass, without approvals" in text
     assert "as it was agreed" in text
     assert "?." not in text

@@ -105,11 +105,11 @@ async def test_no_compensation_is_due_while_another_effect_is_unknown(bank: Bank
     one, two, three = (seen["effect_id"] for seen in view["effects"])
     await report_outcomes(bank.robot, (one, "unknown"), (two, "unknown"), (three, "unused"))
     task = await bank.maya.task(view, "unknown", effect_id=one)
-    assert "not known yet" in task["choices"][0]["follows"]
+    assert "is unknown" in task["choices"][0]["follows"]
     await bank.maya.settle(task, "fired")
     assert await ten_minutes(bank) == ["unknown"]
     task = await bank.maya.task(view, "unknown", effect_id=two)
-    assert "unpay is asked for, to take pay back" in task["choices"][1]["follows"]
+    assert "unpay is requested to undo pay" in task["choices"][1]["follows"]
     await bank.maya.settle(task, "not_fired")
     assert await ten_minutes(bank) == ["compensation_due"]
 
@@ -263,11 +263,11 @@ OF_FINANCE = "only people in finance settle this, and you are not one of them; a
 NO_POLICY = "no policy permits you to settle this task"
 SETTLERS: list[tuple[list[str], str | None, int, str, str, str | None]] = [
     # the rules, whose agent it is, the amount; who may not settle it and why; who may
-    ([], "maya", 10, "maya", "own side", "tomas"),  # not the own side
+    ([], "maya", 10, "maya", "you own", "tomas"),  # not the own side
     ([], None, 500, "ingrid", OF_FINANCE, "tomas"),  # the people of its gates
     ([], None, 10, "jonas", "", "ingrid"),  # anyone some gate asks
     ([LEGAL], None, 500, "maya", NO_POLICY, "ingrid"),  # named by a rule
-    ([ANYBODY], "ingrid", 10, "ingrid", "own side", "jonas"),  # not the owner, despite the rule
+    ([ANYBODY], "ingrid", 10, "ingrid", "you own", "jonas"),  # not the owner, despite the rule
     ([ANYBODY, NEVER_EVALUATED], None, 10, "maya", "doubt is a no", None),  # no one if a rule fails
 ]
 

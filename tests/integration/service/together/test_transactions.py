@@ -146,10 +146,10 @@ async def test_a_stale_page_does_not_approve_another_revision(bank: Bank) -> Non
     view = await plan(bank, 500, 501)
     lines = lines_in(await whole(bank.maya, review_of(view)))
     text = await send(bank.maya, review_of(view), status=400, verdict="approve", **lines)
-    assert "say that you have read every effect" in text.lower()
+    assert "confirm that you have read every effect" in text.lower()
     again = await plan(bank, 500, 9_000)
     text = await send(bank.maya, review_of(view), status=400, verdict="approve", seen="yes", **lines)
-    assert "another revision" in text.lower()
+    assert "not the newest" in text.lower()
     assert "0 of 2 votes counted" in await approved(bank.maya, again, lines)
     assert (await bank.states(view))[0] == "review"
 
@@ -163,7 +163,7 @@ async def test_a_repeated_form_is_the_same_votes(bank: Bank) -> None:
         assert "2 of 2 votes counted" in await approved(bank.maya, view, lines)
     assert [kind for kind, _ in await bank.log(view["txn"])].count("vote_recorded") == 2
     text = await send(bank.maya, review_of(view), verdict="deny", reason="after all", **lines)
-    assert "your vote to approve stands: open it" in text.lower() and "0 of 2 votes counted" in text
+    assert "your vote to approve counts: open the review" in text.lower() and "0 of 2 votes counted" in text
 
 
 async def test_a_long_page_is_rendered_outside_the_event_loop(

@@ -1,4 +1,4 @@
-"""The rows and the bytes of an effect say the same, or nobody can vote."""
+"""The rows and the bytes of an effect must agree, or voting is disabled."""
 
 from dataclasses import replace
 
@@ -56,13 +56,13 @@ def test_rows_that_do_not_reproduce_the_bytes_are_noticed(page: ReviewPage) -> N
     assert not matches_canonical(page)
 
 
-def test_a_secret_is_in_no_stretch_but_its_size_is() -> None:
+def test_bytes_show_the_size_of_a_secret_and_not_its_value() -> None:
     assert "s3cr3t" not in text_of(DEPLOY)
     assert '"deploy_key":<19>,"image"' in text_of(DEPLOY)
     assert canonical_view(DEPLOY).size == len(DEPLOY.canonical)
 
 
-def test_a_secret_that_cannot_be_told_apart_takes_all_the_bytes_with_it() -> None:
+def test_no_bytes_are_shown_if_a_secret_cannot_be_located() -> None:
     page = replace(DEPLOY, canonical=DEPLOY.canonical.replace(b'"100"', b"1").replace(b"4.18", b"4.19"))
     assert canonical_view(page).stretches == (len(page.canonical),)
 
@@ -73,19 +73,19 @@ FOLDS = {
     "bytes are counted, not characters": ("é" * 161, "Show all 322 bytes"),
     "six lines are shown": ("x\n" * 5 + "x", ""),
     "seven are folded": ("x\n" * 6 + "x", "First 5 of 7 lines. Show all 13 bytes"),
-    "padding is counted where it stands": ("x" + "\n" * 64 + "y", ""),
+    "padding is counted in place": ("x" + "\n" * 64 + "y", ""),
 }
 
 
 @pytest.mark.parametrize(("text", "label"), FOLDS.values(), ids=FOLDS)
-def test_a_long_value_is_folded_and_says_how_much_it_holds(text: str, label: str) -> None:
+def test_a_long_value_is_folded_with_its_size(text: str, label: str) -> None:
     value = fold(text)
     assert value.label == label
     assert "".join(span.text for span in value.whole.spans) == text
     assert (value.preview is None) == (label == "")
 
 
-def test_a_finding_beyond_the_fold_is_still_told() -> None:
+def test_a_finding_in_folded_text_is_reported() -> None:
     [view] = arg_views(replace(REFUND, args=(arg("memo", "x" * 400 + "\u202e", "string"),)))
     assert [finding.kind for finding in view.findings] == ["hidden"]
 
@@ -95,7 +95,7 @@ def test_a_name_with_a_space_at_its_end_shows_it() -> None:
     assert "U+0020" in shown(view.name)
 
 
-def test_a_secret_with_hidden_characters_tells_nothing_of_them() -> None:
+def test_a_secret_with_hidden_characters_has_no_findings() -> None:
     [view] = arg_views(replace(REFUND, args=(arg("key", "a\u200bb", "string", secret=True),)))
     assert view.findings == ()
 
@@ -109,19 +109,19 @@ def said_of(*rows: ArgRow) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "other", ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
 )
-def test_a_name_that_reads_like_another_is_told_at_both(other: str) -> None:
+def test_similar_names_are_both_reported(other: str) -> None:
     said = said_of(AMOUNT, arg(other, 9, "integer"), arg("to", "x", "string"))
     assert said == {"amount": ["a name similar to another"], other: ["a name similar to another"], "to": []}
 
 
-def test_a_name_the_schema_does_not_know_is_told() -> None:
+def test_a_name_missing_in_the_schema_is_reported() -> None:
     """Unless the tool has no schema, which knows none of them."""
     unknown = arg("more", 9, NOT_IN_THE_SCHEMA)
     assert said_of(AMOUNT, unknown) == {"amount": [], "more": ["not in the schema"]}
     assert said_of(arg("amount", 1, NOT_IN_THE_SCHEMA), unknown) == {"amount": [], "more": []}
 
 
-def test_what_is_said_of_a_name_counts_among_the_warnings() -> None:
+def test_name_findings_count_as_warnings() -> None:
     page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
     assert [warning.text for warning in argument_warnings(arg_views(page))] == [
         "a name similar to another"

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote: whatever it holds, a reader sees that it holds it."""
+"""Marking of untrusted text: hidden and deceptive characters are visible to the reader."""
 
 import json
 import unicodedata
@@ -33,7 +33,7 @@ HIDDEN = "202E 2066 2069 200B 00AD FEFF 2028 001B 0000 E0041 FE0F E0101 3164 280
 
 
 @pytest.mark.parametrize("code", HIDDEN)
-def test_what_cannot_be_seen_becomes_its_code_point(code: str) -> None:
+def test_an_invisible_character_is_shown_as_its_code_point(code: str) -> None:
     assert hidden(mark(f"a{chr(int(code, 16))}b", block=True)) == [f"U+{code}"]
 
 
@@ -45,7 +45,7 @@ CALM = {
     "a domain with an umlaut": "münchen.example",
     "Greek units": "5 μg and Δt",
     "Turkish letters": "kısa yazı",
-    "Japanese beside Latin": "東京 Tokyo ひらがな",
+    "Japanese next to Latin": "東京 Tokyo ひらがな",
     "Arabic": "مرحبا",
     "an emoji of several people": "👩\u200d💻 👨\u200d👩\u200d👧",
     "a heart in colour": "❤\ufe0f",
@@ -58,7 +58,7 @@ CALM = {
 
 
 @pytest.mark.parametrize("text", CALM.values(), ids=CALM)
-def test_honest_text_raises_no_alarm(text: str) -> None:
+def test_honest_text_has_no_findings(text: str) -> None:
     assert mark(text, block=True).findings == ()
     assert suspects(mark(text, block=True)) == ""
 
@@ -79,18 +79,18 @@ SUSPECT = {
 
 
 @pytest.mark.parametrize(("text", "marked"), SUSPECT.values(), ids=SUSPECT)
-def test_a_letter_that_passes_for_another_is_marked(text: str, marked: str) -> None:
+def test_a_lookalike_letter_is_marked(text: str, marked: str) -> None:
     assert suspects(mark(text)) == marked
     assert "lookalike" in kinds(mark(text))
 
 
-def test_a_deceptive_domain_is_shown_as_the_network_sees_it() -> None:
+def test_a_deceptive_domain_is_shown_in_punycode() -> None:
     [finding] = mark(f"accounts@northwind-st{CYRILLIC_A}tements.example").findings
     assert finding.wire == "xn--northwind-sttements-1op.example"
     assert "U+0430 Cyrillic small letter a, not a" in finding.sentence
 
 
-def test_a_link_that_shows_one_host_and_leads_to_another_is_told() -> None:
+def test_a_link_with_user_info_is_reported() -> None:
     [finding] = mark("https://bank.example@evil.example/login").findings
     assert (finding.kind, finding.wire) == ("userinfo", "evil.example")
 
@@ -111,7 +111,7 @@ PADDING = [
 
 
 @pytest.mark.parametrize(("text", "found"), PADDING)
-def test_text_pushed_out_of_sight_is_told(text: str, found: list[str]) -> None:
+def test_padding_is_reported(text: str, found: list[str]) -> None:
     assert kinds(mark(text, block=True)) == found
 
 
@@ -129,7 +129,7 @@ def test_stacked_marks_are_counted_beyond_what_a_letter_carries() -> None:
     assert [kinds(mark("e" + "\u0301" * many)) for many in (4, 5)] == [[], ["stacked"]]
 
 
-def test_markup_is_told_and_stays_text() -> None:
+def test_markup_is_reported_and_shown_as_text() -> None:
     marked = mark("<img src=x onerror=alert(1)>")
     assert kinds(marked) == ["markup"]
     assert str(shown(marked)) == "&lt;img src=x onerror=alert(1)&gt;"
@@ -142,7 +142,7 @@ def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:
     assert len(hidden(mark("x" + smuggled, every=True))) == 40
 
 
-def test_a_title_writes_out_what_is_hidden() -> None:
+def test_a_title_shows_hidden_characters_as_code_points() -> None:
     assert plain_text("pay \u202egpj.exe") == "pay [U+202E]gpj.exe"
 
 
@@ -184,7 +184,7 @@ def test_the_big_list_of_naughty_strings_is_inert_and_whole() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_what_an_agent_may_send_is_marked_to_its_end(text: str) -> None:
+def test_all_admitted_text_is_marked_completely(text: str) -> None:
     # quadratic work even on a quarter ends at the limit every test has; how it grows is row H1 of the bench
     part = text[: len(text) // 4] + text[-1]
     assert "".join(span.text for span in mark(part, block=True).spans) == part

@@ -1,4 +1,4 @@
-"""The lines to sign on, what became of an effect, and how times are said."""
+"""Signatures, outcomes, and the formatting of times."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -32,15 +32,15 @@ DEPLOY = reviews.deploy()
 
 def gate(groups: str, need: int = 1, **changes: Any) -> GateView:
     base = replace(reviews.refund().gates[0], could_sign=(), could_sign_more=0, barred=(), have=0)
-    told = {"policy_id": groups + str(need), "groups": tuple(groups.split()), "quorum": need}
-    return replace(base, **(told | changes))
+    values = {"policy_id": groups + str(need), "groups": tuple(groups.split()), "quorum": need}
+    return replace(base, **(values | changes))
 
 
 def lines(*gates: GateView, **changes: Any) -> list[str]:
     return [line.by for line in quorum_status(reviews.refund(gates=gates, **changes)).open_lines]
 
 
-def test_an_open_line_names_who_may_sign_it() -> None:
+def test_a_missing_signature_names_possible_signers() -> None:
     assert lines(gate("finance")) == ["You, or anyone in finance"]
     assert lines(gate("finance cfo", 2)) == ["You, or anyone in finance or cfo", "Another person of these"]
     assert len(lines(gate("finance cfo"), gate("cfo finance", 2))) == 2, "the same groups are one question"
@@ -57,10 +57,14 @@ def test_only_votes_that_count_are_signatures() -> None:
     assert quorum_status(late).signed == ()
 
 
-def test_what_nobody_approved_is_not_told_as_approved() -> None:
-    told = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
-    assert (told.heading, told.tone, told.tag) == ("Opened in an emergency", "why-bad", "Break-glass")
-    assert "without approvals" in told.text
+def test_a_break_glass_release_is_not_shown_as_approved() -> None:
+    outcome = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
+    assert (outcome.heading, outcome.tone, outcome.tag) == (
+        "Opened in an emergency",
+        "why-bad",
+        "Break-glass",
+    )
+    assert "without approvals" in outcome.text
     assert short_outcome_text("met", "released", opened=True).tag == "Break-glass"
     assert short_outcome_text("met", "fired", opened=True).tag == "Fired"
 
@@ -87,7 +91,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize(("page", "heading"), OUTCOMES)
-def test_a_settled_review_says_what_became_of_the_effect(page: ReviewPage, heading: str) -> None:
+def test_a_settled_review_shows_the_outcome_of_the_effect(page: ReviewPage, heading: str) -> None:
     assert outcome_text(page).heading == heading
 
 
@@ -127,10 +131,10 @@ SINCE = [
 ]
 
 
-@pytest.mark.parametrize(("page", "before", "told"), SINCE)
-def test_a_page_is_told_what_happened_since_it_was_opened(page: ReviewPage, before: Any, told: str) -> None:
+@pytest.mark.parametrize(("page", "before", "expected"), SINCE)
+def test_an_open_page_is_notified_of_changes(page: ReviewPage, before: Any, expected: str) -> None:
     since = change_notice(page, "" if before is None else page_fingerprint(before))
-    assert since.startswith(told) and bool(since) is bool(told)
+    assert since.startswith(expected) and bool(since) is bool(expected)
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:
@@ -149,11 +153,11 @@ SPANS = {
 }
 
 
-def test_a_span_is_said_in_two_units_at_most() -> None:
+def test_a_duration_has_at_most_two_units() -> None:
     assert [formatting.span_words(span) for span in SPANS.values()] == list(SPANS)
 
 
-def test_the_answer_time_itself_is_too_late_and_below_a_quarter_of_an_hour_the_ring_is_red() -> None:
+def test_the_deadline_is_exclusive_and_the_ring_turns_red_15_minutes_before() -> None:
     opened, moment, quarter = NOW - timedelta(hours=4), timedelta(microseconds=1), timedelta(minutes=15)
     assert [formatting.deadline_of(opened, NOW + left, NOW).over for left in (timedelta(), moment)] == [
         True,
@@ -166,10 +170,10 @@ def test_the_answer_time_itself_is_too_late_and_below_a_quarter_of_an_hour_the_r
     ]
 
 
-def test_a_clock_time_names_its_day_when_it_is_not_today() -> None:
+def test_a_clock_time_has_a_date_unless_it_is_today() -> None:
     moments = ["2026-11-19T17:07:00Z", "2026-11-20T09:00:00Z", "2027-01-02T09:00:00Z"]
-    told = [formatting.clock_time(datetime.fromisoformat(moment), NOW) for moment in moments]
-    assert told == ["17:07", "20 Nov, 09:00", "2 Jan 2027, 09:00"]
+    times = [formatting.clock_time(datetime.fromisoformat(moment), NOW) for moment in moments]
+    assert times == ["17:07", "20 Nov, 09:00", "2 Jan 2027, 09:00"]
 
 
 def test_a_digest_is_shortened_and_nothing_else_is() -> None:
@@ -184,7 +188,7 @@ def test_rows_are_grouped_by_the_time_they_have() -> None:
     assert groups == ["Time is up", "Within the hour", "Within a day", "Later"]
 
 
-def test_cedar_text_is_whole_and_its_words_are_told_apart() -> None:
+def test_cedar_highlighting_keeps_the_whole_text() -> None:
     text = reviews.REFUND_GATE + ' // in "comments" nothing is\n@doc("a \\" b")'
     pieces = list(cedar_tokens(text))
     assert "".join(piece for _, piece in pieces) == text
@@ -197,7 +201,7 @@ URL = "http://127.0.0.1:1/tasks/task_1"
 
 @pytest.mark.parametrize("of_compensation", [False, True])
 @pytest.mark.parametrize("kind", TaskKind)
-def test_every_kind_of_task_has_its_sentence_wherever_it_is_told(
+def test_every_task_kind_has_a_question_in_every_channel(
     kind: TaskKind, of_compensation: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = question_text(kind, of_compensation=of_compensation)
@@ -212,7 +216,7 @@ def test_every_kind_of_task_has_its_sentence_wherever_it_is_told(
 
 
 @pytest.mark.parametrize("kind", [TaskKind.UNKNOWN, TaskKind.RESTORED])
-def test_a_doubt_about_a_compensation_is_not_told_as_one_about_the_effect(kind: TaskKind) -> None:
-    told = [question_text(kind, of_compensation=one) for one in (True, False)]
-    assert ["undone" in text for text in told] == [True, False]
+def test_an_unknown_compensation_is_not_shown_as_an_unknown_effect(kind: TaskKind) -> None:
+    texts = [question_text(kind, of_compensation=one) for one in (True, False)]
+    assert ["undone" in text for text in texts] == [True, False]
     assert "fired" in question_text(TaskKind.STANDING, of_compensation=True)

@@ -104,7 +104,7 @@ OUTPUT = [
     (reviews.refund(agent_owner=None), "; this agent has no owner"),
     (reviews.talked(), "Board is asked as well by now."),
     (NOT_COUNTED, "What Wen Li approved does not count at present."),
-    (reviews.refund(break_glass=SIGNED), "Signed, to open it in an emergency, by Wen Li"),
+    (reviews.refund(break_glass=SIGNED), "Signed for break-glass by Wen Li"),
     (OPENED, "Released by break-glass by Wen Li"),
     (BEFORE, "Denied before by Ingrid Vik · 19 Nov 2026, 14:26 UTC. Different here: amount_cents."),
     (BEFORE, "Voucher <!here>"),

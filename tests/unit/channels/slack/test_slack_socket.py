@@ -66,10 +66,10 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def output() -> Iterator[list[Any]]:
+def logged() -> Iterator[list[Any]]:
     """What is logged, wherever an earlier test has sent the log of the process."""
-    with capture_logs() as output:
-        yield output
+    with capture_logs() as logged:
+        yield logged
 
 
 def socket(after: FollowUp | None = None, api_url: str = "") -> SocketMode:
@@ -101,12 +101,12 @@ async def test_acknowledged_payloads_are_counted_and_finished(heard: bool) -> No
     assert (client.said, done, taken() - before) == (["e1"] if heard else [], ["opened"], 1 if heard else 0)
 
 
-async def test_a_failing_follow_up_is_logged(output: list[Any]) -> None:
+async def test_a_failing_follow_up_is_logged(logged: list[Any]) -> None:
     async def after() -> None:
         raise RuntimeError("the database is away")
 
     await given_to(socket(after), Client())
-    assert [one["event"] for one in output] == ["slack_afterwards_failed"]
+    assert [one["event"] for one in logged] == ["slack_afterwards_failed"]
 
 
 async def test_work_in_progress_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:

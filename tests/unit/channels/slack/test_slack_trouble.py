@@ -75,14 +75,14 @@ async def answering(request: pytest.FixtureRequest) -> AsyncIterator[SlackClient
 async def test_transport_errors_have_our_codes(answering: SlackClient, code: str) -> None:
     with pytest.raises(SlackCallError) as fault:
         await answering.call("auth.test")
-    assert (fault.value.error, fault.value.came) == (code, SendStatus.WORLD)
+    assert (fault.value.error, fault.value.result.status) == (code, SendStatus.WORLD)
 
 
 async def test_a_closed_port_is_not_reachable() -> None:
     slack = calling(f"http://127.0.0.1:{free_port()}")
-    outcome = await slack.test_auth()
+    outcome = await slack.check_auth()
     await slack.close()
-    assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", SendStatus.WORLD, True)
+    assert (outcome.error, outcome.status, outcome.unsent) == ("not_reachable", SendStatus.WORLD, True)
 
 
 RIVAL = '{"ok": true, "team_id": "T0RIVAL"'
@@ -102,6 +102,6 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
 async def test_the_token_owner_is_compared_with_the_settings(
     answering: SlackClient, error: str | None
 ) -> None:
-    assert (await answering.test_auth()).error == error
+    assert (await answering.check_auth()).error == error
     words = "the bot token belongs to T0RIVAL, the settings name T0ACME" if error == OTHER else None
     assert answering.workspace_mismatch == words

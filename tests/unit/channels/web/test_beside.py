@@ -1,4 +1,4 @@
-"""What stands beside the facts: the difference in values, the words of outcomes, the lengths of bars."""
+"""The context panel: differences of values, labels of outcomes, lengths of bars."""
 
 from dataclasses import replace
 from typing import Any
@@ -51,12 +51,12 @@ def test_each_argument_is_changed_same_or_hidden() -> None:
 
 
 @pytest.mark.parametrize("now", ["same", "other"])
-def test_whether_a_hidden_value_changed_is_not_told(now: str) -> None:
+def test_a_change_of_a_hidden_value_is_not_revealed(now: str) -> None:
     found = compare_args([arg("key", "same", "", secret=True)], [arg("key", now, "", secret=True)])
     assert (found.rows, found.same, names(found.hidden)) == ((), (), ["key"])
 
 
-def test_a_long_value_is_cut_to_where_the_two_begin_to_differ() -> None:
+def test_a_long_value_is_cut_to_its_first_difference() -> None:
     row = compared(
         arg("b", "a" * 5_000 + "cat" + "b" * 5_000, ""), arg("b", "a" * 5_000 + "dog" + "b" * 5_000, "")
     )
@@ -72,7 +72,7 @@ def test_a_value_that_only_grew_shows_its_new_end() -> None:
 
 @given(st.text(max_size=400), st.text(max_size=400), st.integers(0, 400), st.text(max_size=400))
 def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other: str) -> None:
-    """Where two values differ, the two cells differ, whatever was cut; and a cut one says how long the whole is."""
+    """Where two values differ, the two cells differ even if cut, and a cut cell states the full length."""
     then, now = before + "a" * many + one, before + "a" * many + other
     if then == now:
         return
@@ -114,9 +114,9 @@ NOTES = {
 
 
 @pytest.mark.parametrize(("then", "now", "note"), NOTES.values(), ids=NOTES)
-def test_a_row_says_what_a_reader_should_not_have_to_work_out(then: Any, now: Any, note: str) -> None:
-    told = compared(then, now).note
-    assert told.startswith(note) and bool(told) == bool(note)
+def test_a_changed_argument_has_a_note(then: Any, now: Any, note: str) -> None:
+    text = compared(then, now).note
+    assert text.startswith(note) and bool(text) == bool(note)
 
 
 # ---------------------------------------------------------------------------------------------------------- meters
@@ -150,8 +150,8 @@ def counts(capped: bool = False, **states: int) -> str:
 
 
 def test_counts_are_a_sentence() -> None:
-    told = counts(fired=9, compensated=1, denied=1, unknown=1)
-    assert told == "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
+    text = counts(fired=9, compensated=1, denied=1, unknown=1)
+    assert text == "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
     assert counts(True, denied=200) == "The newest 200 like it in 30 days: 200 denied"
 
 
@@ -171,7 +171,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize(("states", "wanted", "text"), WHOLE.values(), ids=WHOLE)
-def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int, text: str) -> None:
+def test_the_effect_of_an_approval_on_the_transaction_is_stated(states: str, wanted: int, text: str) -> None:
     page = refund(siblings=siblings(*states.split()))
     assert approval_effect(page, wanted) == text
     assert context_panel_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
@@ -191,14 +191,14 @@ def lines(**changes: Any) -> list[str]:
     ]
 
 
-def test_an_open_line_names_people_where_they_have_names() -> None:
+def test_a_missing_signature_names_people_with_display_names() -> None:
     assert lines(could_sign=("Ann", "Bo"), barred=()) == ["You, Ann or Bo"]
     assert lines(could_sign=("Ann", "Bo"), could_sign_more=4, barred=()) == ["You, Ann, Bo and 4 more"]
     assert lines(could_sign=(), could_sign_more=4, barred=()) == ["You, or anyone in finance"]
     assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, who belongs to the requester"]
 
 
-def test_a_line_of_the_story_says_by_whom_which_way_and_under_which_rules() -> None:
+def test_a_timeline_line_shows_actor_channel_and_commit() -> None:
     event = EventLine(NOW, "decision_made", "Asked", "service", "web", "9f3c1ab" + "0" * 33, "a1")
     line = timeline_line(event, NOW)
     assert (line.more, line.anchor) == ("service, on the web, rules at 9f3c1ab00000", "log-a1")

@@ -1,4 +1,4 @@
-"""The form for other arguments: a field that is sent as it was drawn gives back its value, and hides nothing in it."""
+"""The proposal form: an unchanged field yields its value, and a field hides nothing."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def drawn(value: Any, kind: Any = "text") -> tuple[ProposalForm, FieldView]:
 @example("  a ")
 @example('say "a\\u200b"')
 @example("\U0001f469\u200d\U0001f527")
-def test_what_is_sent_as_it_was_drawn_is_the_value(value: str) -> None:
+def test_an_unchanged_field_yields_its_value(value: str) -> None:
     form, view = drawn(value)
     assert read_fields(form, {"value_0": view.text}) == ({"memo": value}, {})
     assert read_fields(form, {"value_0": view.text.replace("\n", "\r\n")}) == ({"memo": value}, {})
@@ -40,7 +40,7 @@ def test_what_is_sent_as_it_was_drawn_is_the_value(value: str) -> None:
 @pytest.mark.parametrize(
     "value", [f"ab{HANGUL_FILLER}c", f"a{VARIANT}b", f"a{OVERRIDE}b", [f"a{OVERRIDE}b"], {"k": HANGUL_FILLER}]
 )
-def test_a_field_holds_no_character_that_nobody_can_see(value: Any) -> None:
+def test_a_field_contains_no_invisible_characters(value: Any) -> None:
     form, view = drawn(value, "text" if isinstance(value, str) else "json")
     assert (view.shape, hidden_positions(view.text)) == ("json", set())
     assert "\\u" in view.text

@@ -1,4 +1,4 @@
-"""A table of the log is text to every spreadsheet, whatever somebody called themselves."""
+"""CSV exports contain no formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n"])
-async def test_no_cell_is_a_formula(begins: str) -> None:
+async def test_no_csv_cell_is_a_formula(begins: str) -> None:
     async def lines() -> AsyncIterator[LogLine]:
         agent = f'{begins}cmd|"/c calc"!A1'
         yield LogLine(1, NOW, f"{begins}1", "service", "", agent, None, None, b'{"v":1}')
@@ -29,7 +29,7 @@ async def test_no_cell_is_a_formula(begins: str) -> None:
     assert table.count('"') % 2 == 0
 
 
-def test_an_hour_with_anything_in_it_can_be_seen() -> None:
+def test_an_hour_with_one_submission_is_visible() -> None:
     drawn = bars((0, 1, 10_000))
     assert [bar["height"] for bar in drawn] == [0, 2, 48]
     assert all(bar["y"] + bar["height"] == 48 for bar in drawn)

@@ -1,4 +1,4 @@
-"""The pages that take something from a browser without a session and its form token are these two."""
+"""The only POST routes without a session and form token."""
 
 from __future__ import annotations
 

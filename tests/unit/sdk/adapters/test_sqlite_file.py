@@ -19,11 +19,11 @@ from tests.unit.sdk.adapters.rows import CALL
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, internal: bool) -> None:
+def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, ours: bool) -> None:
     """By somebody else, or by a session of ours that is in no event loop."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        session = adapter.begin("t-0") if internal else None
-        if not internal:
+        session = adapter.begin("t-0") if ours else None
+        if not ours:
             other.execute("BEGIN IMMEDIATE")
         with pytest.raises(
             IsolationConflict, match=r"database is locked.* busy_seconds=0\.1.*Retry"

@@ -224,16 +224,16 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a reference to what is no definition": (
         schema(xs={"type": "array", "contentSchema": OBJECT}, x={"$ref": "#/properties/xs/contentSchema"}),
         "/inputSchema/properties/x/$ref: '#/properties/xs/contentSchema' names no definition"),
-    "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is no name"),
-    "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is no name"),
+    "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is not a name"),
+    "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is not a name"),
     "what policies call reads": (schema() | {"name": "read"}, "'read' is the action group"),
     "what people do": (schema() | {"name": "approve"}, "the action 'approve' is what people do"),
     "what people do, too": (schema() | {"name": "stop"}, "the action 'stop' is what people do"),
     "a name of another alphabet": (schema() | {"name": "\u0440ay"}, "is no tool name"),
     "a name turned round": (schema() | {"name": "a\u202eb"}, "is no tool name"),
     "a description turned round": (
-        schema() | {"description": "x\u202ey"}, "/description: holds the character U+202E"),
-    "an invisible title": (schema() | {"title": "x\u200b"}, "/title: holds the character U+200B"),
+        schema() | {"description": "x\u202ey"}, "/description: contains the invisible character U+202E"),
+    "an invisible title": (schema() | {"title": "x\u200b"}, "/title: contains the invisible character U+200B"),
     **{name: (schema(x=given), f"/inputSchema/properties/x{why}") for name, (given, why) in NO_ARGUMENT.items()},
     **{name: ({"name": "t", "inputSchema": given}, f"/inputSchema{why}") for name, (given, why) in NO_INPUT.items()},
 }  # fmt: skip

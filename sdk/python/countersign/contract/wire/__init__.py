@@ -4,156 +4,78 @@ Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pas
 are refused, and times are RFC 3339 in UTC with `Z`.
 """
 
-from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
-from .discussion import (
-    AcceptRequest,
-    CommentView,
-    DeclineRequest,
-    ProposalView,
-    ProposeRequest,
-    QuestionView,
-    SiblingView,
-)
-from .requests import (
-    AnswerRequest,
-    BringKeyRequest,
-    Claimed,
-    CommentRequest,
-    CompensateRequest,
-    EvaluationRequest,
-    Recall,
-    RecalledCompensation,
-    RecalledEffect,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportedOutcome,
-    ReportRequest,
-    SettleRequest,
-    SubmitRequest,
-    SubmittedEffect,
-    VoteRequest,
-    WithdrawRequest,
-)
-from .responses import (
-    AuditPage,
-    AuditRow,
-    BroughtKey,
-    CompensationRef,
-    CompensationView,
-    DecisionView,
-    EffectView,
-    EpochView,
-    EvaluatedEffect,
-    EvaluationView,
-    Event,
-    Health,
-    HealthFinding,
-    Jwk,
-    Jwks,
-    LookView,
-    Need,
-    OutcomeView,
-    PoliciesView,
-    PolicyProblem,
-    Problem,
-    Reason,
-    RedemptionView,
-    RestoreView,
-    ReviewSummary,
-    Settlement,
-    TransactionLine,
-    TransactionPage,
-    TransactionView,
-)
-from .reviews import (
-    EarlierDenial,
-    ReviewPageView,
-    ReviewView,
-    ShadowAnswer,
-    ShadowDifference,
-    ShadowView,
-    TaskChoice,
-    TaskDetail,
-    TaskPage,
-    TaskView,
-    VoteView,
-)
-
-__all__ = [
-    "MAX_TEXT_CHARS",
-    "AcceptRequest",
-    "AnswerRequest",
-    "AttemptId",
-    "AuditPage",
-    "AuditRow",
-    "BringKeyRequest",
-    "BroughtKey",
-    "Claimed",
-    "CommentRequest",
-    "CommentView",
-    "CompensateRequest",
-    "CompensationRef",
-    "CompensationView",
-    "DecisionView",
-    "DeclineRequest",
-    "Digest",
-    "EarlierDenial",
-    "EffectView",
-    "EpochView",
-    "EvaluatedEffect",
-    "EvaluationRequest",
-    "EvaluationView",
-    "Event",
-    "Health",
-    "HealthFinding",
-    "Instant",
-    "Jwk",
-    "Jwks",
-    "Jws",
-    "LookView",
-    "Many",
-    "Need",
-    "OutcomeView",
-    "PoliciesView",
-    "PolicyProblem",
-    "Problem",
-    "ProposalView",
-    "ProposeRequest",
-    "QuestionView",
-    "Reason",
-    "Recall",
-    "RecalledCompensation",
-    "RecalledEffect",
-    "RedeemRequest",
-    "RedemptionView",
-    "ReleaseRequest",
-    "RenewRequest",
-    "ReportRequest",
-    "ReportedOutcome",
-    "RestoreView",
-    "ReviewPageView",
-    "ReviewSummary",
-    "ReviewView",
-    "SettleRequest",
-    "Settlement",
-    "ShadowAnswer",
-    "ShadowDifference",
-    "ShadowView",
-    "SiblingView",
-    "SubmitRequest",
-    "SubmittedEffect",
-    "TaskChoice",
-    "TaskDetail",
-    "TaskPage",
-    "TaskView",
-    "TransactionLine",
-    "TransactionPage",
-    "TransactionView",
-    "VoteRequest",
-    "VoteView",
-    "WireModel",
-    "WithdrawRequest",
-    "dump",
-    "parse",
-]
+from .base import MAX_TEXT_CHARS as MAX_TEXT_CHARS
+from .base import AttemptId as AttemptId
+from .base import Digest as Digest
+from .base import Instant as Instant
+from .base import Jws as Jws
+from .base import Many as Many
+from .base import WireModel as WireModel
+from .base import dump as dump
+from .base import parse as parse
+from .discussion import AcceptRequest as AcceptRequest
+from .discussion import CommentView as CommentView
+from .discussion import DeclineRequest as DeclineRequest
+from .discussion import ProposalView as ProposalView
+from .discussion import ProposeRequest as ProposeRequest
+from .discussion import QuestionView as QuestionView
+from .discussion import SiblingView as SiblingView
+from .requests import AnswerRequest as AnswerRequest
+from .requests import BringKeyRequest as BringKeyRequest
+from .requests import Claimed as Claimed
+from .requests import CommentRequest as CommentRequest
+from .requests import CompensateRequest as CompensateRequest
+from .requests import EvaluationRequest as EvaluationRequest
+from .requests import Recall as Recall
+from .requests import RecalledCompensation as RecalledCompensation
+from .requests import RecalledEffect as RecalledEffect
+from .requests import RedeemRequest as RedeemRequest
+from .requests import ReleaseRequest as ReleaseRequest
+from .requests import RenewRequest as RenewRequest
+from .requests import ReportedOutcome as ReportedOutcome
+from .requests import ReportRequest as ReportRequest
+from .requests import SettleRequest as SettleRequest
+from .requests import SubmitRequest as SubmitRequest
+from .requests import SubmittedEffect as SubmittedEffect
+from .requests import VoteRequest as VoteRequest
+from .requests import WithdrawRequest as WithdrawRequest
+from .responses import AuditPage as AuditPage
+from .responses import AuditRow as AuditRow
+from .responses import BroughtKey as BroughtKey
+from .responses import CompensationRef as CompensationRef
+from .responses import CompensationView as CompensationView
+from .responses import DecisionView as DecisionView
+from .responses import EffectView as EffectView
+from .responses import EpochView as EpochView
+from .responses import EvaluatedEffect as EvaluatedEffect
+from .responses import EvaluationView as EvaluationView
+from .responses import Event as Event
+from .responses import Health as Health
+from .responses import HealthFinding as HealthFinding
+from .responses import Jwk as Jwk
+from .responses import Jwks as Jwks
+from .responses import LookView as LookView
+from .responses import Need as Need
+from .responses import OutcomeView as OutcomeView
+from .responses import PoliciesView as PoliciesView
+from .responses import PolicyProblem as PolicyProblem
+from .responses import Problem as Problem
+from .responses import Reason as Reason
+from .responses import RedemptionView as RedemptionView
+from .responses import RestoreView as RestoreView
+from .responses import ReviewSummary as ReviewSummary
+from .responses import Settlement as Settlement
+from .responses import TransactionLine as TransactionLine
+from .responses import TransactionPage as TransactionPage
+from .responses import TransactionView as TransactionView
+from .reviews import EarlierDenial as EarlierDenial
+from .reviews import ReviewPageView as ReviewPageView
+from .reviews import ReviewView as ReviewView
+from .reviews import ShadowAnswer as ShadowAnswer
+from .reviews import ShadowDifference as ShadowDifference
+from .reviews import ShadowView as ShadowView
+from .reviews import TaskChoice as TaskChoice
+from .reviews import TaskDetail as TaskDetail
+from .reviews import TaskPage as TaskPage
+from .reviews import TaskView as TaskView
+from .reviews import VoteView as VoteView

@@ -1,4 +1,4 @@
-"""A database that does not answer: nobody waits for it for ever, and not more wait than it can serve."""
+"""A database that does not respond: waits are bounded, and so is the queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.storage.databases import execute
 
 pytestmark = pytest.mark.anyio
 
-_ROOM = 5
+_CAPACITY = 5
 _BOUND_S = 20.0  # well above what each test waits for, far below what TCP would
 
 
@@ -39,7 +39,7 @@ def numbers(conn: Connection) -> list[int]:
 TCP = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 30_000}
 
 
-def test_a_host_that_has_gone_is_noticed_by_the_socket_of_every_connection(postgres_url: str) -> None:
+def test_every_connection_has_keepalives(postgres_url: str) -> None:
     with Database.open(postgres_url) as db:
         assert len(db._pools) == 2
         for pool in db._pools:
@@ -53,13 +53,13 @@ def test_a_host_that_has_gone_is_noticed_by_the_socket_of_every_connection(postg
 
 @pytest.fixture
 def proxy(postgres_url: str) -> Iterator[Silent]:
-    """What stands between the service and its server."""
+    """A proxy between the service and its server."""
     url = make_url(postgres_url)
     with Silent(str(url.host), url.port or 5432) as started:
         yield started
 
 
-async def test_a_server_that_falls_silent_is_not_waited_for(
+async def test_a_silent_server_times_out(
     postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_RESPONSE_S", 1.0)
@@ -82,7 +82,7 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
                 await db.write(add(4))
                 assert await db.read(numbers) == [4]
         finally:
-            proxy.cut()  # or whoever waits for ever keeps the database from being closed
+            proxy.cut()  # or a waiting unit keeps the database from closing
 
 
 # -- more than can be served -----------------------------------------------------------------------------------------
@@ -93,14 +93,14 @@ Busy = tuple[Database, threading.Event]
 
 @pytest.fixture
 def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
-    """A database with a table, all of whose writing waits until it is told to go on."""
+    """A database with a table, whose writes wait for a signal."""
     go, begun = threading.Event(), threading.Event()
 
     def hold(tx: Tx) -> None:
         begun.set()
         assert go.wait(_BOUND_S)
 
-    monkeypatch.setattr(database, "MAX_PENDING_UNITS", _ROOM)
+    monkeypatch.setattr(database, "MAX_PENDING_UNITS", _CAPACITY)
     with Database.open(database_url, limits=StorageLimits(pool_size=1)) as db:
         execute(db, "CREATE TABLE t (n INTEGER)")
         held: Future[None] = Future()
@@ -110,21 +110,21 @@ def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
         go.set()
 
 
-async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(busy: Busy) -> None:
+async def test_a_full_queue_refuses_and_changes_nothing(busy: Busy) -> None:
     db, go = busy
-    waiting = [asyncio.create_task(db.write(add(n))) for n in range(_ROOM)]
+    waiting = [asyncio.create_task(db.write(add(n))) for n in range(_CAPACITY)]
     await asyncio.sleep(0)
     for refused in (db.write, lambda unit: asyncio.to_thread(db.write_sync, unit)):
         with pytest.raises(StorageUnavailableError, match="too many"):
             await refused(add(-1))
     go.set()
     await asyncio.gather(*waiting)
-    for n in range(_ROOM, 2 * _ROOM):  # there is room again
+    for n in range(_CAPACITY, 2 * _CAPACITY):  # there is capacity again
         await db.write(add(n))
-    assert await db.read(numbers) == list(range(2 * _ROOM))
+    assert await db.read(numbers) == list(range(2 * _CAPACITY))
 
 
-async def test_what_has_waited_too_long_is_not_run(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_unit_queued_too_long_is_not_run(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     db, go = busy
     stale = [asyncio.create_task(db.write(add(n))) for n in range(3)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Of the units that ask to be alone with the same thing, one runs at a time; on both engines, and across replicas."""
+"""Advisory locks: conflicting units run one at a time, on both engines and across replicas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replica(migrated_url: str) -> Iterator[Database]:
 
 
 class Held:
-    """A unit that stands still where it was told to, until it is let go."""
+    """A unit that blocks at a given point until it is released."""
 
     def __init__(self, db: Database, ask: Callable[[Tx], Any]) -> None:
         self._there, self._go = threading.Event(), threading.Event()
@@ -66,7 +66,7 @@ def moment(conn: Connection) -> datetime:
 
 
 def until_it_waits(db: Database, second: Future[Any]) -> None:
-    """Return once the second unit waits for a lock; or has ended, which the test then tells."""
+    """Return once the second unit waits for a lock, or has ended."""
     while not second.done() and not db.read_sync(lambda conn: conn.execute(WAITING).scalar_one()):
         pass
 
@@ -112,45 +112,45 @@ PAIRS = {
     "two units that act for one agent": (acting("robot"), acting("robot"), False),
     "a stop waits for who acts": (acting("robot"), stopping("robot"), True),
     "who acts waits for a stop": (stopping("robot"), acting("robot"), True),
-    "a stop of somebody else waits for nobody": (acting("robot"), stopping("desk"), False),
+    "a stop of another agent does not wait": (acting("robot"), stopping("desk"), False),
     "a revocation waits for who decides": (deciding("maya"), revoking("maya"), True),
     "who decides waits for their revocation": (revoking("maya"), deciding("maya"), True),
-    "a revocation of somebody else waits for nobody": (deciding("tomas"), revoking("maya"), False),
+    "a revocation of another person does not wait": (deciding("tomas"), revoking("maya"), False),
     "an agent named like a transaction": (on(ONE), stopping(ONE), False),
 }
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
 @pytest.mark.parametrize(("first", "second", "waits"), PAIRS.values(), ids=PAIRS)
-def test_who_waits_for_whom(
+def test_locks_serialize_conflicting_units(
     store: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any], waits: bool
 ) -> None:
     assert second_after(store, replica, first, second) is waits
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_a_unit_that_waited_goes_by_a_later_now(store: Database, replica: Database) -> None:
+def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Database) -> None:
     held = Held(store, on(ONE))
     with ThreadPoolExecutor(1) as threads:
-        told = threads.submit(replica.write_sync, lambda tx: (tx.now, lock_transaction(tx, ONE).now))
-        until_it_waits(store, told)
+        waiting = threads.submit(replica.write_sync, lambda tx: (tx.now, lock_transaction(tx, ONE).now))
+        until_it_waits(store, waiting)
         ended = held.let_go()
-        before, after = told.result(_PATIENCE_S)
+        before, after = waiting.result(_PATIENCE_S)
     assert before < ended < after
 
 
-def test_a_unit_is_alone_with_one_transaction_at_most_and_moves_no_other(store: Database) -> None:
+def test_a_unit_locks_one_transaction_and_changes_no_other(store: Database) -> None:
     with pytest.raises(RuntimeError, match="one transaction at most"):
         store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
-    for ask in (lambda tx: tx, on(OTHER)):  # alone with nobody, or with another
+    for ask in (lambda tx: tx, on(OTHER)):  # without a lock, or with another one
         with pytest.raises(RuntimeError, match="call lock_transaction first"):
             store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
     store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_who_waits_too_long_is_told_to_ask_again(store: Database, migrated_url: str) -> None:
-    """A replica that hangs in the middle of a unit holds up nobody for ever."""
+def test_a_lock_timeout_asks_the_caller_to_repeat(store: Database, migrated_url: str) -> None:
+    """A replica that hangs in a unit does not block others for ever."""
     held = Held(store, on(ONE))
     with Database.open(migrated_url, limits=StorageLimits(busy_timeout_ms=20)) as impatient:
         with pytest.raises(StorageUnavailableError, match="repeat the request"):
@@ -160,7 +160,7 @@ def test_who_waits_too_long_is_told_to_ask_again(store: Database, migrated_url: 
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_the_locks_of_a_replica_that_is_gone_are_given_back(
+def test_locks_of_a_dead_replica_are_released(
     store: Database, replica: Database, monkeypatch: pytest.MonkeyPatch, migrated_url: str
 ) -> None:
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it
@@ -171,8 +171,8 @@ def test_the_locks_of_a_replica_that_is_gone_are_given_back(
             held.let_go()
 
 
-def test_those_a_submission_is_counted_for_are_asked_for_in_one_order(replica: Database) -> None:
-    """Two processes order a set of names each by its own: the order of what is locked must be nobody's accident."""
+def test_metered_subjects_are_locked_in_one_order(replica: Database) -> None:
+    """Two processes order a set of names each by its own hash seed: the order of locks must not depend on it."""
     asked: list[list[int]] = []
 
     def ask(tx: Tx, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A secret is written once, for its owner alone, or it is refused with the command that mends it."""
+"""Secret files: written once for the owner only, or refused with the command that fixes it."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ def secret(tmp_path: Path) -> Path:
     return tmp_path / "keys/x"
 
 
-def test_a_secret_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_secret_has_mode_0600_for_every_umask(tmp_path: Path) -> None:
     folder, before = tmp_path / "a/keys", os.umask(0)
     try:
         make_secret_folder(folder)
@@ -53,7 +53,7 @@ def test_a_secret_only_its_owner_can_reach_is_read(secret: Path, mode: int) -> N
     assert read_secret(secret) == b"canary"
 
 
-def test_somebody_elses_or_a_missing_secret_is_refused_with_the_command(
+def test_a_missing_or_foreign_secret_is_refused_with_the_command(
     secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StartError, match="policy-service init"):

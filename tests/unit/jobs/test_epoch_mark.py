@@ -1,4 +1,4 @@
-"""The mark follows the log, and a database that has forgotten something does not start."""
+"""The epoch mark follows the audit log, and a database that lacks something does not start."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -37,8 +37,8 @@ async def test_a_mark_left_behind_by_a_crash_catches_up_at_the_start(store: Data
 
 
 async def test_a_database_from_a_backup_does_not_start(store: Database, tmp_path: Path) -> None:
-    """L6. Nor does a new one beside old keys, or keys without their mark on a database that has a log: a replica whose
-    keys were copied without the mark could not tell an old database from the newest.
+    """L6. Neither does a new database with old keys, nor keys without their mark on a database that has a log: a
+    replica with copied keys but no mark could not detect an old database.
     """
     write_mark(tmp_path, Mark(1, 1))
     with pytest.raises(StartError):
@@ -74,7 +74,7 @@ async def running(mark: EpochMarkWriter) -> AsyncIterator[asyncio.Task[None]]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_mark_follows_and_never_goes_back(tmp_path: Path) -> None:
+async def test_the_mark_follows_the_log_and_never_decreases(tmp_path: Path) -> None:
     mark = EpochMarkWriter(tmp_path, Mark(3, 5))
     async with running(mark):
         mark.reached(7)
@@ -85,7 +85,7 @@ async def test_the_mark_follows_and_never_goes_back(tmp_path: Path) -> None:
     assert mark.epoch == 3
 
 
-async def test_writing_at_the_end_brings_it_up_to_date(tmp_path: Path) -> None:
+async def test_the_final_write_is_current(tmp_path: Path) -> None:
     mark = EpochMarkWriter(tmp_path, Mark(1, 5))
     mark.reached(6)
     await mark.write()
