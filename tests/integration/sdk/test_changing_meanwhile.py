@@ -50,7 +50,7 @@ def asked(near: Near, *pays: Callable[[], Any]) -> ReviewPending:
     return pending.value
 
 
-def nothing_stands(near: Near) -> bool:
+def nothing_in_effect(near: Near) -> bool:
     """No tool ran, no row is there, nothing is locked."""
     return (near.done, notes_in(near.notes), is_locked(near.notes)) == ([], [], False)
 
@@ -67,7 +67,7 @@ def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near)
     assert near.ask(voted()) == (404, "not_found", [])
     with pytest.raises(ReviewPending):
         step(near)
-    assert nothing_stands(near)
+    assert nothing_in_effect(near)
 
 
 @pytest.mark.parametrize("reported", [True, False], ids=["when it is activated", "at the redemption"])
@@ -81,7 +81,7 @@ def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_u
         with pytest.raises(Denied) as denied:
             step(near)
         assert [reason.policy for reason in denied.value.reasons] == ["stop"]
-        assert nothing_stands(near)
+        assert nothing_in_effect(near)
     assert near.states(pending.txn) == [EffectState.DENIED]
 
 
@@ -93,7 +93,7 @@ def test_scenario_7_a_gate_that_comes_after_the_approval_asks_again_and_then_it_
     near.vote(pending)
     near.change(gate("legal-too", "legal"), reported=reported)
     again = asked(near)
-    assert nothing_stands(near)
+    assert nothing_in_effect(near)
     assert near.states(pending.txn) == [EffectState.REVIEW]
     near.vote(again, by="ingrid")
     for _ in range(2):
@@ -132,12 +132,12 @@ def test_scenario_8_what_the_agent_does_to_an_approved_list_reaches_neither_peop
 def test_scenario_9_that_a_payment_can_be_taken_back_releases_nothing(near: Near) -> None:
     pending = asked(near)
     assert near.see(pending.txn)["releases"] == []
-    assert (near.states(pending.txn), nothing_stands(near)) == ([EffectState.REVIEW], True)
+    assert (near.states(pending.txn), nothing_in_effect(near)) == ([EffectState.REVIEW], True)
     near.vote(pending, "deny", reason="too dear")
     for _ in range(2):
         with pytest.raises(Denied, match="too dear"):
             step(near)
-    assert nothing_stands(near)
+    assert nothing_in_effect(near)
 
 
 def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transaction(near: Near) -> None:
@@ -165,10 +165,10 @@ def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reaso
     (found,) = resume(near.runtime)
     assert (found.after, found.waiting) == ("ended", False)
     assert "nobody answered or used it in time" in found.note and "[expired]" in found.note
-    assert (resume(near.runtime), nothing_stands(near)) == ([], True)
+    assert (resume(near.runtime), nothing_in_effect(near)) == ([], True)
     again = asked(near)  # the program asks anew, and the old question is not the answer
     assert again.reviews[0].review_id != pending.reviews[0].review_id
-    assert nothing_stands(near)
+    assert nothing_in_effect(near)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at the submission", "after the approval"])
@@ -184,7 +184,7 @@ def test_scenario_35_a_rule_that_cannot_be_worked_out_denies_and_live_work_is_un
         with pytest.raises(Denied) as denied:
             step(near, *big)
         assert [reason.code for reason in denied.value.reasons] == ["policy_error"]
-        assert nothing_stands(near)
+        assert nothing_in_effect(near)
     (record,) = near.runtime.journal.transactions.find("t-1")
     assert (record.state, resume(near.runtime)) == ("ended", [])
 
@@ -194,7 +194,7 @@ def test_scenario_52_a_denial_undoes_what_was_live_and_keeps_the_sibling_from_fi
     with pytest.raises(Denied) as denied:
         step(near, lambda: near.pay("a-1", 6), lambda: near.pay("a-2", 7))
     assert [reason.policy for reason in denied.value.reasons] == ["never"]
-    assert nothing_stands(near)
+    assert nothing_in_effect(near)
 
 
 def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_takes_back_the_first(

@@ -47,7 +47,7 @@ def is_less(one: Proposal) -> bool:
 def test_proposed_accepted_approved_by_another_and_fired_once(office: Office, key: str) -> None:
     txn = office.asked(key).txn
     propose(office, txn)
-    (proposal,) = office.asked(key).proposals  # this program takes no changes, and is told of it
+    (proposal,) = office.asked(key).proposals  # this program takes no changes, and gets a message of it
     assert (proposal.args, proposal.changed, proposal.name) == (LESS, ("amount_cents",), "Maya Lindqvist")
     asked: list[Proposal] = []
 

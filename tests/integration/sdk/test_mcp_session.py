@@ -152,7 +152,7 @@ def test_a_server_error_is_unknown_unless_it_never_acts_first(near_bank: Bank, k
 UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
     "of another type": ("transfer", {"account_id": "a", "amount_cents": "99"}, "does not fit type"),
     "missing": ("transfer", {"account_id": "a"}, "amount_cents"),
-    "nobody reviewed it": ("transfer", {"account_id": "a", "amount_cents": 1, "memo": "x"}, "memo"),
+    "not reviewed": ("transfer", {"account_id": "a", "amount_cents": 1, "memo": "x"}, "memo"),
     "of another shape": ("transfer", {"account_id": "a", "amount_cents": 1, "note": {"texts": 1}}, "note"),
     "of another shape within": ("anything", {"value": 1, "note": {"text": "x", "other": 1}}, "note"),
 }

@@ -77,11 +77,11 @@ def test_one_person_is_one_vote(countersign_people):
 def test_a_group_that_is_not_asked(countersign_people):
     waiting = waits()
     for error, what, by, says in (
-        (MisuseError, waiting, "admin", "nothing waits for 'admin'; asked are finance"),
+        (MisuseError, waiting, "admin", "no review is open for 'admin'; open ones are for finance"),
         (VoteRefused, waiting, "admin-1", "admin-1 may not decide this, or not so: only people in"),
         (VoteRefused, waiting, "boss", "'boss' is no group of this bundle; there are .*finance"),
-        (MisuseError, "case-18", "finance", "agent has staged nothing as one under the key 'case-18'"),
-        (MisuseError, 7, "finance", "is no question to people"),
+        (MisuseError, "case-18", "finance", "agent has staged nothing as one transaction under the key 'case-18'"),
+        (MisuseError, 7, "finance", "is not a review; pass"),
     ):
         with pytest.raises(error, match=says):
             countersign_people.approve(what, by=by)
@@ -133,7 +133,7 @@ def test_one_service_for_all(_countersign_services, countersign_service):
     assert len(_countersign_services._running) == 1
 """
 
-# What stands in the environment of somebody who works with another service all day.
+# The environment of a person who works with another service all day.
 STALE = {
     "COUNTERSIGN_URL": "https://countersign.example",
     "COUNTERSIGN_ISSUER": "https://countersign.example",
@@ -176,12 +176,12 @@ def last(done: subprocess.CompletedProcess[str]) -> str:
     return re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
 
 
-def bundle_beside(folder: Path) -> None:
+def bundle_in(folder: Path) -> None:
     (folder / "policies").symlink_to(ROOT / "policies")
 
 
 def test_the_page_and_all_its_claims_run(tmp_path: Path) -> None:
-    bundle_beside(tmp_path)
+    bundle_in(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
     done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE, "test_model.py": MODEL})
     assert last(done) == "16 passed", done.stdout
@@ -239,7 +239,7 @@ def test_an_unusable_bundle_is_tried_once_and_reported_to_each_test(
 
 
 def test_without_the_service_it_says_what_to_install(tmp_path: Path) -> None:
-    bundle_beside(tmp_path)
+    bundle_in(tmp_path)
     hidden = "import sys\nsys.modules['policy_service'] = None\n"
     done = pytest_in(tmp_path, {"test_one.py": ONE, "conftest.py": hidden})
     assert last(done) == "1 error"

@@ -124,9 +124,9 @@ def test_settled_as_fired_everything_is_kept_and_the_agent_continues(office: Off
 def test_an_effect_settled_as_fired_is_compensated_with_the_entered_result(office: Office, key: str) -> None:
     with acting(office, "charge", lost), pytest.raises(OutcomeUnknown):
         step(office, key)
-    settle(office, "fired", result=json.dumps({"charge_id": "c-told"}))
+    settle(office, "fired", result=json.dumps({"charge_id": "c-given"}))
     assert resumed(office) == ["settled"]
-    assert office.tools.done == [("void", "c-told", 100)]
+    assert office.tools.done == [("void", "c-given", 100)]
     assert resumed(office) == []
 
 

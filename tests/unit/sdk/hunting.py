@@ -33,7 +33,7 @@ def dresses(text: str) -> Iterator[tuple[str, bytes]]:
     yield "UTF-16", text.encode("utf-16-le")
     for before in range(3):
         whole = base64.b64encode(b"\0" * before + raw)
-        inner = whole[(before * 8 + 5) // 6 : len(whole) - 4]  # what does not depend on what stands beside it
+        inner = whole[(before * 8 + 5) // 6 : len(whole) - 4]  # what does not depend on its neighbour bytes
         yield f"base64 at {before}", inner
         yield f"base64url at {before}", inner.translate(bytes.maketrans(b"+/", b"-_"))
 

@@ -176,7 +176,7 @@ def _reviewed_edited_fired(airline: Airline) -> None:
     call = (airline.book, "F1", LARGE, PASSENGER)
     pending = airline.meets(ReviewPending, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
     desk.service.edit(pending.txn, 0, {"flight": "F1", "amount_cents": LARGE - 1, "passenger": PASSENGER})
-    # nobody takes the change
+    # no one takes the change
     airline.meets(Exception, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
     desk.run(call, key="reviewed", accept_edits=True, raises=ReviewPending)
     desk.service.approve(pending.txn)

@@ -39,7 +39,7 @@ ARGS: dict[str, Any] = {"pin": SECRET}
 EDIT = Proposal("p-1", "pay", "e", ARGS, {"pin": "0000"}, "too much", "m", "Maya")
 REVIEW = PendingReview("e", "pay", "r", None, None, (ApprovalRequirement(("finance",), 1),))
 QUESTION = Question("q", "r", "e", "pay", "why?", "Maya", "today")
-STANDS = {"pay#1": "fired", "mail#2": "failed"}
+STATES = {"pay#1": "fired", "mail#2": "failed"}
 DIFFERS = Divergence("changed", "staged", 1, "pay", SECRET, SECRET, "pay has another argument")
 RESUME, ANOTHER_KEY = "`countersign resume --tools MODULE`", "use another key"
 
@@ -78,7 +78,7 @@ def every_error() -> list[type[errors.CountersignError]]:
     return found
 
 
-def told_below() -> dict[str, str]:
+def documented_parents() -> dict[str, str]:
     """Name by name, the error that the page shows it below."""
     reported: dict[str, str] = {}
     above: list[tuple[int, str]] = [(0, "")]
@@ -93,7 +93,7 @@ def told_below() -> dict[str, str]:
 def test_the_page_tells_of_every_error_below_the_one_it_is_a_kind_of() -> None:
     kinds = {kind.__name__: kind.__base__ for kind in every_error()}
     parents = {name: base.__name__ for name, base in kinds.items() if base is not None}
-    assert told_below() == parents | {"CountersignError": "", "IndependentFailures": ""}
+    assert documented_parents() == parents | {"CountersignError": "", "IndependentFailures": ""}
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
@@ -111,7 +111,7 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (errors.ReviewRequired("k", "t", "pay", "e", REVIEW.asks), "declare the tool staged"),
     (errors.AlreadyRedeemed("k", "t", "fired"), ANOTHER_KEY),
     (errors.AlreadyRedeemed("k", "t", "firing", finished=False), RESUME),
-    (errors.AlreadyRedeemed.here("k", "t", STANDS, "unsettled", well=False, kept=False), "not in effect: mail#2"),
+    (errors.AlreadyRedeemed.here("k", "t", STATES, "unsettled", well=False, kept=False), "not in effect: mail#2"),
     *[(errors.AlreadyRedeemed.elsewhere("k", "t", states), step) for states, _, step in SPENT],
     (errors.ReleaseRefused("t", "dev_assurance"), "set COUNTERSIGN_ALLOW_DEV=1"),
     (errors.ReleaseRefused("t", "bad_signature", step=3), "Tell the operator"),
@@ -126,13 +126,13 @@ MADE: list[tuple[errors.CountersignError, str]] = [
     (errors.SessionLost("db", "gone", may_stand=True), "check it before"),
     (errors.Edited("k", "t", [EDIT]), "accept_edits=True"),
     (errors.EffectFailed("k", "t", "pay", "e", "NotDone", {"pay#1": "failed"}), ANOTHER_KEY),
-    (errors.EffectFailed("k", "t", "mail", "e", "NotDone", STANDS), RESUME),
-    (errors.PartlyFired("k", "t", "late", STANDS), "only what is not in effect: mail#2"),
+    (errors.EffectFailed("k", "t", "mail", "e", "NotDone", STATES), RESUME),
+    (errors.PartlyFired("k", "t", "late", STATES), "only what is not in effect: mail#2"),
     (errors.OutcomeUnknown("k", "t", ["pay#1"], {}, tasks_url="https://q"), "queue at https://q"),
     (errors.OutcomeUnknown("k", "t", [], {}), RESUME),
     (errors.LiveCommitFailed("k", "t", "db", "full", {}), "Run it again"),
     (errors.LiveCommitFailed("k", "t", "db", "full", {"pay#1": "compensated"}), ANOTHER_KEY),
-    (errors.LiveCommitFailed("k", "t", "db", "full", STANDS), "Tell the operator"),
+    (errors.LiveCommitFailed("k", "t", "db", "full", STATES), "Tell the operator"),
     (errors.ServiceUnavailable("GET /v1", "timeout"), "Try again later under the same key"),
     (errors.ServiceRefused(403, "frozen", "stopped", ARGS), "Change what it names"),
     (errors.OverQuota(429, "over_quota", "too many", ARGS), "tell the operator"),
@@ -225,7 +225,7 @@ PROVOKED: dict[str, tuple[Callable[[Any, Desk], object], str]] = {
 
 def names_a_step_and_no_secret(error: BaseException, step: str) -> bool:
     printed = "".join(traceback.format_exception(error))
-    return step in str(error) and not found_in({"told": f"{error}{error.args}{printed}".encode()})
+    return step in str(error) and not found_in({"text": f"{error}{error.args}{printed}".encode()})
 
 
 @pytest.mark.parametrize(("error", "step"), MADE, ids=[f"{type(one).__name__}: {step}" for one, step in MADE])

@@ -41,7 +41,7 @@ class LyingText(str):
         raise RuntimeError("no format of mine")
 
 
-class Told(NotDone):
+class Raising(NotDone):
     """Its text is the result of `answer`."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
@@ -74,7 +74,7 @@ class Args(NotDone):
     """Exception.__str__ reads `args`, of which this has an object that cannot be read."""
 
     def __init__(self) -> None:
-        super().__init__(Told(raising(ValueError("no"))), "\udcff")
+        super().__init__(Raising(raising(ValueError("no"))), "\udcff")
 
 
 ODD: dict[str, NotDone] = {
@@ -86,14 +86,14 @@ ODD: dict[str, NotDone] = {
     "ten thousand halves": NotDone("\udcff" * 10_000),
     "an ANSI sequence and a line break": NotDone("\x1b[2J\r\n"),
     "nothing": NotDone(),
-    "__str__ raises": Told(raising(ValueError("no"))),
-    "__str__ raises itself": Told(raising(NotDone("\udcff"))),
-    "__str__ exits": Told(raising(SystemExit(3))),
-    "__str__ is interrupted": Told(raising(KeyboardInterrupt())),
-    "__str__ stops a generator": Told(raising(GeneratorExit())),
-    "__str__ never ends": Told(recursing),
-    "__str__ is no text": Told(lambda: 7),
-    "__str__ is a text of its own kind": Told(lambda: LyingText("refused \udcff")),
+    "__str__ raises": Raising(raising(ValueError("no"))),
+    "__str__ raises itself": Raising(raising(NotDone("\udcff"))),
+    "__str__ exits": Raising(raising(SystemExit(3))),
+    "__str__ is interrupted": Raising(raising(KeyboardInterrupt())),
+    "__str__ stops a generator": Raising(raising(GeneratorExit())),
+    "__str__ never ends": Raising(recursing),
+    "__str__ is no text": Raising(lambda: 7),
+    "__str__ is a text of its own kind": Raising(lambda: LyingText("refused \udcff")),
     "args that cannot be read": Args(),
     "notes that are no list": with_odd_notes(NotDone("no")),
     "bytes": NotDone(b"\xff"),

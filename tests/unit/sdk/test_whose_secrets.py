@@ -63,8 +63,8 @@ def shown(desk: Desk, key: str, lane: str) -> tuple[ShownEffect, ...]:
     return desk.runtime.journal.transactions.shown(record, lane)
 
 
-def told_nowhere(*reported: object) -> bool:
-    return found_in({"told": "".join(map(str, reported)).encode()}) == []
+def not_shown(*reported: object) -> bool:
+    return found_in({"text": "".join(map(str, reported)).encode()}) == []
 
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask:
     desk.run((remember, "here", SECRET))
     (row,) = shown(desk, "t-1", "live")
     assert (row.has_secrets, row.args) == (secret, {"where": "here", "text": HIDDEN if secret else SECRET})
-    assert told_nowhere(described(desk, "t-1")) is secret
+    assert not_shown(described(desk, "t-1")) is secret
     assert (in_journal(desk) == []) is secret
 
 
@@ -149,7 +149,7 @@ def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk
     remember = remember_tool(desk)
     desk.publish(remember, secret=("/text",))
     trial = desk.run((remember, "here", SECRET), dry_run=True)
-    assert told_nowhere(trial.result, repr(trial.result), trial.result.to_json())
+    assert not_shown(trial.result, repr(trial.result), trial.result.to_json())
     assert [one.args for one in trial.result.live] == [{"where": "here", "text": HIDDEN}]
     assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
 
@@ -169,7 +169,7 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     now = [f"passport {SECRET}"]
     find = secrets_of(now, desk, ["who"])
     desk.run((find, "ada"))
-    assert told_nowhere(described(desk, "t-1"))
+    assert not_shown(described(desk, "t-1"))
     assert in_journal(desk) == []
     rebuilt = replay("t-1", lambda _: find("ada"), mode="reconstruct", runtime=desk.runtime)
     assert (rebuilt.status, rebuilt.value) == ("same", now[0])
@@ -185,7 +185,7 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     with pytest.raises(NotRecorded, match="is hidden in an export"):
         replay("t-1", lambda _: find("ada"), mode="reconstruct", export=written, runtime=desk.runtime)
     for one in (rebuilt, other, from_export):
-        assert told_nowhere(one, one.to_json(), [*one.divergences])
+        assert not_shown(one, one.to_json(), [*one.divergences])
 
 
 def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Desk) -> None:
@@ -239,7 +239,7 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
 
     again = replay("t-1", step, mode=mode, runtime=desk.runtime)
     assert [one.tool for one in again.divergences] == ["remember"]
-    assert "there" in str(again) and told_nowhere(again, again.to_json(), [*again.divergences])
+    assert "there" in str(again) and not_shown(again, again.to_json(), [*again.divergences])
 
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
@@ -262,13 +262,13 @@ def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, l
         tell("ada", SECRET)
 
     again = replay("t-1", step, runtime=desk.runtime)
-    assert "ada" in str(again) and told_nowhere(again, again.to_json(), [*again.divergences])
+    assert "ada" in str(again) and not_shown(again, again.to_json(), [*again.divergences])
 
 
 # ---------------------------------------------------------------------------------------------- staged calls
 
 
-@pytest.mark.parametrize("reviewed_by", ["the service", "a file beside it"])
+@pytest.mark.parametrize("reviewed_by", ["the service", "a local file"])
 def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
     neighbor = tmp_path / "pay.json"
     pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": neighbor}))
@@ -281,7 +281,7 @@ def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, 
         desk.run((pay, "refused", SECRET), key="t-3")
     assert [shown(desk, f"t-{n}", "staged")[0].args["pin"] for n in (1, 2, 3)] == [HIDDEN] * 3  # type: ignore[index,call-overload]
     assert shown(desk, "t-3", "staged")[0].error == "NotDone"
-    assert told_nowhere(*traceback.format_exception(failed.value))
+    assert not_shown(*traceback.format_exception(failed.value))
     assert in_journal(desk) == []
 
 
@@ -293,7 +293,7 @@ EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
 }
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["alone", "beside another"])
+@pytest.mark.parametrize("at_once", [False, True], ids=["alone", "with another"])
 @pytest.mark.parametrize(("ending", "code"), EXITS.values(), ids=EXITS.keys())
 def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
     desk: Desk, ending: Callable[[str], SystemExit], code: object, at_once: bool
@@ -314,7 +314,7 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
             charge("o-1", 5)
     assert left.value.code == code
     held = [left.value, left.value.__cause__, left.value.__context__]
-    assert told_nowhere(held, *traceback.format_exception(left.value))
+    assert not_shown(held, *traceback.format_exception(left.value))
     assert (shown(desk, "t-1", "staged")[0].state.value, in_journal(desk)) == ("unknown", [])
 
 
@@ -344,4 +344,4 @@ def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path) 
         trial = desk.run((pay, "o-1", SECRET), dry_run=True)
         (foreseen,) = trial.result.effects
         assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
-        assert told_nowhere(trial.result.to_json())
+        assert not_shown(trial.result.to_json())

@@ -105,7 +105,7 @@ def test_an_accepted_edit_fires_its_bytes_where_the_program_takes_edits(desk: De
 @pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])
 def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refund: Any, says: Any) -> None:
     edited(desk, refund)
-    (found,) = resume(desk.runtime)  # a worker asks nobody
+    (found,) = resume(desk.runtime)  # a worker asks no one
     assert (desk.done, "accept_edits=True" in found.note) == ([], True)
     for _ in range(2):
         refused = fails(desk, Edited, (refund, "o-1", LARGE), accept_edits=says)

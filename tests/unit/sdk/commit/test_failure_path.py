@@ -88,7 +88,7 @@ def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: De
     assert f"settles it first, in the service's queue at {desk.service.iss}/tasks;" in unknown.said
     assert "TimeoutError: slow" in unknown.said and "For its author" in unknown.said
     assert "`countersign resume" in unknown.said
-    for _ in range(3):  # and whoever resumes is not told to resume
+    for _ in range(3):  # and the text of a resume does not ask for a resume
         (found,) = resume(desk.runtime)
         assert (found.after, desk.done) == ("unsettled", [("charge", "o-1", 100), ("notify", "o-1")])
         assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"

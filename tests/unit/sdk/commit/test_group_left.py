@@ -163,7 +163,7 @@ async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
     assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
 
 
-# ------------------------------------------------------------------------------------------- beside a probe
+# ------------------------------------------------------------------------------------------- next to a probe
 
 
 def test_what_is_known_is_on_the_disk_before_a_probe_is_asked(desk: Desk) -> None:

@@ -147,8 +147,8 @@ def test_if_every_allowed_failure_occurs_only_live_work_is_kept(desk: Desk) -> N
         assert [one.error for one in left.txn.failed] == ["NotDone: no"]
     assert desk.service.latest(left.txn.txn).state.value == "ended"
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), name="notes"))
-    assert run(desk, (note, "o-1", "told"), (mail, "o-1"), key="t-2").txn.state == "settled"
-    assert notes_in(desk.folder / "notes.db") == [("o-1", "told")]
+    assert run(desk, (note, "o-1", "hello"), (mail, "o-1"), key="t-2").txn.state == "settled"
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
     assert resume(desk.runtime) == []
 
 

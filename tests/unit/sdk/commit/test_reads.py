@@ -1,4 +1,4 @@
-"""A read that fired changed nothing, whatever the result of the others."""
+"""A read that fired changed nothing, for any result of the others."""
 
 from __future__ import annotations
 

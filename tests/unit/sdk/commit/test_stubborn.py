@@ -168,7 +168,7 @@ async def test_a_tool_that_is_left_is_not_collected_before_it_ends() -> None:
     done: list[str] = []
 
     async def stubborn() -> None:
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody else has it
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nothing else has it
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
         again: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -88,7 +88,7 @@ def test_a_renewal_refused_before_anything_fired_leaves_nothing_and_says_so(desk
     assert desk.done == []
 
 
-# ----------------------------------------------------------------- a process that stands still, a wrong clock
+# ----------------------------------------------------------------- a paused process, a wrong clock
 
 
 @dataclass
@@ -160,7 +160,7 @@ def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(here: Desk, ref
 
 
 @contextmanager
-def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lambda: None) -> Iterator[None]:
+def paused_process(desk: Desk, *pauses: float, then: Callable[[], object] = lambda: None) -> Iterator[None]:
     """The process is suspended once FIRING is on disk, before it calls the tool."""
     begin, left = Outcomes.begin, [*pauses]
 
@@ -177,7 +177,7 @@ def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lamb
 
 @pytest.mark.parametrize("orders", [["o-1"], ["o-1", "o-2"]], ids=["one", "a group"])
 def test_a_pause_before_the_calls_is_asked_about_once(here: Desk, refund: Any, orders: list[str]) -> None:
-    with standing_still(here, LONG):
+    with paused_process(here, LONG):
         run(here, [(refund, order, 100) for order in orders])
     assert here.face.asked("/v1/redemptions/") == 1
     assert sorted(here.done) == [("refund", order, 100) for order in orders]
@@ -186,7 +186,7 @@ def test_a_pause_before_the_calls_is_asked_about_once(here: Desk, refund: Any, o
 def test_a_pause_before_the_call_fires_nothing_without_more_time(here: Desk, refund: Any) -> None:
     """It was certainly not called, so it failed and is not unknown; the service's reason is reported."""
     no_renewal(here)
-    with standing_still(here, LONG):
+    with paused_process(here, LONG):
         fails(here, errors.ReleaseLapsed, (refund, "o-1", 100), match="redemptions")
     (record,) = here.runtime.journal.transactions.find("t-1")
     assert (here.done, record.state, states(here)) == ([], "ended", {"refund#1": "failed"})
@@ -195,7 +195,7 @@ def test_a_pause_before_the_call_fires_nothing_without_more_time(here: Desk, ref
 def test_what_an_earlier_try_left_in_doubt_stays_so_when_there_is_no_time_for_another(here: Desk) -> None:
     notify = failing_tool(here, ConnectionError("no answer"), changes={"idempotent": True})
     no_renewal(here)
-    with standing_still(here, 0.0, LONG):
+    with paused_process(here, 0.0, LONG):
         unknown = fails(here, errors.OutcomeUnknown, (notify, "o-1"), match="ConnectionError: no answer")
     assert here.done == [("notify", "o-1")]
     assert "time to fire" not in unknown.said
@@ -207,14 +207,14 @@ def test_what_an_earlier_run_left_firing_stays_in_doubt(desk: Desk, here: Desk, 
         fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100))
     desk.runtime.journal.leases.close()
     desk.clock.advance(600)
-    with standing_still(desk, LONG, then=lambda: no_renewal(desk)):
+    with paused_process(desk, LONG, then=lambda: no_renewal(desk)):
         (found,) = resume(here.runtime)
     assert (found.after, len(desk.done)) == ("unsettled", 1)
     assert "an earlier run left it firing, and there is no time for another call" in found.note
 
 
 def test_a_process_that_never_has_time_gives_up(here: Desk, refund: Any) -> None:
-    with standing_still(here, *[LONG] * 20):
+    with paused_process(here, *[LONG] * 20):
         fails(here, errors.ReleaseLapsed, (refund, "o-1", 100), match="before it was called, 4 times")
     assert (here.face.asked("/v1/redemptions/"), here.done) == (3, [])
 
@@ -227,7 +227,7 @@ def test_no_call_is_made_on_time_given_to_another(here: Desk, refund: Any, monke
         await take(self, calls if len(asked) == 1 else calls[:1], after)
 
     monkeypatch.setattr(FireWindow, "take", for_the_first)
-    with standing_still(here, LONG):
+    with paused_process(here, LONG):
         run(here, [(refund, "o-1", 100), (refund, "o-2", 100)])
     assert asked == [2, 2, 1]  # the second waited until it was given time itself
     assert here.done == [("refund", "o-1", 100), ("refund", "o-2", 100)]
@@ -240,7 +240,7 @@ def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(here: D
         with here.runtime.journal.database.unit(durable=True) as unit:
             unit.execute("UPDATE transactions SET generation = generation + 1", ())
 
-    with standing_still(here, LONG, then=taken_over):
+    with paused_process(here, LONG, then=taken_over):
         fails(here, errors.LeaseLost, (refund, "o-1", 100))
     assert here.done == []
 

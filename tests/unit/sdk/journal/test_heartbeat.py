@@ -98,11 +98,11 @@ def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytes
 
 def test_a_lost_database_is_retried(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
     lease = Lease("a", "h/1", 1)
-    beats.raises = JournalError("nobody answers")
+    beats.raises = JournalError("there is no answer")
     with caplog.at_level(logging.WARNING):
         heart.begin(lease)
         until(lambda: len(beats.renewed) > 3)
-    assert "could not be renewed: nobody answers" in caplog.text
+    assert "could not be renewed: there is no answer" in caplog.text
 
 
 def test_stopping_waits_for_a_beat_that_is_under_way() -> None:

@@ -146,7 +146,7 @@ CHANGED: dict[str, tuple[str, str | None]] = {
 
 
 def approved(desk: Desk) -> None:
-    """A transaction that waits to be fired by whoever resumes."""
+    """A transaction that waits to be fired by the next `resume`."""
     refund = refund_tool(desk)
     with pytest.raises(errors.ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
@@ -156,7 +156,7 @@ def approved(desk: Desk) -> None:
 @pytest.mark.tampers
 @pytest.mark.parametrize("change", CHANGED)
 def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: str) -> None:
-    """By its chain before anything is done with it, and by itself whoever reads it."""
+    """By its chain before anything is done with it, and by itself for any reader."""
     says, alone = CHANGED[change]
     approved(desk)
     if isinstance(desk.runtime.settings.journal_path, JournalUrl):
@@ -270,7 +270,7 @@ def test_a_former_owner_writes_nothing_after_losing_the_lease(journal: Journal, 
         begin(journal, first, staging, effect)
     with pytest.raises(errors.LeaseLost):
         journal.leases.renew(first)
-    journal.leases.release(first)  # a late release frees nobody else's lease
+    journal.leases.release(first)  # a late release does not free another's lease
     assert journal.leases.acquire(TXN) == second.holder
     begin(journal, second, staging, effect)
 

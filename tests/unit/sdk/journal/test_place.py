@@ -51,7 +51,7 @@ def test_an_address_whose_password_would_be_read_as_something_else_is_refused_un
 
 
 WRONG = {
-    "nobody answers": f"postgresql://ann:{SECRET}@127.0.0.1:1/app",
+    "there is no answer": f"postgresql://ann:{SECRET}@127.0.0.1:1/app",
     "a slash": f"postgresql://ann:a/{SECRET}@127.0.0.1:1/app",
     "a percent sign": f"postgresql://ann:%zz{SECRET}@127.0.0.1:1/app",
     "an unknown option": f"postgresql://ann@127.0.0.1:1/app?{SECRET}",

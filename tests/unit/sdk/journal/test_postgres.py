@@ -83,7 +83,7 @@ def test_many_may_start_at_once_and_one_of_them_takes_a_lease(place: JournalUrl)
         together.wait(30)
         journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
         lease = journal.leases.acquire(TXN)
-        together.wait(30)  # whoever has it keeps it until everybody has asked
+        together.wait(30)  # its holder keeps it until all have asked
         journal.close()
         return isinstance(lease, Lease)
 
@@ -271,9 +271,7 @@ def test_lost_leases_block_no_other_process(
     assert journal.transactions.find("t-1")[0].holder is not None
     with desk.step():
         refund("o-1", 5)
-    assert (
-        kept.value.__traceback__ is not None
-    )  # whoever keeps the error keeps its frames, and with them the lease
+    assert kept.value.__traceback__ is not None  # a kept error keeps its frames, and with them the lease
     assert desk.done == [("refund", "o-1", 5)]
 
 
@@ -323,7 +321,7 @@ DAMAGES: dict[Damage, str] = {
 
 
 def test_each_damage_is_named(eventful: JournalUrl) -> None:
-    """What each of them is, test_chain.py tells; here it is looked for by the statements of PostgreSQL."""
+    """test_chain.py explains each of them; here it is looked for by the statements of PostgreSQL."""
     assert verify(eventful).findings == ()
     triggers = ("ALTER TABLE chain DISABLE TRIGGER USER", "ALTER TABLE chain ENABLE TRIGGER USER")
     outside(eventful, IN_SCHEMA, triggers[0], *DAMAGES.values(), triggers[1])

@@ -40,7 +40,7 @@ def note_tool(desk: Desk, database: SQLiteAdapter, **draft: Any) -> Any:
 
 @pytest.fixture
 def unasked(desk: Desk, database: SQLiteAdapter) -> Any:
-    """A live tool that nobody has reviewed."""
+    """A live tool without a review."""
     return note_tool(desk, database)
 
 
@@ -173,7 +173,7 @@ def test_a_call_that_was_refused_leaves_its_name_to_the_next(desk: Desk, notes: 
 
 
 def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> None:
-    """The tool gets arguments made from the bytes that were asked about, whatever the caller does to its own."""
+    """The tool gets arguments made from the bytes that were asked about, and no change by the caller reaches them."""
     given, got = ["a"], []
     live: dict[str, Any] = {"lane": "live", "ask": "live", "adapter": database}
 

@@ -17,9 +17,9 @@ Note = Callable[[str, str], int]
 
 
 class Plain(MemoryAdapter):
-    """Memory. `room`: how many savepoints its sessions can set together; `sticks`: none of them can be undone."""
+    """Memory. `limit`: how many savepoints its sessions can set together; `sticks`: none of them can be undone."""
 
-    commits_last, room, sticks = False, 0, False
+    commits_last, limit, sticks = False, 0, False
 
     def __init__(self) -> None:
         super().__init__(name="plain")
@@ -31,7 +31,7 @@ class Plain(MemoryAdapter):
         self.sessions.append(session)
 
         def savepoint() -> Savepoint:
-            if self.used.count("set") == self.room:
+            if self.used.count("set") == self.limit:
                 return LiveSession.savepoint(session)
             self.used.append("set")
             return Savepoint(lambda: self.used.append("released"), lambda: self.used.append("rolled back"))
@@ -91,7 +91,7 @@ def test_the_others_are_still_taken_back(desk: Desk, notes: Path, note: Note, pl
 
 
 def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain: Plain, put: Put) -> None:
-    plain.room = 1
+    plain.limit = 1
     outer, inner = transaction(runtime=desk.runtime), transaction(runtime=desk.runtime)
     with desk.step() as txn, outer, inner, pytest.raises(errors.NotStageable):
         put("x")

@@ -20,7 +20,7 @@ ARRIVES = pytest.mark.parametrize("arrives", [True, False])
 
 
 class Silent(SQLiteAdapter):
-    """Its COMMIT arrives or is lost; nobody hears which, before it can be asked again."""
+    """Its COMMIT arrives or is lost; no answer arrives before it can be asked again."""
 
     arrives, away = True, False
     raises: BaseException = errors.CommitUnknown("notes", "the line broke")

@@ -1,5 +1,5 @@
 """Ctrl-C, or a signal that raises, while the live adapters commit: it parts them no more than `kill -9` would, and the
-journal calls nothing undone that stands.
+journal calls nothing undone that is in effect.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class Waiting(MemoryAdapter):
 
 LANDS = {
     "at once": (1, False, 1, "kept"),
-    "at once, and nobody can look": (1, True, 2, "live"),
-    "when it is told again": (2, False, 2, "kept"),
-    "when it is told again, and nobody could look before": (2, True, 2, "kept"),
+    "at once, without a look": (1, True, 2, "live"),
+    "when it is reported again": (2, False, 2, "kept"),
+    "when it is reported again, without a look before": (2, True, 2, "kept"),
     "never: its interrupt was a ROLLBACK, and it answers as if it had committed": (0, True, 2, "undone"),
 }
 

@@ -99,7 +99,7 @@ def test_scenario_46_what_another_writes_is_a_conflict(
         desk.step(),
     ):
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
-        resource.change_outside(moved, "7")  # nobody here has looked at the other one
+        resource.change_outside(moved, "7")  # the other one was not read here
     assert (resource.outside("n"), resource.outside(moved)) == ("7" if moved == "n" else "2", "7")
 
 

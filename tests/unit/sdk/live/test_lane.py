@@ -205,7 +205,7 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAd
     assert again.placed[0] == 1
     assert (first.replayed, again.txn.replayed, again.txn.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
-    assert staged or asked_of_policy(desk) == [], "live effects alone ask nobody"
+    assert staged or asked_of_policy(desk) == [], "live effects alone ask no one"
     other = desk.run((count, "o-1"), key="t-2")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "2")])
 

@@ -1,4 +1,4 @@
-"""A live call that raised is rolled back by its savepoint and is no part of the list, whatever the others do."""
+"""A live call that raised is rolled back by its savepoint and is no part of the list, for any result of the others."""
 
 from __future__ import annotations
 

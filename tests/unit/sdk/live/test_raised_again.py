@@ -25,7 +25,7 @@ CUT = (errors.JournalError, errors.OutcomeUnknown)
 
 
 @pytest.mark.parametrize("engine", BOTH)
-@pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside work that is lost"])
+@pytest.mark.parametrize("kept", [False, True], ids=["alone", "with work that is lost"])
 def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, kept: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
     label = answering_tool(desk, None, name="label", idempotent=True)

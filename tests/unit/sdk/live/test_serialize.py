@@ -68,7 +68,7 @@ def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[
     """A process with the same journal and folder, and the pipe for its commands and answers."""
     folder.mkdir()
     ours, theirs = SPAWN.Pipe()
-    # Where really nobody answers: a developer's own service may.
+    # Really without an answer: a developer's own service may.
     settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
     child = SPAWN.Process(target=work_too, args=(settings, folder, theirs, isolation))
     child.start()
@@ -167,7 +167,7 @@ def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
     first, second = leases
     assert journal.resource_locks.first_held({"x", "y", "z"}) is None
     assert journal.resource_locks.take(first, {"x", "y"}) is None
-    assert journal.resource_locks.take(first, {"x", "y"}) is None  # his own is in nobody's way
+    assert journal.resource_locks.take(first, {"x", "y"}) is None  # its own lock blocks no one
     assert journal.resource_locks.take(second, {"y", "z"}) == ResourceLock("y", "key-a", first.holder)
     assert journal.resource_locks.first_held({"z"}) is None
     journal.resource_locks.drop(second)

@@ -56,7 +56,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
             waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
-def told_by(error: BaseException) -> list[str]:
+def secrets_in(error: BaseException) -> list[str]:
     """Where the secret occurs in what a program can print or inspect."""
     places = {f"chain {number}": f"{one}{one!r}{vars(one)}" for number, one in enumerate(chain(error))}
     places["traceback"] = "".join(traceback.format_exception(error))
@@ -98,7 +98,7 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("staged", [True, False], ids=["beside what is staged", "alone"])
+@pytest.mark.parametrize("staged", [True, False], ids=["with staged effects", "alone"])
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
@@ -107,7 +107,7 @@ def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secre
     refund = refund_tool(desk)
     breaks(method, error=error())
     reported = fails(desk, kind, (put, SECRET), *[(refund, "o-1", 5)] * staged).error
-    assert (told_by(reported), type(reported), desk.done) == ([], kind, [])
+    assert (secrets_in(reported), type(reported), desk.done) == ([], kind, [])
 
 
 @pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
@@ -121,7 +121,7 @@ def test_a_failed_commit_reports_type_and_location_only(desk: Desk, put: Put, br
     breaks("commit")
     reported = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
     cause = reported.__cause__
-    assert told_by(reported) == [] and isinstance(cause, errors.ToolRaised)
+    assert secrets_in(reported) == [] and isinstance(cause, errors.ToolRaised)
     assert (cause.kind, __file__ in cause.at) == ("ValueError", True)
     assert SECRET not in str(desk.runtime.journal.transactions.find("t-1")[0].note)
 
@@ -135,7 +135,7 @@ def test_an_undo_that_fails_is_not_noted_as_done(
         put(SECRET)
         if methods == ["undo"]:
             raise ZeroDivisionError
-    assert told_by(reported.value) == []
+    assert secrets_in(reported.value) == []
     assert desk.runtime.journal.transactions.live_tools(txn.txn) == ("put",)
 
 
@@ -152,7 +152,7 @@ def test_a_lost_savepoint_reports_no_secret(desk: Desk, put: Put, monkeypatch: A
         with transaction():
             if how == "rollback":
                 raise ZeroDivisionError
-    assert told_by(reported.value) == []
+    assert secrets_in(reported.value) == []
 
 
 def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
@@ -165,7 +165,7 @@ def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, c
 @pytest.mark.parametrize("method", ["changes", "verify_isolation"])
 def test_a_dry_run_reports_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
     breaks(method)
-    assert told_by(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
+    assert secrets_in(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
 
 
 # -------------------------------------------------------------------------- a file that somebody else makes as well
@@ -184,11 +184,11 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
     reported = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
-    assert told_by(reported) == []
+    assert secrets_in(reported) == []
     assert (reported.key, reported.expected, reported.now) == ("(secret)", None, None)
     taker = StepExecutor(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
-    (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model is told no more
+    (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model gets no more
     assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")
     assert found_in({"answer": answer.text.encode()}) == []
 
@@ -209,4 +209,4 @@ def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files
 
     with pytest.raises(errors.IsolationConflict) as reported:
         run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
-    assert (len(runs), reported.value.attempts, told_by(reported.value)) == (2, 2, [])
+    assert (len(runs), reported.value.attempts, secrets_in(reported.value)) == (2, 2, [])

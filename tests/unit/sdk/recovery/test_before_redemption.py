@@ -1,4 +1,4 @@
-"""Recovery of a transaction that was not redeemed: whom it waits for, and what ends it."""
+"""Recovery of a transaction that was not redeemed: who it waits for, and what ends it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def parked(desk: Desk) -> None:
     refund_tool(desk)("o-1", 90_000)
 
 
-def beside_live_work(desk: Desk) -> None:
+def with_live_work(desk: Desk) -> None:
     note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))("o-1", "x")
     refund_tool(desk)("o-1", 90_000)
 
@@ -163,7 +163,7 @@ def not_to_be_taken_back(desk: Desk) -> None:
     failing_tool(desk, errors.NotDone("no"), acts=False)("o-1")
 
 
-@pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
+@pytest.mark.parametrize("body", [unknown, parked, with_live_work, not_taken_back, not_to_be_taken_back])
 def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
     desk.run((body, desk), raises=errors.CountersignError)
     first = resume(desk.runtime)
@@ -175,7 +175,7 @@ def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) 
 
 def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
     """And what is over is not said any more."""
-    desk.run((beside_live_work, desk), raises=errors.ReviewPending)
+    desk.run((with_live_work, desk), raises=errors.ReviewPending)
     desk.service.approve(TXN)
     first = resume(desk.runtime)
     before = written(desk)
@@ -193,7 +193,7 @@ def test_an_unknown_outcome_is_noted_with_its_original_error(desk: Desk) -> None
     assert "is not known whether notify#1 happened (TimeoutError: slow)" in found.note
 
 
-# ------------------------------------------------------------------------- what a key is told that an earlier run spent
+# ------------------------------------------------------------------------- what a key reports that an earlier run spent
 
 
 def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> list[errors.CountersignError]:

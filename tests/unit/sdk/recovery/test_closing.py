@@ -58,13 +58,13 @@ def said(desk: Desk, *args: str) -> Result:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-@pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
+@pytest.mark.parametrize("staged", ["nothing", "fired effects in effect", "what was taken back"])
 def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live], staged: str) -> None:
     refund, charge, ran = refund_tool(desk), charge_tools(desk), list[Transaction]()
-    calls = {"nothing": [], "what fired and stands": [refund], "what was taken back": [charge]}[staged]
+    calls = {"nothing": [], "fired effects in effect": [refund], "what was taken back": [charge]}[staged]
     txn, done = left_in_part(desk, both, *((call, "o-1", 100) for call in calls)), len(desk.done)
     if staged == "nothing":
-        resume(desk.runtime)  # tells what stood before
+        resume(desk.runtime)  # reports what was in effect before
     state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
     assert (

@@ -265,7 +265,7 @@ def test_what_was_prepared_is_not_kept(desk: Desk, files: FilesAdapter, monkeypa
     assert "could not commit" in found.note
 
 
-# -------------------------------------------------- an owner whom nobody can see stood still until its lease ran out
+# -------------------------------------------------- an unseen owner was paused until its lease ran out
 
 
 Put = Callable[..., object]

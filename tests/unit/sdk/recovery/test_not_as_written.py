@@ -81,7 +81,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert reported(resume(desk.runtime)) == reported([damaged]), (
         "it is kept up until somebody has looked at it"
     )
-    assert "could not be journaled" not in caplog.text, "nobody has tried to write one on top of it"
+    assert "could not be journaled" not in caplog.text, "nothing tried to write one on top of it"
 
 
 @pytest.mark.tampers
@@ -112,11 +112,11 @@ def test_a_journal_that_is_away_is_raised(desk: Desk, monkeypatch: pytest.Monkey
     (txn,) = journal.transactions.unfinished()
 
     def away(*_: Any) -> Any:
-        raise JournalError("nobody answers")
+        raise JournalError("there is no answer")
 
     with monkeypatch.context() as broken:
         broken.setattr(journal.database, "rows", away)
-        with pytest.raises(JournalError, match="nobody answers"):
+        with pytest.raises(JournalError, match="there is no answer"):
             run_sync(resume_one(engine, txn))
-        with pytest.raises(JournalError, match="nobody answers"):
+        with pytest.raises(JournalError, match="there is no answer"):
             summary_of(journal, txn)

@@ -70,7 +70,7 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
         (found,) = resume(later.runtime)
         assert (found.before, found.after, found.needs_attention) == ("redeemed", "redeemed", True)
         with pytest.raises(errors.RegistrationError, match="is live here"), later.step():
-            """Whatever it does."""
+            """For everything it does."""
         assert len(desk.done) == 1
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)

@@ -53,7 +53,7 @@ def test_what_was_firing_and_has_happened_is_not_called_again(desk: Desk, idempo
     pay = left_firing(desk, Happened("found"), idempotent=idempotent)
     asked = desk.face.asked("/v1/redemptions/")
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
-    assert desk.face.asked("/v1/redemptions/") == asked, "nobody had to be asked for time"
+    assert desk.face.asked("/v1/redemptions/") == asked, "no one had to be asked for time"
     with desk.step():
         again = pay("o-1")
     assert (again.result, len(desk.done)) == ("found", 1)

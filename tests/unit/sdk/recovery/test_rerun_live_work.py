@@ -188,7 +188,7 @@ def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, 
 
 
 def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash is repaired whatever the rerun requests; reading its own work as kept is another matter."""
+    """The crash is repaired for every request of the rerun; reading its own work as kept is another matter."""
     refund = refund_tool(desk)
 
     def died(*_: object, **__: object) -> None:

@@ -164,7 +164,7 @@ def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Call, where: 
     for _ in range(2):
         resume(desk.runtime)
     assert desk.done == []
-    if where != (REDEMPTION, True):  # the approval stands, and was not spent
+    if where != (REDEMPTION, True):  # the approval is valid, and was not spent
         pays(desk, "t-1", refund, cents=90_000)
         assert len(desk.done) == 1
 

@@ -138,12 +138,12 @@ class Rounds:
 
 
 def test_a_worker_outlasts_a_journal_that_is_away(desk: Desk, monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(worker, "resume_each", Rounds(None, errors.JournalError("nobody answers"), None))
+    monkeypatch.setattr(worker, "resume_each", Rounds(None, errors.JournalError("there is no answer"), None))
     heard: list[RecoveryResult] = []
     with caplog.at_level(logging.WARNING):
         asyncio.run(worker.run_worker(desk.runtime, heard.append, every_seconds=0.001))
-    assert "nobody answers" in caplog.text
-    assert len(heard) == 1, "what was told before the journal was away is no news after it"
+    assert "there is no answer" in caplog.text
+    assert len(heard) == 1, "what was reported before the journal was away is no news after it"
 
 
 @pytest.mark.parametrize("every_seconds", [None, 0.001], ids=["once", "again and again"])

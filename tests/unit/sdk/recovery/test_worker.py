@@ -115,7 +115,7 @@ def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
         yard.park(f"t-{order}", order)
     for worker in [yard.worker() for _ in range(2)]:
         assert worker.wait(_PATIENCE_S) == 0
-    yard.resume()  # whatever one had to leave to the other
+    yard.resume()  # what one had to leave to the other
     assert sorted(line.split()[0] for line in yard.lines()) == orders
     assert {yard.state(f"t-{order}") for order in orders} == {"settled"}
 

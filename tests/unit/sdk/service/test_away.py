@@ -26,13 +26,13 @@ AWAY = 12  # requests, each with its retries: more looks than one
 def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
     """The next polls fail; then something happens, and the service answers again."""
 
-    def nobody() -> None:
+    def refuse() -> None:
         desk.clock.advance(seconds)
-        raise httpx2.ConnectError("nobody listens")
+        raise httpx2.ConnectError("nothing listens")
 
     wait = desk.service.wait
     desk.service.wait = lambda txn, _: wait(txn, 0)  # type: ignore[method-assign]
-    desk.face.faults[LOOK] = [nobody] * AWAY + [lambda: then() and None]
+    desk.face.faults[LOOK] = [refuse] * AWAY + [lambda: then() and None]
 
 
 def test_a_short_outage_does_not_end_a_wait(desk: Desk, refund: Any) -> None:
@@ -52,7 +52,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, r
         desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
     assert "could not be reached when the time was up" in str(pending.value)
-    assert "nobody listens" in str(pending.value) and "countersign resume" in str(pending.value)
+    assert "nothing listens" in str(pending.value) and "countersign resume" in str(pending.value)
     desk.face.faults.clear()
     desk.service.approve(TXN)
     assert ([one.after for one in resume(desk.runtime)], resume(desk.runtime)) == (["settled"], [])

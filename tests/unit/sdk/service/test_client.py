@@ -201,7 +201,7 @@ HINTS = {
     "a clock that is ahead": (-320, "320 s ahead of the service's; set the clock"),
     "a clock that is behind": (320, "320 s behind the service's; set the clock"),
     "a clock that is right": (0, "policy-service agent list"),
-    "a service that tells no time": (None, "policy-service agent list"),
+    "a service without a time": (None, "policy-service agent list"),
 }
 
 

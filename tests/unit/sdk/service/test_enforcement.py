@@ -44,12 +44,12 @@ RELEASES = {
     "for another enforcement point": lambda c: c | {"aud": "gateway"},
     "of another deployment": lambda c: c | {"iss": "https://other.example"},
     "given to another key": lambda c: c | {"cnf": {"jkt": PrivateKey.generate().public.kid}},
-    "given to nobody": lambda c: c | {"cnf": "none"},
+    "given to no one": lambda c: c | {"cnf": "none"},
     "that has expired": lambda c: c | {"exp": c["iat"]},
     "that lives too long": lambda c: c | {"exp": c["iat"] + 3_600},
     "from the future": lambda c: c | {"iat": c["iat"] + 60, "nbf": c["nbf"] + 60, "exp": c["exp"] + 60},
     "of a compensation": lambda c: c | {"kind": "compensate", "compensates": "1" * 64},
-    "with a claim nobody knows": lambda c: c | {"may": "everything"},
+    "with an unknown claim": lambda c: c | {"may": "everything"},
 }
 RECEIPTS = {
     "of another attempt": lambda c: c | {"attempt": "somebody-elses"},

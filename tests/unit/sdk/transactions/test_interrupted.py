@@ -1,5 +1,5 @@
 """Ctrl-C as a block is entered or left: it ends, its thread, its key and its database are free, and its author reads
-under the traceback where the step stands and how it goes on.
+under the traceback the state of the step and how it goes on.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def test_an_error_of_the_body_is_noted_and_live_work_is_undone(desk: Desk, outag
 
 @on_both
 def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
-    """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
+    """They see that this one lives, so the lease has to be given up on the disk, although no one here asks again."""
     journal, refund = desk.runtime.journal, refund_tool(desk)
     journal.leases._heartbeat._every = 0.01
     with pytest.raises(ZeroDivisionError), desk.step() as txn:

@@ -19,7 +19,7 @@ from tests.fakes.running import order_tool
 
 pytestmark = pytest.mark.anyio
 NEVER = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Python says so as well
-TOLD = r"mail was called in transaction 't-1' and not awaited.*[Ww]rite `await mail\(\.\.\.\)`"
+NOT_AWAITED = r"mail was called in transaction 't-1' and not awaited.*[Ww]rite `await mail\(\.\.\.\)`"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def one_of_two(mail: Any) -> None:
 @NEVER
 @pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
 def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
-    with pytest.raises(errors.MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
         in_block(desk, lambda _: forget(mail))
     keep.clear()
     assert (desk.done, asked_of_policy(desk)) == ([], [])
@@ -72,7 +72,7 @@ def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget:
 
 
 async def test_a_task_that_had_not_begun_counts_as_not_awaited(desk: Desk, mail: Any) -> None:
-    with pytest.raises(errors.MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
         async with desk.step() as txn:
             with txn.parallel():
                 keep.append(asyncio.ensure_future(mail("o-1")))
@@ -89,9 +89,9 @@ def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path
         note("o-1", "hello")
         mail("o-1")
 
-    with pytest.raises(errors.MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=NOT_AWAITED):
         asyncio.run(run_transaction(step, key="t-1", runtime=desk.runtime))
-    with pytest.raises(errors.MisuseError, match=TOLD + r", in `async with"), desk.step():
+    with pytest.raises(errors.MisuseError, match=NOT_AWAITED + r", in `async with"), desk.step():
         note("o-1", "hello")
         mail("o-1")
     assert (notes_in(path), desk.done) == ([], [])
@@ -193,7 +193,7 @@ async def begun_in_a_block_taken_back(desk: Desk, txn: Transaction, late: Any) -
         async with transaction(runtime=desk.runtime):
             with txn.parallel():
                 task = asyncio.create_task(late)
-                await asyncio.gather(task, fails())  # which cancels nobody
+                await asyncio.gather(task, fails())  # which cancels nothing else
     return task
 
 

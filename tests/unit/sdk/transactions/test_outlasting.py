@@ -111,7 +111,7 @@ def test_over_its_quota_a_waiting_program_learns_the_reviewers(
     with pytest.raises(ReviewPending, match="so many") as pending:
         waited(desk, live_step, 30)
     assert [one.tool for one in pending.value.reviews] == ["refund"]
-    assert all(pause <= 30 for pause in slept)  # and no longer than it was told to wait
+    assert all(pause <= 30 for pause in slept)  # and no longer than the given wait
 
 
 @pytest.mark.parametrize("step", ["refunds", "live_step"])

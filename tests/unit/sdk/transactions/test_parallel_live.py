@@ -150,7 +150,7 @@ def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: 
             waiting.result(SECONDS)
         under_way.exception(SECONDS)
     assert notes_in(notes) == []
-    run(desk, (note, "o-1", "free"), key="t-2")  # nobody holds the database
+    run(desk, (note, "o-1", "free"), key="t-2")  # the database is not locked
     assert notes_in(notes) == [("o-1", "free")]
 
 

@@ -94,7 +94,7 @@ def test_a_body_that_stages_another_list_every_time_is_stopped(desk: Desk, note:
     with pytest.raises(errors.RerunDiffers, match="call 2 was refund") as differs:
         waited(desk, step, wait=600)
     assert (differs.value.position, desk.done) == (2, [])
-    assert desk.service.latest(TXN).rev == 2  # nobody was asked a third time
+    assert desk.service.latest(TXN).rev == 2  # no one was asked a third time
 
 
 def test_one_rerun_that_differs_is_asked_about_afresh(desk: Desk, note: Any, refund: Any) -> None:
@@ -179,7 +179,7 @@ def test_without_a_key_every_transaction_is_another(desk: Desk, refund: Any) -> 
     assert len(desk.done) == 2
 
 
-# --------------------------------------------------------- whom a gate asks is told the same way everywhere
+# --------------------------------------------------------- a gate reports its approvers the same way everywhere
 
 GATE = Need(gates=("large",), groups=("finance", "cfo"), quorum=2, have=0, step_up="passkey")
 WORDS = "2 of finance|cfo with passkey"

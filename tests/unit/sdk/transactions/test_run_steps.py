@@ -95,7 +95,7 @@ def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_ti
 
 def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(desk: Desk) -> None:
     # `c` needs only `a`, and is of the second level all the same
-    steps = [refund("first", id="a"), refund("beside", id="b"), refund("second", id="c", after=["a"])]
+    steps = [refund("first", id="a"), refund("parallel", id="b"), refund("second", id="c", after=["a"])]
     assert Schedule(steps, desk.registry).groups == (("a", "b"), ("c",))
 
 
@@ -194,7 +194,7 @@ WRONG: list[tuple[Any, ...]] = [
     (CIRCLE, "wait for each other: "),
     ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
     ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
-    ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
+    ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few with one it takes
     ([note("o-1", when="now")], "step '1' is invalid: it knows no 'when', only tool, id, args, "),
     # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
     ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),

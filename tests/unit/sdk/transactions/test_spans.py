@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing
 from tests.fakes.desk import Desk, answering_tool
 from tests.fakes.running import refusing_tool, run, run_async
-from tests.unit.sdk.commit.test_time import LONG, Machine, running, standing_still
+from tests.unit.sdk.commit.test_time import LONG, Machine, paused_process, running
 
-SECRET = "hunter2 stands in this sentence"
+SECRET = "hunter2 is in this sentence"
 
 
 class Traced:
@@ -60,7 +60,7 @@ ENDS: dict[str, tuple[Made, list[str]]] = {
         lambda desk: answering_tool(desk, CUT, idempotent=True),
         ["unknown"] * 3,
     ),
-    "what an earlier try may have done is not told as failed": (
+    "what an earlier try may have done is not reported as failed": (
         lambda desk: answering_tool(desk, CUT, NotDone("no"), idempotent=True),
         ["unknown"] * 2,
     ),
@@ -75,7 +75,7 @@ def test_the_span_of_a_fire_says_what_is_known(desk: Desk, traced: Traced, made:
 
 
 def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, traced: Traced, refund: Any) -> None:
-    with running(desk, Machine(desk.clock)) as here, standing_still(desk, LONG), here.step():
+    with running(desk, Machine(desk.clock)) as here, paused_process(desk, LONG), here.step():
         refund("o-4", 100)
     assert states(traced) == [None, "fired"]
 

@@ -97,7 +97,7 @@ def disk_full(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
 ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
     "a no": (refunding(900_000), errors.Denied),
     "a tool that did nothing": (not_done, errors.EffectFailed),
-    "a tool of which nobody knows": (in_doubt, errors.OutcomeUnknown),
+    "a tool without a known outcome": (in_doubt, errors.OutcomeUnknown),
     "a service that is away": (away, errors.ServiceUnavailable),
     "a journal that takes nothing more": (disk_full, errors.OutcomeUnknown),
 }

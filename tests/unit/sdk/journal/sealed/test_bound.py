@@ -38,7 +38,7 @@ def test_a_changed_row_fires_nothing(desk: Desk, forge: Callable[[bytes, bytes],
     tampered(desk, "UPDATE effects SET args = ? WHERE txn = ?", forged, txn)
     with desk.another_process() as later:
         notes = {one.txn: one.note for one in resume(later)}
-        with pytest.raises(JournalError, match="is damaged"):  # by itself, whoever reads it
+        with pytest.raises(JournalError, match="is damaged"):  # by itself, for any reader
             later.journal.transactions.effects(later.journal.transactions.require(txn))
     assert "is not as the SDK wrote it" in notes[txn]  # by its chain, before anything is done with it
     assert desk.done == []
@@ -172,7 +172,7 @@ def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_
     assert paid.result == "paid with None"
 
 
-def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
+def test_a_manifest_next_to_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "remember.json"
 
     @tool("remember", lane="live", adapter=MemoryAdapter(), resource=("Note", "card"), manifest=path,
@@ -237,4 +237,4 @@ def test_one_row_shows_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch, card
         assert journal.transactions.unfinished_has_secrets() is (card is not None)
     assert len(answered) <= 1
     resume(desk.runtime)
-    assert not journal.transactions.unfinished_has_secrets(), "what has ended is nobody's trouble"
+    assert not journal.transactions.unfinished_has_secrets(), "what has ended concerns no one"

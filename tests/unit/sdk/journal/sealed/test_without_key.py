@@ -145,7 +145,7 @@ def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pyt
     tampered(desk, "UPDATE effects SET args = ?", forged)
     show = ["journal", "show", "t-1", "--journal", named]
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
-    # `verify` tells, without any key
+    # `verify` reports it, without any key
     assert "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
     assert CliRunner().invoke(app, ["journal", "verify", "--journal", named]).exit_code == 1
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
