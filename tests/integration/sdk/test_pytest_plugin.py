@@ -77,11 +77,11 @@ def test_one_person_is_one_vote(countersign_people):
 def test_a_group_that_is_not_asked(countersign_people):
     waiting = waits()
     for error, what, by, says in (
-        (MisuseError, waiting, "admin", "nothing waits for 'admin'; asked are finance"),
+        (MisuseError, waiting, "admin", "no review is open for 'admin'; open ones are for finance"),
         (VoteRefused, waiting, "admin-1", "admin-1 may not decide this, or not so: only people in"),
         (VoteRefused, waiting, "boss", "'boss' is no group of this bundle; there are .*finance"),
-        (MisuseError, "case-18", "finance", "agent has staged nothing as one under the key 'case-18'"),
-        (MisuseError, 7, "finance", "is no question to people"),
+        (MisuseError, "case-18", "finance", "agent has staged nothing as one transaction under the key 'case-18'"),
+        (MisuseError, 7, "finance", "is not a review"),
     ):
         with pytest.raises(error, match=says):
             countersign_people.approve(what, by=by)

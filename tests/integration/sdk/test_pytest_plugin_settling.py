@@ -89,13 +89,13 @@ def test_a_compensation_that_waits_is_approved(countersign_people):
 
 def test_by_the_error_that_names_it(countersign_people):
     failed, settle = bounced(), countersign_people.settle
-    refused("nothing waits for 'legal'; asked are finance", countersign_people.approve, failed, by="legal")
+    refused("no review is open for 'legal'; open ones are for finance", countersign_people.approve, failed, by="legal")
     countersign_people.deny(failed, "they keep it", by="finance")
     resume()
     assert my_agent.standing == ["acme"]
-    refused("nothing waits for people", countersign_people.approve, failed)
+    refused("no review is open: ", countersign_people.approve, failed)
     settle("a", "left_standing", by="finance")
-    refused("nothing of that is to be settled", settle, "a", "left_standing")
+    refused("no such task is open", settle, "a", "left_standing")
 
 
 def test_an_unknown_outcome_that_fired(countersign_people, silent):
@@ -116,7 +116,7 @@ def test_another_transaction_is_none_of_this(countersign_people, silent):
     with transaction(key="b"):
         mail("acme", "hello")
     settle = countersign_people.settle
-    refused("nothing of that is to be settled: the transaction is 'settled'", settle, "b", "fired")
+    refused("no such task is open: the transaction is 'settled'", settle, "b", "fired")
 
 
 def test_of_two_it_says_which(countersign_people, silent):
@@ -124,8 +124,8 @@ def test_of_two_it_says_which(countersign_people, silent):
         pay("acme", 10)
         mail("acme", "hello")
     settle = countersign_people.settle
-    refused("say which by tool=.* there are unknown of .*, unknown of", settle, "a", "fired")
-    refused("nothing of that is to be settled", settle, "a", "fired", tool="unpay")
+    refused("select one by tool=.* there are unknown of .*, unknown of", settle, "a", "fired")
+    refused("no such task is open", settle, "a", "fired", tool="unpay")
     settle("a", "not_fired", by="finance", tool="mail")
     settle("a", "not_fired", by="finance")
     assert ended() == "ended"
@@ -134,13 +134,13 @@ def test_of_two_it_says_which(countersign_people, silent):
 def test_what_is_no_word_on_it(countersign_people, silent):
     with pytest.raises(OutcomeUnknown), transaction(key="a"):
         effect = pay("acme", 10).effect_id
-    settle, none = countersign_people.settle, "nothing of that is to be settled"
+    settle, none = countersign_people.settle, "no such task is open"
     refused("'boss' is no group of this .*finance", settle, "a", "fired", by="boss", error=VoteRefused)
     refused("'done' is no answer to a task; there are fired, not_fired", settle, "a", "done")
     refused("finance-1 may not decide this, or not so: .*fired", settle, "a", "compensated", error=VoteRefused)
     refused("reason", settle, "a", "fired", reason=" ", error=VoteRefused)
     refused(none, settle, "a", "fired", effect="0" * 64)
-    refused("agent has staged nothing as one under the key 'z'", settle, "z", "fired")
+    refused("agent has staged nothing as one transaction under the key 'z'", settle, "z", "fired")
     settle("a", "fired", by="finance", effect=effect)
     refused(none, settle, "a", "not_fired")
 
