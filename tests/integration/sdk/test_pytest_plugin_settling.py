@@ -93,7 +93,7 @@ def test_by_the_error_that_names_it(countersign_people):
     countersign_people.deny(failed, "they keep it", by="finance")
     resume()
     assert my_agent.standing == ["acme"]
-    refused("no review is open", countersign_people.approve, failed)
+    refused("no review is open: ", countersign_people.approve, failed)
     settle("a", "left_standing", by="finance")
     refused("no such task is open", settle, "a", "left_standing")
 

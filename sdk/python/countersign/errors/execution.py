@@ -224,7 +224,7 @@ class PartlyFired(FireError):
 
 
 _HINT_FOR_AUTHOR: Final = (
-    " (For its author: a tool that knows that nothing happened raises `NotDone(...)`; any other exception may "
+    " (For its author: a tool that knows that nothing happened does `raise NotDone(...)`; any other exception may "
     "mean that it acted, and a probe can find out.)"
 )
 
