@@ -31,11 +31,11 @@ PROGRAM = ("-m", "policy_service.cli")
 
 
 class ServiceError(Exception):
-    """The service did not do what was asked of it; its own words are in the sentence."""
+    """The service refused or failed; the message quotes it."""
 
 
 def free_port(wanted: int = 0) -> int:
-    """The wanted port when nobody has it, else a free one.
+    """The wanted port if it is free, else another one.
 
     Below those that systems give to outgoing connections: one of those could be taken before the service listens.
     """
@@ -70,7 +70,7 @@ class LocalService:
             "COUNTERSIGN_PORT": str(port),
             "COUNTERSIGN_PUBLIC_URL": self.url,
             "COUNTERSIGN_DEV_SIGNIN": "true",
-            "COUNTERSIGN_SIGN_IN_LINK_S": "3600",  # whoever starts the demo may have a coffee first
+            "COUNTERSIGN_SIGN_IN_LINK_S": "3600",  # an hour is enough for a person who tries the demo
             "PYTHONUNBUFFERED": "1",
             **(environment or {}),
         }

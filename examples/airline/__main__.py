@@ -24,7 +24,7 @@ from pathlib import Path
 from countersign import CountersignError, PendingReview, Runtime, use_runtime
 from examples.airline import data, report
 from examples.airline.database import AirlineDatabase
-from examples.airline.replay import People, nobody, replay
+from examples.airline.replay import People, no_approvals, replay
 from examples.airline.tools import DATABASE
 from examples.local_service import (
     REPOSITORY,
@@ -80,7 +80,7 @@ def _drive(source: Path, folder: Path, people: str) -> None:
         open_until_done.callback(runtime.close)
         open_until_done.enter_context(use_runtime(runtime))
         answering = (
-            open_until_done.enter_context(approving_people(service)) if people == "approve" else nobody
+            open_until_done.enter_context(approving_people(service)) if people == "approve" else no_approvals
         )
         verdicts = list(replay(data.runs(source), airline, runtime, answering))
     print(report.table(verdicts))
@@ -92,7 +92,7 @@ def _drive(source: Path, folder: Path, people: str) -> None:
 
 @contextmanager
 def approving_people(service: LocalService) -> Iterator[People]:
-    """The airline's people, signed in, who approve whatever they are asked."""
+    """The airline's people, signed in, who approve every review."""
     with ExitStack() as staff:
         colleagues = []
         for name in PEOPLE:
@@ -116,7 +116,7 @@ def _approve(colleagues: list[Person], review: PendingReview) -> None:
             colleague.approve(review.url, REASON)
             answered += 1
     if not answered:
-        raise PageError(f"nobody may answer {review}")
+        raise PageError(f"no signed-in person may vote on {review}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Where the recorded runs and the airline's data come from.
 
-The folder is named by TAU_AIRLINE_DATA (default `../shared/data/tau-airline`, beside the repository). It is
+The folder is named by TAU_AIRLINE_DATA (default `../shared/data/tau-airline`, next to the repository). It is
 read, never written. A missing folder or file is an error that says how to obtain it; nothing is downloaded.
 """
 

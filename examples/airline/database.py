@@ -1,6 +1,6 @@
 """The airline's database: one SQLite file at one path, loaded from JSON and put back in place between runs.
 
-One run at a time: a reset rewrites the file under whoever has it open, which the policy service's readers
+One run at a time: a reset rewrites the file while others have it open, which the policy service's readers
 survive (they see the whole old or the whole new state) and a second run would not. It decides nothing.
 """
 

@@ -31,7 +31,7 @@ WHERE a.origin = :origin AND b.destination = :destination
 
 
 def read(path: Path, tool: str, args: Row) -> list[Row]:
-    """What the tool answers; an unknown tool, or an id nobody knows, answers nothing."""
+    """What the tool answers; an unknown tool or id gives no result."""
     function = _READS.get(tool)
     if function is None:
         return []

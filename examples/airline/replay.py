@@ -39,8 +39,8 @@ class Verdict:
     became: str
 
 
-def nobody(_reviews: Sequence[PendingReview]) -> bool:
-    """People who are not there: a question stays open, and what it asks about does not happen."""
+def no_approvals(_reviews: Sequence[PendingReview]) -> bool:
+    """Approve nothing: reviews stay open, and their effects do not fire."""
     return False
 
 

@@ -47,10 +47,10 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     """The last line: one JSON object."""
     counts = Counter((v.call.matches_gold, v.decision) for v in verdicts)
     sides = {"gold": True, "other": False}
-    told: dict[str, object] = {
+    counted: dict[str, object] = {
         side: {decision: counts[gold, decision] for decision in DECISIONS} for side, gold in sides.items()
     }
-    return json.dumps(told | {"calls": len(verdicts)})
+    return json.dumps(counted | {"calls": len(verdicts)})
 
 
 def _kind(verdict: Verdict) -> str:

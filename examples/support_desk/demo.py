@@ -1,7 +1,7 @@
 """`make demo`: a real service on loopback, a small agent behind it, and a question that waits for a person.
 
     python -m examples.support_desk.demo            goes on until Ctrl-C; people answer in the browser
-    python -m examples.support_desk.demo --check    plays every part; exits non-zero when one is not as told
+    python -m examples.support_desk.demo --check    plays every part; exits with 1 if a result differs
 
 The agent is a process of its own with its own key; the person of --check uses the pages a browser uses.
 What the demo writes lies in `.demo/` and is made anew at each start; nothing is left running.
@@ -41,7 +41,7 @@ APPROVER = "maya"  # of finance, in policies/groups.toml
 CHECK_SECONDS = 90  # the whole of --check, on a busy machine
 FOLDER = REPOSITORY / ".demo"
 
-TOLD = {
+EXPECTED = {
     "ticket-1": ["fired"],
     "ticket-2": ["fired"],
     "ticket-3": ["denied by never-to-closed-accounts"],
@@ -58,7 +58,9 @@ TOLD = {
 def main() -> int:
     """Run the demo, or check it."""
     parser = argparse.ArgumentParser(prog="python -m examples.support_desk.demo", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="play every part and compare with what is told")
+    parser.add_argument(
+        "--check", action="store_true", help="play every part and compare with the expected results"
+    )
     arguments = parser.parse_args()
     end_in_order_on_signals()
     try:
@@ -87,22 +89,22 @@ def show() -> int:
         print("The service goes on until Ctrl-C.", flush=True)
         while service.running:
             time.sleep(0.5)
-        raise ServiceError("the service has stopped; see the .log file beside its data")
+        raise ServiceError("the service has stopped; see the .log file next to its data")
 
 
 def check() -> int:
-    """Play the agent's and the person's part; 0 when everything came as told."""
+    """Play the agent's and the person's part. Return 0 if every result is as expected."""
     with (
         tempfile.TemporaryDirectory(prefix="countersign-demo-") as name,
         _desk(Path(name)) as (service, settings, books),
     ):
         became = _play(service, settings, books)
-    wrong = [what for what, told in TOLD.items() if became.get(what) != told]
+    wrong = [what for what, expected in EXPECTED.items() if became.get(what) != expected]
     for what in wrong:
-        print(f"NOT AS TOLD: {what} came to {became.get(what)}, not {TOLD[what]}", file=sys.stderr)
+        print(f"UNEXPECTED: {what}: {became.get(what)}, expected {EXPECTED[what]}", file=sys.stderr)
     if wrong:
         return 1
-    print("everything came as told")
+    print("every result is as expected")
     return 0
 
 
@@ -153,7 +155,7 @@ def _desk(folder: Path) -> Iterator[tuple[LocalService, Settings, Path]]:
 
 @contextmanager
 def _agent(settings: Settings, books: Path, seconds: float | None = None) -> Iterator[Iterator[Event]]:
-    """The agent in its own process; what it tells, as it tells it. Ended after so many seconds."""
+    """Run the agent in its own process and yield its events. It is stopped after `seconds`."""
     environment = os.environ | {
         "COUNTERSIGN_URL": settings.url,
         "COUNTERSIGN_AGENT": settings.agent,

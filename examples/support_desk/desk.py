@@ -1,6 +1,6 @@
 """The support desk's own books: a small SQLite database one can look into while the demo runs.
 
-It stands for the payment provider and the mail server: what is written here has happened.
+It replaces the payment provider and the mail server: a line written here means that it happened.
 """
 
 import sqlite3
