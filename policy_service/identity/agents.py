@@ -24,7 +24,7 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.core import find, find_one, insert_or_ignore, rows_of, table
+from policy_service.storage.core import find, find_one, insert_or_ignore, insert_row, rows_of, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
@@ -288,8 +288,7 @@ def make_api_key(tx: Tx, agent: str) -> str:
     """
     _require_agent(tx.conn, agent)
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
-    row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
-    tx.conn.execute(table(ApiKeyRow).insert().values(row))
+    insert_row(tx.conn, ApiKeyRow(key_hash=_hash(secret), agent=agent, created_at=tx.now))
     append(tx, "api_key_made", actor=OPERATOR, agent=agent, body={"agent": agent, "key": _hash(secret)[:12]})
     return secret
 

@@ -152,9 +152,7 @@ async def verify_jwt(
     signed, _, encoded = token.encode().rpartition(b".")
     signature = _signature(encoded)
     if not any(model.verify(signed, signature, key) for key, model in candidates):
-        raise UntrustedTokenError(
-            f"its signature does not hold (issuer {issuer.name!r}, kid {str(kid)[:80]!r})"
-        )
+        raise UntrustedTokenError(f"its signature is invalid (issuer {issuer.name!r}, kid {str(kid)[:80]!r})")
     _require_times(seen.claims, now, must_expire=must_expire)
     return seen
 
@@ -181,7 +179,7 @@ def _require_times(claims: Mapping[str, Any], now: datetime, *, must_expire: boo
     try:
         registry.validate(dict(claims))
     except (JoseError, TypeError, ValueError) as error:
-        raise UntrustedTokenError(f"its claims do not hold: {error}") from error
+        raise UntrustedTokenError(f"its claims are invalid: {error}") from error
 
 
 def text_claim(claims: Mapping[str, Any], name: str, longest: int) -> str:

@@ -4,7 +4,7 @@ Userinfo (OpenID Connect Core section 5.3) adds claims to a sign-in that the ID 
 the sign-in continues without it and the reason is kept. Userinfo about another subject refuses the sign-in (5.3.4).
 
 GitHub and GitHub Enterprise Server are plain OAuth2: the API, not a signed token, identifies the account. The subject
-is the account's number, because a login can be renamed and taken by somebody else. Teams are ``org/team``, limited to
+is the account's number, because a login can be renamed and reused. Teams are ``org/team``, limited to
 those the token may see (scope ``read:org``).
 """
 

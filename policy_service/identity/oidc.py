@@ -299,7 +299,7 @@ class SignIn:
         try:
             claims.validate(now=int(now.timestamp()), leeway=60)
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise UntrustedTokenError(f"the ID token does not hold: {error}") from error
+            raise UntrustedTokenError(f"the ID token is invalid: {error}") from error
         return token.claims
 
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:

@@ -131,7 +131,9 @@ def require_matching_challenge(
 
 def step_up_error(why: str) -> ForbiddenError:
     """The error of a failed confirmation; the person starts again."""
-    return ForbiddenError(f"{why}; open the page again and confirm anew", code=ErrorCode.STEP_UP_REQUIRED)
+    return ForbiddenError(
+        f"{why}; open the page again and repeat the confirmation", code=ErrorCode.STEP_UP_REQUIRED
+    )
 
 
 def enrol_passkey(

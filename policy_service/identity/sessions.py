@@ -258,7 +258,7 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
     if claims.get("iss") != provider.issuer:
         raise UntrustedTokenError("it is another issuer's")
     if provider.client_id not in audiences(claims):
-        raise UntrustedTokenError("it is for somebody else")
+        raise UntrustedTokenError("it is for another client")
     events = claims.get("events")
     if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict):
         raise UntrustedTokenError("its events name no logout")

@@ -162,7 +162,7 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
         key = decode_credential_public_key(verified.credential_public_key)
         _require_own_frame(base64url_to_bytes(read["response"]["clientDataJSON"]))
     except _MALFORMED as error:
-        raise WebAuthnVerificationError(f"the new passkey does not hold: {error}") from error
+        raise WebAuthnVerificationError(f"the new passkey is invalid: {error}") from error
     if isinstance(key, DecodedRSAPublicKey) and len(key.n) < _MIN_RSA_BYTES:
         raise WebAuthnVerificationError("the new passkey's RSA key is shorter than 2,048 bits")
     return RegisteredCredential(
@@ -221,7 +221,7 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
             require_user_verification=True,
         )
     except _MALFORMED as error:
-        raise WebAuthnVerificationError(f"the passkey's answer does not hold: {error}") from error
+        raise WebAuthnVerificationError(f"the passkey's answer is invalid: {error}") from error
     return verified.new_sign_count
 
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, cast
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 
@@ -38,7 +38,7 @@ from policy_service.queries.review_context import Quarantine, ReviewContext, rea
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
 from policy_service.queries.vote_eligibility import Voter, count_votes, current_groups, progress, vote_refusal
-from policy_service.storage.core import key_after, key_before, rows_of, table
+from policy_service.storage.core import key_after, key_before, table
 from policy_service.storage.review_tables import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
@@ -143,7 +143,6 @@ _ROUNDS = 3  # pages of "needs me" evaluated by Cedar to fill one
 
 _reviews = table(ReviewRow).c
 _Key = tuple[datetime, str]
-_T = TypeVar("_T")
 
 
 async def queue_page(
@@ -214,8 +213,6 @@ class _QueueReader:
                 return rows, after, window
         return rows, after, 0
 
-    # -- which reviews ---------------------------------------------------------------------------------------
-
     def _next_reviews(self, after: _Key | None, limit: int) -> list[ReviewRow]:
         """The next reviews of the tab; of the filters only the group is applied."""
         wanted = self._wanted
@@ -229,15 +226,19 @@ class _QueueReader:
         if wanted.tab is Tab.DECIDED:
             query = query.where(_reviews.settled_at.is_not(None), *_before(_reviews.settled_at, after))
             query = query.order_by(_reviews.settled_at.desc(), _reviews.review_id.desc())
-            return self._read(query.limit(limit))
+            return repository.rows(self._conn, ReviewRow, query.limit(limit))
         query = query.where(_reviews.state == "open")
         if wanted.tab is Tab.MINE:
             query = query.where(_reviews.agent.in_(self._owned))
         if wanted.order == "newest":
             query = query if after is None else query.where(_reviews.review_id < after[1])
-            return self._read(query.order_by(_reviews.review_id.desc()).limit(limit))
+            return repository.rows(
+                self._conn, ReviewRow, query.order_by(_reviews.review_id.desc()).limit(limit)
+            )
         query = query.where(*_after(_reviews.answer_by, after))
-        return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
+        return repository.rows(
+            self._conn, ReviewRow, query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit)
+        )
 
     def _review_groups(self) -> OpenReviews:
         """The open reviews that ask this person's groups, or the group of the filter."""
@@ -246,9 +247,6 @@ class _QueueReader:
             return OpenReviews(named)
         groups = self._groups & named if named else self._groups
         return OpenReviews(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
-
-    def _read(self, query: Select[Any]) -> list[ReviewRow]:
-        return rows_of(ReviewRow, self._conn.execute(query))
 
     def _matches(self, review: ReviewRow) -> bool:
         wanted = self._wanted
@@ -282,8 +280,6 @@ class _QueueReader:
             return review.settled_at or review.opened_at, review.review_id
         return (review.opened_at if self._wanted.order == "newest" else review.answer_by), review.review_id
 
-    # -- how many --------------------------------------------------------------------------------------------
-
     def _counts(self) -> TabCounts:
         is_open = _reviews.state == "open"
         return TabCounts(
@@ -301,8 +297,6 @@ class _QueueReader:
     def _count(self, cap: int, *where: Any) -> CappedCount:
         some = select(_reviews.review_id).where(*where).limit(cap + 1).subquery()
         return _capped(self._conn.execute(select(func.count()).select_from(some)).scalar_one(), cap)
-
-    # -- rows ------------------------------------------------------------------------------------------------
 
     def _rows(self, reviews: Sequence[ReviewRow]) -> list[QueueRow]:
         cases = self._cases(reviews)

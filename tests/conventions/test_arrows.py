@@ -53,14 +53,14 @@ WRONG = {
     "a pure rule reads the clock": ("domain/quorum.py", "import time"),
     "the domain draws random ids": ("domain/ids.py", "import secrets"),
     "the decision point reads the database": ("pdp/engine.py", "import policy_service.storage.database.Tx"),
-    "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.responses"),
+    "a verb answers HTTP": ("workflow/releases/submit.py", "import policy_service.channels.http.responses"),
     "a query runs a verb": (
         "queries/reviews.py",
         "from policy_service.workflow.reviews.vote import vote",
     ),
     "a shared module imports a verb": (
         "workflow/transitions.py",
-        "from policy_service.workflow.effects.submit import Submit",
+        "from policy_service.workflow.releases.submit import Submission",
     ),
     "what all channels share uses one of them": (
         "channels/presentation/marked_text.py",

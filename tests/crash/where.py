@@ -20,7 +20,7 @@ def _passed(by_chapter: Mapping[Chapter, str]) -> dict[str, Chapter]:
 WHERE: dict[str, Chapter] = _passed(
     {
         chapters.fires: """
-            app:release_lease audit.sequencer: jobs.epoch_mark:EpochMarkWriter._write> tokens.epoch:
+            app:release_lease audit.log: jobs.epoch_mark:EpochMarkWriter._write> tokens.epoch:
             workflow.releases.renew: workflow.releases.report: workflow.releases.submit:
             workflow.expiry.sweep:_delete_expired
         """,

@@ -78,15 +78,15 @@ class Site:
         args = refund(cents, "Dana Whitfield", "4242", "cus_1042", "cancelled", memo)
         return f"/reviews/{await self.stage(word, 'refund-desk', 'refund', args)}"
 
-    async def told(self, path: str) -> dict[str, Any]:
-        """A review or a task as its API tells it."""
+    async def view(self, path: str) -> dict[str, Any]:
+        """A review or a task as the API returns it."""
         answer = await self.do(lambda story: story.people["maya"].visitor.get(f"/v1{path}"))
         found: dict[str, Any] = answer.json()
         return found
 
     async def votes(self, path: str) -> list[tuple[str, str | None]]:
         """Verdicts and reasons on a review."""
-        return [(vote["verdict"], vote.get("reason")) for vote in (await self.told(path))["votes"]]
+        return [(vote["verdict"], vote.get("reason")) for vote in (await self.view(path))["votes"]]
 
 
 _heard: list[str] = []

@@ -1,6 +1,6 @@
 """The page of the third-party Slack, in a browser: what a person does there and what they are shown.
 
-It has no confirm dialogs: a press is sent at once. It writes `[rich_text]` where rich text stands, so the driver
+It has no confirm dialogs: a press is sent at once. It writes `[rich_text]` in place of rich text, so the driver
 draws that itself before it reads or takes a picture. Ephemeral messages and modals are shown to everybody who has the
 page open, so a test opens one page at a time for those.
 """
@@ -23,7 +23,7 @@ _RICH_TEXT: Final = (Path(__file__).parent / "slack_rich_text.js").read_text()
 
 @dataclass(frozen=True)
 class SlackPage:
-    """One person before the page; `page` is there for whatever is not named here."""
+    """One person before the page; use `page` for everything else."""
 
     slack: SlackServer
     page: Page

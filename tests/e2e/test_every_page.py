@@ -64,7 +64,7 @@ def test_every_page_route_is_visited_or_listed_as_none(town: tuple[Listening, Af
     assert {("GET", "/"), ("POST", "/stop"), ("GET", "/tasks/{task_id}")} <= routes
     looked = {(look.ask, look.route) for look in LOOKS}
     named = {("GET", path) for path in NO_PAGES} | {("POST", path) for path in ONLY_REFUSED}
-    assert routes - looked - named == set(), "a page that nobody looks at: add it to tests/e2e/looks.py"
+    assert routes - looked - named == set(), "an untested page: add it to tests/e2e/looks.py"
     assert (looked | named) - routes == set(), "a page that is no more"
     assert looked & named == set()
 

@@ -21,7 +21,7 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
         await page.get_by_label("Comment, or ask the agent").fill(words)
         await page.get_by_role("button", name=button).click()
         await expect(page.locator(".thread .words").filter(has_text=words.split("\n")[0])).to_be_visible()
-    kinds = {(one["text"], one["kind"]) for one in (await site.told(path))["comments"]}
+    kinds = {(one["text"], one["kind"]) for one in (await site.view(path))["comments"]}
     assert kinds == {("Look at <b>this</b>\nand that", "comment"), ("Which invoice?", "question")}
     await expect(page.get_by_text("No answer yet.")).to_be_visible()
     assert await page.locator(".thread .words b").count() == 0
@@ -29,7 +29,7 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
 
 
 async def doubt(site: Site, word: str, agent: str = "refund-desk") -> str:
-    """Nobody knows whether a refund fired, or a deploy; the path of its task."""
+    """The path of a task about an unknown refund, or an unknown deploy."""
     if agent == "refund-desk":
         await site.refund(word)
     else:
@@ -38,7 +38,7 @@ async def doubt(site: Site, word: str, agent: str = "refund-desk") -> str:
     await site.do(lambda story: story.vote(word, "tomas"))
     await site.do(lambda story: story.fire(word, agent, "unknown"))
     txn = site.story.views[word]["txn"]
-    [task] = [one for one in (await site.told("/tasks?kind=unknown"))["tasks"] if one["txn"] == txn]
+    [task] = [one for one in (await site.view("/tasks?kind=unknown"))["tasks"] if one["txn"] == txn]
     return f"/tasks/{task['task_id']}"
 
 
@@ -53,7 +53,7 @@ async def test_from_the_queue_to_a_settled_task(site: Site, heard: list[str]) ->
     await page.get_by_label("How do you know?").locator("visible=true").fill("the bank has no such refund")
     await page.get_by_role("button", name="Settle: it did not happen").click()
     await expect(page.get_by_role("heading", name="It did not happen, says Maya Okafor")).to_be_visible()
-    said = (await site.told(path))["task"]["settlement"]
+    said = (await site.view(path))["task"]["settlement"]
     assert (said["answer"], said["reason"]) == ("not_fired", "the bank has no such refund")
     assert heard == []
 
@@ -66,7 +66,7 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     await page.locator("#why-fired").fill("the bank has it")
     await page.get_by_role("button", name="Settle: it fired").click()
     await expect(page.get_by_role("heading", name="It fired, says Maya Okafor")).to_be_visible()
-    assert (await site.told(path))["task"]["settlement"]["answer"] == "fired"
+    assert (await site.view(path))["task"]["settlement"]["answer"] == "fired"
 
 
 async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(site: Site) -> None:
@@ -74,7 +74,7 @@ async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(sit
     await page.goto(path)
     await expect(page.locator("#feed")).to_be_attached()
     await page.wait_for_timeout(300)  # until the stream is open
-    task = await site.told(path)
+    task = await site.view(path)
     await site.do(lambda story: story.people["ingrid"].visitor.settle(task, "fired", reason="seen it"))
     await expect(page.get_by_role("link", name="It was settled, show it")).to_be_visible()
     await expect(page.locator("#fired > summary")).to_be_visible()
@@ -82,7 +82,7 @@ async def test_a_settlement_by_another_person_is_announced_and_moves_nothing(sit
     await page.locator("#why-not_fired").fill("no")
     await page.get_by_role("button", name="Settle: it did not happen").click()
     await expect(page.get_by_role("heading", name="Nothing was settled")).to_be_visible()
-    assert (await site.told(path))["task"]["settlement"]["answer"] == "fired"
+    assert (await site.view(path))["task"]["settlement"]["answer"] == "fired"
 
 
 async def test_two_presses_stop_a_tool_from_any_page_without_scripts(site: Site) -> None:

@@ -67,7 +67,7 @@ class Workday:
     page: SlackPage
 
     async def card(self) -> Locator:
-        """The message about the payment, as soon as it stands before somebody."""
+        """The message about the payment, as soon as it is shown."""
         message = self.page.message((await self.office.card(APPROVALS))["ts"])
         await expect(message).to_be_visible()
         return message
@@ -145,8 +145,8 @@ async def test_an_approval_fires_the_effect_once_and_the_message_shows_it(day: W
     await day.page.press(card, "Approve")
     assert await paying == "p-acct-1"
     assert day.robot.paid == [(ACCOUNT, 500)]
-    told = await day.says(card, "Approved by Maya", "Fired")
-    assert told.count("Pay 500 to acct-1") == 1
+    text = await day.says(card, "Approved by Maya", "Fired")
+    assert text.count("Pay 500 to acct-1") == 1
     assert await day.page.labels(card) == ["Open"]
     story = await day.thread_says(card, "Fired")
     assert [re.split("[:·]", line)[0].strip() for line in story] == ["Voted to approve", "Released", "Fired"]

@@ -34,7 +34,7 @@ class Meeting:
         return await context.new_page()
 
     async def stage(self, amount: int, **args: Any) -> dict[str, Any]:
-        """The agent asks for a refund; the transaction as it stands."""
+        """The agent submits a refund; the current transaction."""
 
         async def there(world: World) -> dict[str, Any]:
             answer = await self.agent.submit(await refund(world, amount, **args), run_key=f"run-{amount}")
@@ -44,7 +44,7 @@ class Meeting:
         return await asyncio.to_thread(self.deployment.do, there)
 
     async def state(self, view: dict[str, Any]) -> str:
-        """How the effect stands in the end."""
+        """The final state of the effect."""
         seen = await asyncio.to_thread(self.deployment.do, lambda _: self.agent.see(view["txn"]))
         return str(seen["effects"][0]["state"])
 
@@ -63,7 +63,7 @@ def path_of(view: dict[str, Any]) -> str:
 
 async def seen(page: Page) -> Locator:
     """What has the focus: one can see that it has it, and nothing lies upon it (WCAG 2.4.7 and 2.4.11)."""
-    told = await page.evaluate(
+    found = await page.evaluate(
         """() => {
             const node = document.activeElement, ring = getComputedStyle(node), box = node.getBoundingClientRect();
             const after = getComputedStyle(node, "::after");
@@ -75,7 +75,7 @@ async def seen(page: Page) -> Locator:
             return [`${node.tagName} ${node.textContent.trim().slice(0, 40)}`, ringed || beside, top];
         }"""
     )
-    assert told[1:] == [True, True], told
+    assert found[1:] == [True, True], found
     return page.locator(":focus")
 
 
@@ -151,7 +151,7 @@ async def test_the_essential_path_without_scripts(meeting: Meeting) -> None:
     await sign_in(page, "maya")
     await page.locator(f'[data-review="{path_of(approved).removeprefix("/reviews/")}"] a').click()
     await page.locator("#approve > summary").click()
-    await expect(page.locator("#approve form")).to_have_count(0)  # nobody approves what stands folded
+    await expect(page.locator("#approve form")).to_have_count(0)  # folded arguments cannot be approved
     await page.get_by_role("link", name="Show everything").click()
     await expect(page.locator(".args").get_by_text("Line 9 of what")).to_be_visible()
     await page.locator("#approve > summary").click()

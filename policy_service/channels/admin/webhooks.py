@@ -38,12 +38,12 @@ def webhooks_list(as_json: AsJson = False) -> None:
 def _status_line(one: dict[str, Any]) -> str:
     if one["standing"] is None:
         return f"{one['name']}  {one['host']}  not used yet"
-    standing = one["standing"]
-    parts = [f"{one['name']}  {one['host']}  waiting {standing['waiting']}  abandoned {standing['given_up']}"]
-    if standing["disabled_at"]:
-        parts.append(f"DISABLED since {standing['disabled_at']}, {standing['behind']} audit rows behind")
-    if standing["failures"]:
-        parts.append(f"{standing['failures']} failures in a row, the last: {standing['last_error']}")
+    status = one["standing"]
+    parts = [f"{one['name']}  {one['host']}  waiting {status['waiting']}  abandoned {status['given_up']}"]
+    if status["disabled_at"]:
+        parts.append(f"DISABLED since {status['disabled_at']}, {status['behind']} audit rows behind")
+    if status["failures"]:
+        parts.append(f"{status['failures']} failures in a row, the last: {status['last_error']}")
     return "  ".join(parts)
 
 

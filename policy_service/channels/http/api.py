@@ -41,7 +41,7 @@ class RateLimits:
 
     Without them one agent in a loop would delay all others. Both count authenticated agents, so no agent uses up
     another's limit. They hold per process: each replica allows as much again. The number of open reviews of an agent is
-    counted in the database instead (`workflow/effects/review_quota.py`).
+    counted in the database instead (`workflow/effects/revisions.py`).
     """
 
     def __init__(self, settings: Settings, monotonic: Callable[[], float] = time.monotonic) -> None:

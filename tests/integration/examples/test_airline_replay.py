@@ -15,7 +15,7 @@ from countersign import Runtime, use_runtime
 from examples.airline import data, report
 from examples.airline.__main__ import AGENT, BUNDLE, FACTS, ROLE, approving_people
 from examples.airline.database import AirlineDatabase
-from examples.airline.replay import People, Verdict, nobody, replay
+from examples.airline.replay import People, Verdict, no_approvals, replay
 from examples.airline.tools import DATABASE
 from examples.local_service import REPOSITORY, LocalService, free_port
 from tests.counterparts import require
@@ -116,7 +116,7 @@ def test_what_people_approve_happens_and_is_found_by_the_next_call(world: World)
 
 
 def test_without_people_a_question_stays_open_and_the_report_counts_by_label(world: World) -> None:
-    verdicts = world.replay(nobody, "absent")
+    verdicts = world.replay(no_approvals, "absent")
 
     assert decisions(verdicts) == LEFT_OPEN
     assert verdicts[3].became == "left open"
@@ -131,7 +131,9 @@ def test_without_people_a_question_stays_open_and_the_report_counts_by_label(wor
     assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in told
     assert "health or weather reasons" in told
     assert "(other)" not in told  # nothing was released that is not gold
-    assert decisions(world.replay(nobody, "flipped", flip=True)) == LEFT_OPEN, "labels change no decision"
+    assert decisions(world.replay(no_approvals, "flipped", flip=True)) == LEFT_OPEN, (
+        "labels change no decision"
+    )
 
 
 TOLD = (BUNDLE / "README.md").read_text()

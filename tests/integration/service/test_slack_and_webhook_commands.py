@@ -186,7 +186,7 @@ def test_the_list_names_the_host_and_no_path_and_a_wrong_name_is_refused(
     for verb in ("test", "retry"):
         wrong = said(hooked, verb, "biling", code=1)
         assert "there is no webhook 'biling'; the settings have billing" in wrong
-    assert "has not met the webhook 'billing' yet" in said(hooked, "retry", HOOK, code=1)
+    assert "has not run with the webhook 'billing' yet" in said(hooked, "retry", HOOK, code=1)
 
 
 def test_a_secret_is_never_overwritten_and_a_key_of_its_own_prints_its_public_half(

@@ -127,7 +127,7 @@ async def test_an_old_token_is_no_outage(office: Office, two: Two, monkeypatch: 
         asked.append(True)
         return SendResult(SendStatus.APP, "token_revoked")
 
-    monkeypatch.setattr(second.channel._slack, "test_auth", revoked)
+    monkeypatch.setattr(second.channel._slack, "check_auth", revoked)
     await second.work(6)
     assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
     status = await office.slack_status()

@@ -91,7 +91,7 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
 }
 SIGNERS: dict[str, tuple[dict[str, Any], str]] = {
     "an unpublished key id": ({}, "'acme' publishes no key with kid 'k2'"),
-    "another key under the id": ({"kid": "k1"}, "its signature does not hold (issuer 'acme', kid 'k1')"),
+    "another key under the id": ({"kid": "k1"}, "its signature is invalid (issuer 'acme', kid 'k1')"),
     "a key for something else": (
         {"kid": "k1", "alg": "ES256"},
         "no key of 'acme' with kid 'k1' is for ES256",
@@ -119,11 +119,11 @@ def cut(token: str) -> str:
     return token.rpartition(".")[0]
 
 
-HOLDS_NOT, MALFORMED = "its signature does not hold", "malformed: it is no signed token"
+INVALID_SIGNATURE, MALFORMED = "its signature is invalid", "malformed: it is no signed token"
 NO_BASE64 = "malformed: its signature is no base64url"
 DAMAGES: list[tuple[Callable[[str], str], str]] = [
-    (lambda token: token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"), HOLDS_NOT),
-    (lambda token: cut(token) + ".", HOLDS_NOT),
+    (lambda token: token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"), INVALID_SIGNATURE),
+    (lambda token: cut(token) + ".", INVALID_SIGNATURE),
     (lambda token: cut(token) + ".!", NO_BASE64),
     (lambda token: token + "=", NO_BASE64),
     (cut, MALFORMED),

@@ -57,7 +57,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another issuer": ({}, {"iss": "https://evil.example"}, "it is another issuer's"),
     "another audience": ({}, {"aud": "somebody-else"}, "it is for another client"),
     "no audience": ({}, {"aud": []}, "it is for another client"),
-    "expired": ({}, {"exp": THEN}, "its claims do not hold"),
+    "expired": ({}, {"exp": THEN}, "its claims are invalid"),
     "no subject": ({}, {"sub": None}, ""),
 }
 

@@ -72,7 +72,7 @@ MOVERS: dict[str, Mover] = {
 
 @pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
 def test_a_unit_without_the_transactions_lock_is_refused(written: Database, move: Mover) -> None:
-    with pytest.raises(RuntimeError, match="not alone with"):
+    with pytest.raises(RuntimeError, match="has not locked"):
         written.write_sync(lambda tx: move(tx, repository.require_transaction(tx.conn, TXN)))
     assert written.read_sync(states) == ["review", "review"]
     on(written, move)

@@ -62,7 +62,7 @@ async def test_a_refused_form_keeps_its_input(bank: Bank) -> None:
     looked = await send(bank.maya, f"{path}/propose", fields | {"value_1": "300"})
     wish = fields_of(looked.text, f"{path}/proposals")
     refused = await send(bank.maya, f"{path}/proposals", wish | {"reason": "  "})
-    assert (refused.status_code, "Say why" in refused.text) == (400, True)
+    assert (refused.status_code, "Give a reason" in refused.text) == (400, True)
     again = fields_of(refused.text, f"{path}/proposals")
     assert again == wish
     assert fields_of(refused.text, f"{path}/propose")["value_1"] == "300"

@@ -341,7 +341,9 @@ async def test_a_person_withdraws_an_unsatisfiable_review(bank: Bank) -> None:
     await too_few(bank, ())
     view = await asked(bank, bank.robot)
     task = await bank.ingrid.task(view, "impossible_quorum")
-    assert task["choices"][0]["follows"].startswith("It and the one beside it are withdrawn. Nothing fires")
+    assert task["choices"][0]["follows"].startswith(
+        "It and the other 1 of its transaction are withdrawn. Nothing fires"
+    )
     assert (await bank.ingrid.settle(task, "withdrawn", reason="ask again on Monday")).status_code == 200
     assert await bank.states(view) == ["ended", "withdrawn", "withdrawn"]
     seen = (await bank.robot.see(view["txn"]))["effects"][0]

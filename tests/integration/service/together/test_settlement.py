@@ -109,7 +109,7 @@ async def test_no_compensation_is_due_while_another_effect_is_unknown(bank: Bank
     await bank.maya.settle(task, "fired")
     assert await ten_minutes(bank) == ["unknown"]
     task = await bank.maya.task(view, "unknown", effect_id=two)
-    assert "unpay is asked for, to take pay back" in task["choices"][1]["follows"]
+    assert "unpay is requested to undo pay" in task["choices"][1]["follows"]
     await bank.maya.settle(task, "not_fired")
     assert await ten_minutes(bank) == ["compensation_due"]
 

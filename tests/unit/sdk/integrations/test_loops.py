@@ -62,7 +62,7 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     "a person of too long a name": ({"on_behalf_of": "x" * 201}, "on_behalf_of"),
     "a wait that is no number": ({"wait": "10m"}, "is no number of seconds"),
     "an isolation that runs again": ({"isolation": Retry(3)}, "the model may call again"),
-    "no isolation": ({"isolation": "later"}, "is no policy"),
+    "no isolation": ({"isolation": "later"}, "is not a policy"),
 }
 
 

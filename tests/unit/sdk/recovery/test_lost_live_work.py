@@ -216,12 +216,14 @@ def test_waiting_for_an_outcome_that_will_not_be_settled_raises(desk: Desk, both
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_kept_part_is_not_reported_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
-    """Also where what fired could be taken back."""
+    """Also where what fired could be compensated."""
     lives = [(live, "o-1", "hello") for live in both]
     charges = [(charge_tools(desk), "o-1", 100)] * staged
     failed = fails(desk, errors.LiveCommitFailed, *lives, *charges)
     assert failed.error.committed == ("notes",) and "Nothing" not in failed.said
-    assert f"committed: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    assert (
+        f"already committed: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    )
     places = (desk.folder, desk.folder / "other")
     assert [notes_in(one / "notes.db") for one in places] == [[("o-1", "hello")], []]
     assert (failed.txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
@@ -229,8 +231,10 @@ def test_a_kept_part_is_not_reported_as_undone(desk: Desk, both: tuple[Live, Liv
         (found,) = resume(desk.runtime)
         assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
         reported = found.note
-        if staged:  # the charge was taken back, which makes nothing of the note
-            assert "live adapter 'other' could not commit" in reported and "committed: notes" in reported
+        if staged:  # the charge was compensated, which does not undo the note
+            assert (
+                "live adapter 'other' could not commit" in reported and "already committed: notes" in reported
+            )
             assert "None of its staged effects remains in effect. Tell the operator." in reported
         else:
             assert "in notes were kept, and those in other were lost" in reported

@@ -92,7 +92,7 @@ def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, mo
         as_live(later, "void")
         (found,) = resume(later.runtime)
         assert (found.after, found.needs_attention) == ("unsettled", True)
-        assert "tool 'void' is live here, but it takes back 'charge'" in caplog.text
+        assert "tool 'void' is live here, but it compensates 'charge'" in caplog.text
         assert desk.done == [("charge", "o-1", 100)]
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done[1:]) == ("settled", [("void", "c-o-1", 100)])

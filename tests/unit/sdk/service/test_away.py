@@ -46,7 +46,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, r
     away(desk, lambda: desk.clock.advance(600))
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
-    assert "could not be reached" not in str(pending.value)
+    assert "policy service could not be reached" not in str(pending.value)
     away(desk, seconds=10)
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
@@ -68,7 +68,7 @@ def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tm
         refund("o-1", 90_000)
 
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending, match="could not be reached") as pending:
+    with pytest.raises(ReviewPending, match="policy service could not be reached") as pending:
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert not pending.value.parked
     assert pending.value.reviews[0].tool == "refund"

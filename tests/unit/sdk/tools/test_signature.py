@@ -306,7 +306,7 @@ def test_a_lossy_result_is_reported_by_type_after_firing(value: Any, desk: Desk,
         left = run(desk, (answering_tool(desk, value, name="look"), "o-1"))
     assert (left.placed[0].result, left.txn.state, len(desk.done)) == (value, "settled", 1)
     (shown,) = [one.message for one in caplog.records]
-    assert shown.startswith(f"look returned a {type(value).__name__}, of which JSON does not bring back all")
+    assert shown.startswith(f"look returned a {type(value).__name__}, which JSON does not restore completely")
     assert "2026" not in shown
 
 
