@@ -312,7 +312,7 @@ class _QueueReader:
             together = read_review_contexts(self._conn, reviews)
         except SQLAlchemyError:
             raise
-        except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
+        except Exception:  # noqa: BLE001 - the damaged one is reported when each is read by itself
             together = [case for one in reviews for case in self._read_one(one)]
         return {case.review.review_id: case for case in together}
 

@@ -243,7 +243,7 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
     if state is EffectState.WITHDRAWN:
         return (_why_withdrawn(snapshot),)
     if state is EffectState.EXPIRED:
-        text = "nobody answered or used it in time; submit it again to ask anew"
+        text = "it was neither answered nor used in time; submit it again"
         return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_deadline_advice(effect)),)
     return ()
 
@@ -259,7 +259,7 @@ def _why_withdrawn(snapshot: Snapshot) -> Reason:
     """Why the effects of a transaction were withdrawn: one of them ended, or the agent withdrew them."""
     for effect in snapshot.effects:
         if (ended := _ENDS_SIBLINGS.get(EffectState(effect.state))) is not None:
-            advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
+            advice = "correct what its reason names, or make the effects independent: transaction(independent=True)"
             return Reason(
                 code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
             )

@@ -18,7 +18,7 @@ _QUESTIONS: Final = {
     TaskKind.STANDING: "This fired, and other effects of its transaction did not",
     TaskKind.CONTRADICTION: "Two reports of this differ",
     TaskKind.BREAK_GLASS_REVIEW: "One person used break-glass alone: was it justified?",
-    TaskKind.IMPOSSIBLE_QUORUM: "Nobody can approve this at the moment",
+    TaskKind.IMPOSSIBLE_QUORUM: "No person can approve this at the moment",
 }
 _UNKNOWN_OUTCOMES: Final = frozenset({TaskKind.UNKNOWN, TaskKind.RESTORED})
 

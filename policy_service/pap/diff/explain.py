@@ -47,7 +47,7 @@ class PolicyExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of one decision. ``release`` are changes of args that would release the call, ``beside`` those of
+    """The explanation of one decision. ``release``: changes of args that would release it; ``other_facts``: those of
     facts or persons that the agent cannot change. ``read`` are the inputs of the rules, by name.
     """
 
@@ -56,7 +56,7 @@ class Explanation:
     read: Mapping[str, str] = field(default_factory=dict)
     asks: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    other_facts: tuple[str, ...] = ()
     searched: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Explanation:
             "read": dict(self.read),
             "asks": list(self.asks),
             "would_release": list(self.release),
-            "would_release_if_the_world_were_other": list(self.beside),
+            "would_release_if_the_world_were_other": list(self.other_facts),
         }
 
 
@@ -95,7 +95,7 @@ def explain(bundle: Bundle, question: PolicyRequest, hides: IsHidden) -> Explana
         return explained
     search = _Search(side, question, read, hides)
     release, others = search.releasing_changes()
-    return replace(explained, release=tuple(release), beside=tuple(others), searched=search.count)
+    return replace(explained, release=tuple(release), other_facts=tuple(others), searched=search.count)
 
 
 def _gate_words(bundle: Bundle, gate: Any) -> str:

@@ -160,6 +160,6 @@ def _release_hints(explanation: Explanation) -> list[str]:
         lines += ["Would be released with:", *(f"  {each}" for each in explanation.release)]
     else:
         lines.append(f"No change of one or two arguments releases it ({explanation.searched} calls tried)")
-    if explanation.beside:
-        lines += ["Would be released with other facts:", *(f"  {each}" for each in explanation.beside)]
+    if explanation.other_facts:
+        lines += ["Would be released with other facts:", *(f"  {each}" for each in explanation.other_facts)]
     return lines

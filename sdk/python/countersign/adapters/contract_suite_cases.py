@@ -175,7 +175,7 @@ Late = Callable[[], None]
 
 
 class LateCallTests(ContractBase):
-    """Late calls are refused, however the effect ended and whichever effect runs by then."""
+    """Late calls are refused, however the effect ended and while any other effect runs."""
 
     def test_late_calls_of_a_failed_effect_do_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old")

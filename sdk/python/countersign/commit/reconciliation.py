@@ -228,7 +228,7 @@ async def report_to_restored_service(engine: Engine) -> bool:
     )
     engine.journal.outbox.requeue(since)
     clean = await flush_outbox(engine)
-    for attempt_id in engine.journal.receipts.without_health(since):
+    for attempt_id in engine.journal.receipts.unreported(since):
         clean &= await report_outcomes(engine, attempt_id, [])
     if clean:
         engine.journal.epochs.mark_reported(iss, view.epoch)

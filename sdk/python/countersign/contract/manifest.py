@@ -237,7 +237,7 @@ class ToolManifest(_ManifestModel):
     )
     compensation: CompensationRule | None = None
     groups: Many[GroupName] = Field(default=(), description="Cedar action groups the tool is in.")
-    secret: Many[Pointer] = Field(default=(), description="Args whose values are shown to nobody.")
+    secret: Many[Pointer] = Field(default=(), description="Args whose values are never shown.")
     risk: Annotated[Risk, Strict(False)] = Risk.MEDIUM
     money: Many[MoneyField] = ()
     recipients: Many[Pointer] = Field(default=(), description="Args that say who receives something.")

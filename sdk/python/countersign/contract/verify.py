@@ -1,8 +1,8 @@
 """Verification of release tokens: one numbered list of steps, the same in every implementation (design section 6).
 
 `verify_release` takes a token and what the verifier itself knows (`Expectation`), runs `STEPS` in order and returns a
-`VerifiedRelease`. Nothing else can create one, and the code that fires requires that type. Whatever the token says
-about the effect is only compared with digests recomputed from the effect's own canonical bytes.
+`VerifiedRelease`. Nothing else can create one, and the code that fires requires that type. What the token says about
+the effect is only compared with digests recomputed from the effect's own canonical bytes.
 
 It does not check whether the token was spent. A token cannot know that; redeeming it is always the next step.
 """

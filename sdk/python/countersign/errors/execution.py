@@ -318,7 +318,7 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
     """The failures of a transaction whose effects are independent; the effects that fired are listed."""
 
     @classmethod
-    def beside(
+    def from_failures(
         cls, failures: Sequence[CountersignError], failed: Sequence[str], fired: Sequence[str]
     ) -> IndependentFailures:
         """Group the failures, each reworded for one call, with the names of all effects in order."""

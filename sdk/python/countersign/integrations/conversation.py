@@ -73,8 +73,8 @@ class ExecutedStep:
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """The result of a run. `pending` is None if the model finished, and `text` is its answer. Otherwise a review is
-    open, the last message's calls wait for it, and `text` says for whom. `messages` is the whole conversation as JSON:
-    pass it again with the same key to continue.
+    open, the last message's calls wait for it, and `text` names the groups. `messages` is the whole conversation
+    as JSON: pass it again with the same key to continue.
     """
 
     text: str

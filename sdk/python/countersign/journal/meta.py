@@ -181,7 +181,7 @@ class Receipts(MetaRecords):
         row = self._database.row("SELECT txn, token FROM receipts WHERE attempt_id = ?", (attempt_id,))
         return None if row is None else StoredReceipt(str(row["txn"]), str(row["token"]))
 
-    def without_health(self, since: float) -> list[str]:
+    def unreported(self, since: float) -> list[str]:
         """Attempts with a receipt kept since then and no outcome written yet: firing now, or when their process
         ended.
         """

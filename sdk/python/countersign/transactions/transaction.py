@@ -352,7 +352,7 @@ class Transaction:
                     rest.abort(f"interrupted by {type(interrupt).__name__}")
                 raise
         if failures:
-            raise IndependentFailures.beside(failures, failed, fired)
+            raise IndependentFailures.from_failures(failures, failed, fired)
 
     # --------------------------------------------------------------------------------------- what tools call
 

@@ -82,7 +82,7 @@ class ProposalView(WireModel):
     args: Args
     args_digest: Digest
     reason: Text
-    person: str = Field(description="Issuer and subject of whoever proposes.")
+    person: str = Field(description="Issuer and subject of the person who proposes.")
     name: str
     proposed_at: Instant
     decided_by: str | None = Field(

@@ -62,7 +62,7 @@ class SubmitRequest(_Submission):
     epoch: int | None = Field(
         default=None,
         ge=1,
-        description="The epoch the caller has told everything of; 409 `other_epoch` if the service is in another.",
+        description="The epoch the caller has reported everything to; 409 `other_epoch` if it is not current.",
     )
 
 
@@ -157,7 +157,7 @@ class Recall(WireModel):
 
 
 class ReportRequest(WireModel):
-    """`POST /v1/outcomes`: the first report of an effect stands; a contradicting one becomes a task."""
+    """`POST /v1/outcomes`: the first report of an effect is final; a contradicting one becomes a task."""
 
     attempt_id: Name
     outcomes: Many[ReportedOutcome] = Field(max_length=MAX_EFFECTS)
@@ -200,7 +200,7 @@ class AnswerRequest(WireModel):
 
 
 class SettleRequest(WireModel):
-    """`POST /v1/tasks/{task_id}/settle`: one person's word on what nobody else can tell."""
+    """`POST /v1/tasks/{task_id}/settle`: a person settles what cannot be determined otherwise."""
 
     answer: TaskAnswer = Field(description="One of the task's `answers`.")
     effect_digest: Digest = Field(description="Of the effect that was read; another one is stale.")

@@ -85,7 +85,7 @@ class OutcomeView(WireModel):
 
 
 class Settlement(WireModel):
-    """What a person said of an effect, where nobody else could tell."""
+    """A person's settlement of an effect whose outcome could not be determined otherwise."""
 
     task_id: Name
     kind: TaskKind
@@ -194,7 +194,7 @@ class EvaluatedEffect(WireModel):
 
     tool: Name
     decision: DecisionView
-    needs: Many[Need] = Field(default=(), description="Whom a review would ask, merged as it would be.")
+    needs: Many[Need] = Field(default=(), description="The groups a review would ask, merged.")
 
 
 class EvaluationView(WireModel):
@@ -316,7 +316,7 @@ class LookView(WireModel):
 
 
 class Problem(WireModel):
-    """Problem details (RFC 9457). The one answer with room for members of its own (section 3.2)."""
+    """Problem details (RFC 9457). The only response with extension members (section 3.2)."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -332,11 +332,11 @@ class RestoreView(WireModel):
     """An epoch that a restore began."""
 
     epoch: int = Field(ge=1)
-    lost_after: Instant = Field(description="What the service was told later it may have forgotten.")
+    lost_after: Instant = Field(description="Reports after this time may be lost.")
 
 
 class EpochView(WireModel):
-    """The incarnation of the service's database. Who was told of a lower one tells again what it knows."""
+    """The incarnation of the service's database. A client that knew a lower one repeats its reports."""
 
     epoch: int = Field(ge=1)
     restores: Many[RestoreView] = ()

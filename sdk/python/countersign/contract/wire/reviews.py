@@ -14,7 +14,7 @@ from .responses import EffectView, Need, Settlement
 
 
 class VoteView(WireModel):
-    """One person's answer; `counted` tells whether it still supports the review."""
+    """One person's answer; `counted`: whether it still counts for the review."""
 
     vote_id: Name
     person: str
@@ -132,7 +132,7 @@ class ShadowAnswer(WireModel):
 
     outcome: Literal["release", "review", "deny"]
     policies: Many[str]
-    asks: str | None = Field(default=None, description="Of a review: how many of whom.")
+    asks: str | None = Field(default=None, description="Of a review: how many people of which groups.")
     reasons: Many[str] = ()
 
 
@@ -150,7 +150,7 @@ class ShadowDifference(WireModel):
 
 
 class ShadowView(WireModel):
-    """`GET /v1/policies/shadow`: the candidate beside the bundle in force."""
+    """`GET /v1/policies/shadow`: the candidate compared with the active bundle."""
 
     origin: str | None = Field(
         default=None, description="Where it comes from; absent when nothing is in shadow."
