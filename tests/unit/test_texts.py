@@ -26,7 +26,7 @@ SECRET = re.compile(
 NEEDS_A_STEP = {"UnauthenticatedError", "StorageUnavailableError", "PoliciesBehindError", "StartError"}
 CODES_WITH_A_STEP = {"bad_token", "expired_token", "use_nonce", "csrf", "superseded", "step_up_required"}
 STEP = re.compile(
-    r"(?i)\b(add|ask|back|call|check|choose|close|confirm|copy|enrol|give|install|keep|link|lower|makes?|move|name|open|pick|press|put|raise|read|redeem"
+    r"(?i)\b(add|ask|back|call|check|choose|close|confirm|copy|enroll?|give|install|keep|link|lower|makes?|move|name|open|pick|press|put|raise|read|redeem"
     r"|reinstall|remove|rename|repeat|restart|restore|run|see|send|set|show|sign(?!-in)|start|stop|try|use|wait|write)\b"
 )
 

@@ -30,33 +30,33 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
         yield running
 
 
-def test_check_plays_every_part_and_tells_each_outcome() -> None:
+def test_check_plays_every_part_and_prints_each_outcome() -> None:
     done = warm.run([*DEMO, "--check"], env=ENVIRONMENT, cwd=REPOSITORY, timeout=120)
 
     assert done.returncode == 0, done.stderr
-    told = [re.sub(r" {2,}", "|", line.strip()) for line in done.stdout.splitlines()]
-    assert told == [
+    lines = [re.sub(r" {2,}", "|", line.strip()) for line in done.stdout.splitlines()]
+    assert lines == [
         "refund $24.00 to cus_1001|fired",
         "mail ada@example.com that it is done|fired",
         "refund $39.00 to cus_1003|denied",
-        told[3],
+        lines[3],
         "refund $1,240.00 to cus_1002|waits",
         "refund $1,240.00 to cus_1002|fired",
-        "everything came as told",
+        "every result is as expected",
     ]
-    assert told[3].endswith("[never-to-closed-accounts]")
+    assert lines[3].endswith("[never-to-closed-accounts]")
 
 
-def test_check_notices_what_is_not_as_told(
+def test_check_reports_an_unexpected_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "_desk", lambda folder: nullcontext((None, None, folder)))
-    monkeypatch.setattr(demo, "_play", lambda *_: demo.TOLD | {"ticket-3": ["fired"]})
+    monkeypatch.setattr(demo, "_play", lambda *_: demo.EXPECTED | {"ticket-3": ["fired"]})
 
     assert demo.check() == 1
-    told = capsys.readouterr()
-    assert "NOT AS TOLD: ticket-3 came to ['fired'], not ['denied by" in told.err
-    assert "as told" not in told.out
+    output = capsys.readouterr()
+    assert "UNEXPECTED: ticket-3: ['fired'], expected ['denied by" in output.err
+    assert "as expected" not in output.out
 
 
 @pytest.mark.long

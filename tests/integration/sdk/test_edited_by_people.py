@@ -146,7 +146,7 @@ def test_a_person_answers_for_the_agent_from_a_terminal(
     propose(office, txn)
     (first,) = office.asked(key).proposals
     says(0, "at revision 1, review", "decline", first.proposal_id, "--reason", "all of it arrived")
-    says(1, "declined by now", "accept", first.proposal_id)
+    says(1, "is declined", "accept", first.proposal_id)
     propose(office, txn, 50_000)
     (second,) = office.asked(key).proposals
     says(0, "at revision 2, review", "accept", second.proposal_id)

@@ -313,7 +313,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "a page": (Pages, "draw"),
     "the sessions": (Sessions, "find"),
     "the proofs": ("policy_service.identity.proofs", "verify_proof"),
-    "the bodies": ("policy_service.channels.http.bodies", "parse"),
+    "the bodies": ("policy_service.channels.http.transactions", "read_model"),
     "a vote": ("policy_service.workflow.reviews.vote", "count_votes"),
 }
 OF_A_LOOP: dict[str, tuple[Any, str]] = {

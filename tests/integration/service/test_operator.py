@@ -164,7 +164,7 @@ REFUSED = {
     "agent enroll x --owner maya": "is not a person",
     "agent key add nobody --jwk {}": "not an Ed25519 public key",
     "agent key revoke none --reason x": "there is no key",
-    "agent api-key taken": "switched off",
+    "agent api-key taken": "disabled",
     "agent api-key nobody --revoke": "not enrolled",
     "freeze agent nobody --reason x": "not enrolled",
     "unfreeze agent nobody": "not enrolled",

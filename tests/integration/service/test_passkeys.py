@@ -140,12 +140,12 @@ async def test_one_in_place_of_lost_ones_waits(bank: World) -> None:
     await lost(bank)
     maya.passkeys.clear()
     assert (await maya.enrol()).status_code == 303
-    holds(await maya.page("/passkeys"), "Counts from")
+    holds(await maya.page("/passkeys"), "Valid from")
     view = (await robot.submit(await pay(bank, 500))).json()
     for hours in (0, 23):
         bank.clock.pass_(hours=hours)
         maya.visitor = await bank.person("maya")
-        holds(await maya.page(f"/reviews/{review_of(view)}"), "you have none that counts")
+        holds(await maya.page(f"/reviews/{review_of(view)}"), "you have none that is valid")
     bank.clock.pass_(hours=1, seconds=1)
     view = (await robot.submit(await pay(bank, 500), run_key="run-2")).json()
     maya.visitor = await bank.person("maya")

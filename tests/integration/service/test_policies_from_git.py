@@ -266,7 +266,7 @@ async def test_only_a_head_signed_by_somebody_named_comes_into_force(tmp_path: P
         assert (await told(world))[-1] == ("bundle_refused", {"commit": unsigned, "why": "unsigned"})
         stranger.sign(rules.repository)
         await looked(world, first)
-        assert "not in policies_allowed_signers" in str(world.service.active.status().error)
+        assert "not among policies_allowed_signers" in str(world.service.active.status().error)
         await accept(world, rules.repository.head())
         assert commit_of(world) == first  # an override is about history, not about who signs
         head = maya.sign(rules.repository)  # above an unsigned one: what counts is who stands for these bytes

@@ -242,7 +242,7 @@ async def test_a_replica_with_the_mark_of_the_old_epoch_does_not_start(shared: V
     other = shared.data.parent / "other"
     shutil.copytree(shared.data, other)
     assert shared.verb(*REASON)[0] == 0
-    with pytest.raises(StartError, match=r"copy epoch\.json from there"):
+    with pytest.raises(StartError, match=r"copy its epoch\.json here"):
         async with running(other, shared.bundle, **shared.settings):
             pass
     here, shared.data = shared.data, other
