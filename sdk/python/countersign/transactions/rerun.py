@@ -85,10 +85,20 @@ def run_transaction(
 ) -> DryRun: ...
 @overload
 def run_transaction(
-    fn: Callable[[Transaction], Coroutine[Any, Any, R]], *, key: str, **options: Unpack[RunOptions]
+    fn: Callable[[Transaction], Coroutine[Any, Any, R]],
+    *,
+    key: str,
+    dry_run: Literal[False] = False,
+    **options: Unpack[RunOptions],
 ) -> Coroutine[Any, Any, R]: ...
 @overload
-def run_transaction(fn: Callable[[Transaction], R], *, key: str, **options: Unpack[RunOptions]) -> R: ...
+def run_transaction(
+    fn: Callable[[Transaction], R],
+    *,
+    key: str,
+    dry_run: Literal[False] = False,
+    **options: Unpack[RunOptions],
+) -> R: ...
 def run_transaction(
     fn: Callable[[Transaction], Any],
     *,

@@ -35,7 +35,8 @@ def run_steps(
     chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
     schedule.require_plain()
-    return _results(run_transaction(schedule.run, key=key, **options | {"runtime": chosen}))
+    answers = run_transaction(schedule.run, key=key, dry_run=False, **options | {"runtime": chosen})
+    return _results(answers)
 
 
 async def run_steps_async(
@@ -44,7 +45,8 @@ async def run_steps_async(
     """`run_steps` in an event loop; the tools may be async."""
     chosen = options.get("runtime") or default_runtime()
     schedule = Schedule(steps, chosen.registry, only)
-    return _results(await run_transaction(schedule.run_async, key=key, **options | {"runtime": chosen}))
+    answers = run_transaction(schedule.run_async, key=key, dry_run=False, **options | {"runtime": chosen})
+    return _results(await answers)
 
 
 def step_of(

@@ -293,6 +293,16 @@ def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes
     assert desk.done == [("refund", "o-1", 100)]
 
 
+def test_a_dry_run_of_steps_is_refused_before_the_first_of_them(desk: Desk) -> None:
+    """`run_transaction(step_of(steps), dry_run=True)` is the way to have one."""
+    said: Any = {"key": "t-1", "runtime": desk.runtime, "dry_run": True}
+    with pytest.raises(TypeError, match="dry_run"):
+        run_steps([refund("o-1")], **said)
+    with pytest.raises(TypeError, match="dry_run"):
+        asyncio.run(run_steps_async([MAIL], **said))
+    assert desk.face.evaluated == []
+
+
 def test_a_long_list_of_problems_is_truncated(desk: Desk) -> None:
     with pytest.raises(StepsRefused) as reported:
         run_steps([{"tool": "nope"}] * 500, key="t-1", runtime=desk.runtime)
