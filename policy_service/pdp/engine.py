@@ -69,6 +69,7 @@ class RulesOutcome:
 
 def combine_outcome(guards: CedarAnswer, fired: frozenset[str]) -> RulesOutcome:
     """The table of step 5."""
+    # Cedar skips a policy that raises an error. A skipped forbid would permit, so any error denies.
     if guards.errors:
         return RulesOutcome(Verdict.DENY, frozenset(), errors=guards.errors)
     if not guards.allowed:
@@ -131,6 +132,7 @@ def _facts_problem(rules: Rules, question: PolicyRequest, tool: ToolRules) -> st
     facts = question.facts
     if facts.failed is not None:
         return facts.failed
+    # Facts are read before the unit of work; another bundle may ask for others, or mean something else by them.
     if facts.bundle != rules.digest:
         return "the rules changed while the facts were read"
     if missing := missing_facts(question, tool):
@@ -157,6 +159,7 @@ def _granted(rules: Rules, outcome: RulesOutcome, unseen: tuple[str, ...]) -> De
     if len(gates) != len(outcome.fired):
         errors = (f"gates fired that these rules do not hold: {sorted(outcome.fired)}",)
         return _deny(rules, policy_error_reasons(rules, errors), unseen=unseen, alarms=errors)
+    # Cedar cannot evaluate these fields. Unless a permit names them, a person looks at them.
     if unseen and not _named_by_a_permit(rules, determining, unseen):
         gates, determining = (*gates, UNSEEN_GATE), (*determining, UNSEEN)
     return Decision(

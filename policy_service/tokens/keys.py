@@ -98,6 +98,7 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
             f"the next key was made a moment ago, and verifiers keep key sets for a while; rotate in {young:.0f} s, "
             "or at once with --compromised if the current key is in wrong hands"
         )
+    # The old key is published as previous before it is replaced: at no point is a key in use that is not published.
     replace_secret(folder / PREVIOUS, ring.current.to_pem())
     (folder / NEXT).replace(folder / CURRENT)
     sync_folder(folder)
@@ -107,6 +108,7 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
 
 def _replace_all_keys(folder: Path) -> str:
     """Replace every secret, the signing key first. If interrupted, run the same command again."""
+    # The signing key goes first: it is the one an attacker can use to release effects.
     current = PrivateKey.generate()
     (folder / PREVIOUS).unlink(missing_ok=True)
     replace_secret(folder / CURRENT, current.to_pem())
@@ -172,6 +174,7 @@ class Signer:
         Raises:
             ValueError: the type is that of a release or a receipt.
         """
+        # The claims of a seal come from callers; as a release they would permit an effect that no policy decided.
         if typ in {TYP_RELEASE, TYP_RECEIPT}:
             raise ValueError(f"a seal is no {typ}")
         return sign(claims, typ=typ, key=self._key), self._key.public
@@ -199,6 +202,7 @@ class WebhookKey:
         try:
             raw = base64.b64decode(text.removeprefix(kind), validate=True)
         except (binascii.Error, ValueError):
+            # `from None`: the cause would quote the secret in a traceback.
             raise ValueError(f"what follows {kind} is no base64") from None
         if kind == _OWN and len(raw) != _SEED_BYTES:
             raise ValueError(f"a {_OWN} key has {_SEED_BYTES} bytes, this has {len(raw)}")

@@ -26,6 +26,7 @@ def create_secret(path: Path, content: bytes) -> None:
     Raises:
         FileExistsError: the file exists; a secret is never overwritten.
     """
+    # The mode is set at creation: a chmod afterwards leaves a moment in which others can open the file.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -72,6 +73,7 @@ def read_secret(
             f"{what} {path} cannot be read ({error.strerror}); put a plain file there"
         ) from error
     try:
+        # The open file is checked, not its path: the path can be replaced between a check and the opening.
         _require_private(f"{what} {path}", path, os.fstat(handle))
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read()

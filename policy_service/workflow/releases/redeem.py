@@ -90,6 +90,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
 
     async def work(bundle: Bundle) -> RedeemResult:
         known = await ctx.db.read(lambda conn: repository.attempt_of(conn, caller.agent, attempt_id))
+        # A repeat of a known attempt gets the same receipt, also after its tokens expired: the effects may have fired.
         claims = [] if known is not None else _verify_releases(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
         redemption = await ctx.db.write(
@@ -124,6 +125,7 @@ def _redeem(
 ) -> Redemption:
     require_current_bundle(ctx, bundle)
     if claims:
+        # Before the first read: two redemptions of one transaction run one after the other, on both engines.
         tx = lock_transaction(tx, claims[0].txn)
     attempt = repository.attempt_of(tx.conn, caller.agent, attempt_id)
     if attempt is not None:
@@ -135,6 +137,7 @@ def _redeem(
     snapshot = repository.require_transaction(tx.conn, claims[0].txn)
     transaction = snapshot.transaction
     require_redeemer(caller, transaction)
+    # Read inside the unit, not from the authenticated request: a stop since then must win.
     redeemer = require_active_caller(tx, caller, claims[0].kind)
     for claim in claims:
         # ``exp`` was set by this same clock, which all replicas share, so there is no leeway.
@@ -145,6 +148,7 @@ def _redeem(
         require_revision(snapshot, claim.decision.rev)
     effects = _effects_of(snapshot, claims)
     require_not_stopped(tx, [effect.tool for effect in effects])
+    # For a clear answer only. What prevents a second redemption is the unique key below.
     if repository.redeemed_effects(tx.conn, [effect.effect_id for effect in effects]):
         raise already_redeemed_error(snapshot, "these effects were redeemed under another attempt")
     if expire_if_unused(tx, snapshot):
@@ -153,10 +157,12 @@ def _redeem(
     own = caller.agent == transaction.agent
     agent = redeemer if own else require_effect_agent(tx, transaction.agent, effects[0].kind)
     cause = TransitionReason.by_agent(caller.agent, "redeem")
+    # The last moment to change an answer: a policy or fact that changed since the release still denies here.
     answers = reevaluate_each(tx, ctx, bundle, agent, snapshot, effects, facts, cause, caller)
     for effect, answer in answers:
         apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
         if not answer.releases:
+            # The new decision is kept, so this unit commits; all effects of the transaction stay unredeemed.
             return repository.require_transaction(tx.conn, transaction.txn), None
     if expire_if_unused(
         tx, snapshot
@@ -224,6 +230,7 @@ def _verify_release(ctx: Context, caller: Caller, token: str) -> ReleaseClaims:
         raise _bad_token("not a release of this service; ask for releases again") from error
     if claims.iss != ctx.settings.iss or claims.epoch != ctx.epoch():
         raise _bad_token("this release is of another deployment or an earlier epoch; ask for releases again")
+    # `caller.jkt` is the key that signed this request, not a value from the body.
     if claims.aud != caller.agent or claims.cnf_jkt != caller.jkt:
         raise ForbiddenError(
             "this release is bound to another party or key; ask for one with the key that redeems",
@@ -244,6 +251,7 @@ def _effects_of(snapshot: Snapshot, claims: Sequence[ReleaseClaims]) -> list[Eff
         if not found:
             raise _bad_token("redeem one compensation at a time")
         return found
+    # All or none: people approved the list, and the transaction is committed by one redemption.
     if named != [effect.effect_id for effect in snapshot.effects]:
         raise _bad_token("redeem the whole transaction: one release for each of its effects, in order")
     return snapshot.effects
@@ -299,6 +307,7 @@ def redeem_effects(
     for effect in effects:
         jti = jtis[effect.effect_id]
         redemptions[effect.effect_id] = row = redemption_row(effect, attempt, jti)
+        # The primary key is the effect: the database refuses a second redemption even if a check above failed to.
         try:
             insert(tx, row)
         except IntegrityError as error:

@@ -146,6 +146,7 @@ def _loaded_header(raw: bytes) -> JSON:
 
 
 def _size(state: TokenState) -> str | None:
+    # A subclass of str could answer differently each time it is read.
     if type(state.unverified_token) is not str:
         return "not_text"
     return "too_large" if len(state.unverified_token) > max_token_bytes(state.typ) else None
@@ -155,6 +156,7 @@ def _form(state: TokenState) -> str | None:
     token = state.unverified_token
     header, _, rest = token.partition(".")
     payload, _, signature = rest.partition(".")
+    # `translate` deletes the alphabet: exactly two dots may remain. Non-ASCII text becomes "?" and remains as well.
     others = token.encode("ascii", "replace").translate(None, _BASE64URL)
     if others != b".." or not header or not payload or len(signature) != _SIGNATURE_CHARACTERS:
         return "not_compact"
@@ -172,9 +174,11 @@ def _encoding(state: TokenState) -> str | None:
 
 
 def _json(state: TokenState) -> str | None:
+    # Parsed before the signature is verified, so with limits: the sender is not authenticated yet.
     header, payload = _loaded_header(state.decoded[0]), load(state.decoded[1], _TOKEN_LIMITS)
     if not isinstance(header, dict) or not isinstance(payload, dict):
         return "not_an_object"
+    # The header is copied because the cached one is shared by all tokens with this header.
     state.header, state.payload = dict(header), payload
     return None
 
@@ -188,6 +192,7 @@ def _header(state: TokenState) -> str | None:
 
 
 def _alg(state: TokenState) -> str | None:
+    # Never "look up the algorithm of the header": that is how tokens with "none" or a public key as HMAC secret pass.
     return None if state.header["alg"] == ALG else "wrong_alg"
 
 
@@ -201,6 +206,7 @@ def _key(state: TokenState) -> str | None:
 
 
 def _signature(state: TokenState) -> str | None:
+    # Over the received text, not a re-encoding of what was parsed: the bytes that were signed are the bytes verified.
     signing_input = f"{state.segments[0]}.{state.segments[1]}".encode("ascii")
     good = state.key is not None and state.key.verify(state.decoded[2], signing_input)
     return None if good else "bad_signature"

@@ -161,6 +161,7 @@ def _audience(state: ReleaseState) -> str | None:
 
 
 def _not_before(state: ReleaseState) -> str | None:
+    # Leeway only here: clocks differ, and accepting a token a few seconds early permits nothing that was withdrawn.
     claims, expected = state.claims, state.expectation
     latest = expected.now + expected.leeway
     if claims.iat > latest:
@@ -174,6 +175,7 @@ def _expiry(state: ReleaseState) -> str | None:
 
 
 def _lifetime(state: ReleaseState) -> str | None:
+    # A bound of the verifier: even a signer that was misconfigured cannot issue a permission for a year.
     claims = state.claims
     if not (claims.nbf < claims.exp and claims.iat < claims.exp):
         return "times_out_of_order"
@@ -181,10 +183,12 @@ def _lifetime(state: ReleaseState) -> str | None:
 
 
 def _kind(state: ReleaseState) -> str | None:
+    # Without it, a release to charge could be used for the refund that takes the charge back, and the reverse.
     return None if state.claims.kind == state.expectation.kind else "wrong_kind"
 
 
 def _compensates(state: ReleaseState) -> str | None:
+    # Two effects may have equal compensations; the release is for one of them.
     return None if state.claims.compensates == state.expectation.compensates else "wrong_compensates"
 
 
@@ -197,10 +201,12 @@ def _txn(state: ReleaseState) -> str | None:
 
 
 def _txn_digest(state: ReleaseState) -> str | None:
+    # People approved the list as a whole. A list without its last effect, or in another order, was not approved.
     return None if state.claims.txn_digest == state.expectation.txn_digest else "wrong_txn_digest"
 
 
 def _epoch(state: ReleaseState) -> str | None:
+    # A database restored from a backup has forgotten redemptions; its old releases could be redeemed a second time.
     return None if state.claims.epoch >= state.expectation.epoch_at_least else "old_epoch"
 
 
@@ -217,11 +223,13 @@ def _tool(state: ReleaseState) -> str | None:
 
 
 def _tool_digest(state: ReleaseState) -> str | None:
+    # The manifest says what the arguments mean. The same arguments under another manifest are another effect.
     claims, expected = state.claims, state.expectation
     return None if claims.detail.tool_digest == expected.effect.tool_digest else "wrong_tool_digest"
 
 
 def _resource(state: ReleaseState) -> str | None:
+    # Policies decide by the resource, which is derived from the arguments: both sides must derive the same one.
     return None if state.claims.detail.resource == state.expectation.effect.resource else "wrong_resource"
 
 
@@ -241,10 +249,12 @@ def _effect_digest(state: ReleaseState) -> str | None:
 
 
 def _holder(state: ReleaseState) -> str | None:
+    # A token copied from a log or a proxy is useless without the private key of this thumbprint.
     return None if state.claims.cnf_jkt == state.expectation.my_key_jkt else "wrong_cnf"
 
 
 def _assurance(state: ReleaseState) -> str | None:
+    # Anyone can sign in as anyone in development; such a vote must never release an effect in production.
     claims, expected = state.claims, state.expectation
     if claims.decision.assurance == "dev" and not expected.allow_dev:
         return "dev_assurance"
@@ -252,6 +262,7 @@ def _assurance(state: ReleaseState) -> str | None:
 
 
 def _people(state: ReleaseState) -> str | None:
+    # Protects against a service that marks a decision as made by people and has no vote to show for it.
     decision = state.claims.decision
     unvoted = not decision.votes or decision.assurance == "none"
     return "nobody_voted" if decision.mode in _PEOPLE_MODES and unvoted else None

@@ -171,6 +171,7 @@ class Leases:
             ).fetchone()
             if row["holder"] is not None and self.holds(row["holder"], row["lease_until"]):
                 return str(row["holder"])
+            # A new generation for every owner: writes of all earlier owners fail from here on.
             lease = Lease(txn, new_holder(), row["generation"] + 1)
             # Before the write: another thread of this process may read the row right after it.
             _OWN_HOLDERS[lease.holder] = lease
@@ -242,6 +243,8 @@ class Leases:
         Raises:
             LeaseLost: another process owns it now; nothing of the unit is written.
         """
+        # The generation is a fencing token: an owner that was paused past its lease and wakes up updates no row. The
+        # row count is the check, in the same statement as the renewal: no takeover fits between the two.
         now = self._clock.wall()
         until = now + max(self.seconds, at_least)
         updated = unit.execute(
