@@ -98,9 +98,10 @@ _TEXTS = {
         "alert",
         "why-bad",
     ),
+    # It can have failed after a part was committed, such as the first votes of a batch.
     "internal": ErrorText(
-        "Nothing was released",
-        "The service failed. Load the page again before you decide.",
+        "The service failed",
+        "What you sent may have been done in part. Load the page again and check before you repeat it.",
         "alert",
         "why-bad",
     ),

@@ -164,7 +164,7 @@ def test_scenario_14_an_unanswered_question_ends_the_transaction_with_that_reaso
     assert near.states(pending.txn) == [EffectState.EXPIRED]
     (found,) = resume(near.runtime)
     assert (found.after, found.waiting) == ("ended", False)
-    assert "nobody answered or used it in time" in found.note and "[expired]" in found.note
+    assert "it was neither answered nor used in time" in found.note and "[expired]" in found.note
     assert (resume(near.runtime), nothing_in_effect(near)) == ([], True)
     again = asked(near)  # the program asks anew, and the old question is not the answer
     assert again.reviews[0].review_id != pending.reviews[0].review_id

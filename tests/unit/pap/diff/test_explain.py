@@ -39,7 +39,7 @@ def test_first_failing_condition_is_named(tmp_path: Path) -> None:
     assert {one.id: one.failed for one in explained.policies}[
         "desk"
     ] == "the scope's principal does not match"
-    assert explained.beside and 'principal in Role::"desk"' in explained.beside[0]
+    assert explained.other_facts and 'principal in Role::"desk"' in explained.other_facts[0]
 
 
 def test_first_failing_condition_is_evaluated_by_the_engine(tmp_path: Path) -> None:

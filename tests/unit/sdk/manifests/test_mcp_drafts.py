@@ -60,7 +60,7 @@ def test_a_draft_is_closed_careful_and_in_the_servers_words() -> None:
     assert manifest.to_json() == {
         "tool": "refund",
         "title": "Refund a payment",
-        "description": "What the MCP server says about this tool; nobody has reviewed it: Gives money back.",
+        "description": "What the MCP server says about this tool; it is not reviewed: Gives money back.",
         "args": {
             "type": "object",
             "additionalProperties": False,
