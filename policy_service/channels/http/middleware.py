@@ -147,7 +147,10 @@ class UnhandledErrors(_Middleware):
             if started:
                 raise ConnectionAbortedError("the service failed in the middle of a response") from None
             response = problem_response(
-                InternalError("the service failed; nothing of this request was released"), Request(scope)
+                InternalError(
+                    "the service failed; repeat the request: what was done already is not done again"
+                ),
+                Request(scope),
             )
             await response(scope, receive, send)
 

@@ -239,7 +239,9 @@ class Pages:
 
     async def fault(self, request: Request) -> Response:
         """The page of an unexpected error. It has no session frame, because reading a session may be what failed."""
-        error = InternalError("the service failed; nothing of this request was released")
+        error = InternalError(
+            "the service failed; repeat the request: what was done already is not done again"
+        )
         metrics.REFUSALS.labels(error.code.value).inc()
         return await self._refusal(request, error, "refusal_gate.html")
 
