@@ -161,7 +161,7 @@ async def test_a_denial_wants_a_reason_and_the_agent_and_the_channel_read_it(day
     await day.page.modal()
     for empty in ("", "   "):
         await day.page.submit({"Why not": empty})
-        assert "write why" in (await day.page.errors())[0]
+        assert "give a reason" in (await day.page.errors())[0]
     assert (paying.done(), await day.votes()) == (False, 0)
 
     await day.page.submit({"Why not": "this account was closed in May"})
