@@ -24,8 +24,8 @@ from tests.crash.story import SLOW, STRICTER, Story
 
 RENEWING = "workflow.releases.renew:"
 _STAGED = Death("journal.transactions:Transactions.stage", "after")
-_FIRING = Death("commit.firing:FireRun._call", "before")
-_PAYING = Death("commit.firing:FireRun._call", "after", 2)  # the charge goes before
+_FIRING = Death("commit.executor:EffectExecutor._call", "before")
+_PAYING = Death("commit.executor:EffectExecutor._call", "after", 2)  # the charge goes before
 _TAKING_BACK = Death("service.client.Service.compensate", "before")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import pytest
@@ -11,8 +11,17 @@ from tests.crash.dying import Death
 from tests.crash.points import PHASES
 
 
-def matrix(points: Mapping[str, Sequence[str]], every_day: Container[tuple[str, str, str]]) -> list[Any]:
-    """Parameters ``engine, death``; what is not in ``every_day`` (engine, point, phase) is for `make test-long`."""
+def matrix(points: Mapping[str, Sequence[str]], every_day: Set[tuple[str, str, str]]) -> list[Any]:
+    """Parameters ``engine, death``; what is not in ``every_day`` (engine, point, phase) is for `make test-long`.
+
+    Raises:
+        ValueError: an entry of ``every_day`` is at no point; a renamed one would run in `make test-long` only.
+    """
+    cases = {
+        (engine, point, phase) for engine, reached in points.items() for point in reached for phase in PHASES
+    }
+    if unknown := every_day - cases:
+        raise ValueError(f"these deaths are at no point of the code: {sorted(unknown)}")
     return [
         pytest.param(
             engine,

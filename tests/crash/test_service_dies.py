@@ -43,7 +43,7 @@ def test_killed_there_every_invariant_holds_after_a_restart(
     assert story.breaches() == []
 
 
-def test_every_point_of_the_code_stands_in_a_chapter() -> None:
+def test_every_point_of_the_code_has_a_chapter() -> None:
     assert [point for point in service_points() if point not in NEVER and chapter_of(point) is None] == []
 
 
