@@ -26,8 +26,8 @@ READY        := $(VENV)/.ready
 SHORT := $(if $(findstring tests/conventions,$(ARGS)),,--ignore=tests/conventions)
 
 # The tests of functions that need no database and no process.
-FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channels/showing channels/web channels/http) \
-  $(addprefix tests/unit/sdk/,tools manifests errors catalogue llm)
+FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channels/presentation channels/web channels/http) \
+  $(addprefix tests/unit/sdk/,tools manifests catalogue llm)
 
 # The tests that read other people's vectors; tests/vectors/third_party/README.md says whose.
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py

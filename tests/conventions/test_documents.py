@@ -111,6 +111,13 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):(?!=)", MAKEFILE, re.M))
 
 
+def test_the_folders_of_the_fast_tests_exist() -> None:
+    lists = re.findall(r"\$\(addprefix ([\w/]+),([^)]+)\)", MAKEFILE)
+    folders = [ROOT / prefix / name for prefix, names in lists for name in names.split()]
+    assert len(folders) > 10
+    assert [str(folder) for folder in folders if not folder.is_dir()] == []
+
+
 def fault_in_command(line: str) -> str | None:
     """What is wrong with a command a document shows, or None."""
     words = shlex.split(line.partition(" #")[0].replace("[", " ").replace("]", " "))
