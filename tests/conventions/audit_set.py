@@ -32,7 +32,7 @@ from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 
 # What looks after the service whenever its time comes, also while a step runs: of no step.
-BACKGROUND = {f"policy_service/jobs/{name}.py" for name in ("scheduler", "sending", "watching")}
+BACKGROUND = {f"policy_service/jobs/{name}.py" for name in ("scheduler", "delivery", "health_monitor")}
 SERVICE, SDK = ROOT / "policy_service", ROOT / "sdk/python/countersign"
 
 
