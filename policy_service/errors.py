@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
 
@@ -182,6 +182,10 @@ class PoliciesBehindError(ServerError):
 
     statuses = frozenset({503})
     default_code = "policies_behind"
+
+
+# One text for programs and pages: after a fault it is not known what was committed.
+UNHANDLED: Final = "the service failed; repeat the request: what was done already is not done again"
 
 
 class InternalError(ServerError):

@@ -154,7 +154,7 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     }
 )
 AGENT_NEVER = {
-    "journal.meta:Epochs.mark_reported": "only after a restore of the service's database; what it tells is told again",
+    "journal.meta:Epochs.mark_reported": "only after a restore of the service's database; its reports are repeated",
     "journal.meta:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
     "journal.meta:Outbox.requeue": "only after a restore; a repeat does the same again",
     **dict.fromkeys(

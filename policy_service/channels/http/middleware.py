@@ -5,6 +5,7 @@ Plain ASGI, because a ``BaseHTTPMiddleware`` costs more than all of these togeth
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from time import perf_counter
 from typing import Final
 
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from policy_service import metrics, tracing
 from policy_service.channels.http.responses import problem_response, route_template
-from policy_service.errors import InternalError, InvalidRequestError
+from policy_service.errors import UNHANDLED, InternalError, InvalidRequestError
 from policy_service.identity.proofs import Authenticator
 
 log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ Slack's signature, where a second field already fails verification (`slack/paylo
 """
 
 
-class _Middleware:
+class _Middleware(ABC):
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -60,8 +61,9 @@ class _Middleware:
         else:
             await self._app(scope, receive, send)
 
+    @abstractmethod
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
+        """Handle one HTTP request."""
 
 
 class RequestMetrics(_Middleware):
@@ -146,12 +148,7 @@ class UnhandledErrors(_Middleware):
             # A partial response was sent. The connection must break, and the server above must not quote why.
             if started:
                 raise ConnectionAbortedError("the service failed in the middle of a response") from None
-            response = problem_response(
-                InternalError(
-                    "the service failed; repeat the request: what was done already is not done again"
-                ),
-                Request(scope),
-            )
+            response = problem_response(InternalError(UNHANDLED), Request(scope))
             await response(scope, receive, send)
 
 

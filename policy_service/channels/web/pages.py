@@ -19,7 +19,7 @@ from policy_service.channels.streams import EventStreams
 from policy_service.channels.web.error_texts import error_text_for
 from policy_service.channels.web.presenters.review_page import DENIAL_REASONS, stale_changes
 from policy_service.channels.web.rendering import Asset, load_assets, templates_of, web_folder
-from policy_service.errors import RETRY_AFTER_S, InternalError, NotFoundError, ServiceError
+from policy_service.errors import RETRY_AFTER_S, UNHANDLED, InternalError, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, local_path, parse_site, read_cookie
 from policy_service.identity.people import Person
@@ -212,9 +212,7 @@ class Pages:
         rev, read_rev = error.extras.get("rev"), error.extras.get("read_rev")
         review_id = str(error.extras.get("review_id", ""))
         if rev != read_rev and review_id == request.path_params.get("review_id"):
-            review_id = (
-                ""  # the newest revision has no review of this effect: do not link back to the one just read
-            )
+            review_id = ""  # the newest revision has no review of it: do not link back to the one just read
         return await self.draw(
             request,
             "stale.html",
@@ -239,9 +237,7 @@ class Pages:
 
     async def fault(self, request: Request) -> Response:
         """The page of an unexpected error. It has no session frame, because reading a session may be what failed."""
-        error = InternalError(
-            "the service failed; repeat the request: what was done already is not done again"
-        )
+        error = InternalError(UNHANDLED)
         metrics.REFUSALS.labels(error.code.value).inc()
         return await self._refusal(request, error, "refusal_gate.html")
 
