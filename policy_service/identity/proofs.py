@@ -49,6 +49,7 @@ class Nonces:
     def __init__(self, secret: bytes, period_s: int) -> None:
         self._secret = secret
         self._period_s = period_s
+        self._made: dict[int, str] = {}  # of the two valid periods: each answer and each proof needs them
 
     def current(self, now: datetime) -> str:
         """The nonce of a response."""
@@ -65,6 +66,11 @@ class Nonces:
         return int(now.timestamp()) // self._period_s
 
     def _of(self, period: int) -> str:
+        if period not in self._made:
+            self._made = {one: self._make(one) for one in (period - 1, period, period + 1)}
+        return self._made[period]
+
+    def _make(self, period: int) -> str:
         mac = hmac.digest(self._secret, _LABEL + str(period).encode(), hashlib.sha256)
         return base64.urlsafe_b64encode(mac[:_BYTES]).decode().rstrip("=")
 

@@ -74,7 +74,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> IdempotencyKey
             f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
             code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
         )
-    return IdempotencyKey(agent, value, request.url.path, body_digest(body))
+    return IdempotencyKey(agent, value, request.scope["path"], body_digest(body))
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])

@@ -22,7 +22,14 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
 
-from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_range_error, key_not_text_error, not_json_error
+from .canonical import (
+    MAX_SAFE_INTEGER,
+    canonicalize,
+    integer_range_error,
+    is_simple,
+    key_not_text_error,
+    not_json_error,
+)
 from .errors import AdmissionError
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -126,11 +133,27 @@ def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
         AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum members and
             every subclass of a JSON type.
     """
+    simple = _admit_simple(value, limits)
+    if simple is not _OTHER:
+        return cast(JSON, simple)
     budget = [limits.max_nodes]
     admitted = _admit(value, 1, limits, budget)
     if len(canonicalize(admitted)) > limits.max_bytes:
         raise _too_large(limits)
     return admitted
+
+
+def _admit_simple(value: object, limits: Limits) -> object:
+    """Admit a value on the fast path: a copy read back from its canonical bytes, or `_OTHER`.
+
+    orjson writes tuples and Enum members too, so the types are checked before.
+    """
+    if not is_simple(value, limits.max_depth):
+        return _OTHER
+    try:
+        return _load_simple(orjson.dumps(value, option=_SORTED), limits)
+    except orjson.JSONEncodeError:
+        return _OTHER
 
 
 def _load_simple(raw: bytes, limits: Limits) -> object:
@@ -145,7 +168,7 @@ def _load_simple(raw: bytes, limits: Limits) -> object:
         unchanged = orjson.dumps(value, option=_SORTED) == raw
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return _OTHER
-    return value if unchanged and _is_simple(value, limits.max_depth) else _OTHER
+    return value if unchanged and _is_admitted(value, limits.max_depth) else _OTHER
 
 
 def _may_be_too_many(raw: bytes, limits: Limits) -> bool:
@@ -156,20 +179,20 @@ def _may_be_too_many(raw: bytes, limits: Limits) -> bool:
     )
 
 
-def _is_simple(value: JSON, depth: int) -> bool:
+def _is_admitted(value: JSON, depth: int) -> bool:
     """Whether a value read back from canonical bytes contains nothing that the slow path would refuse or change."""
     if type(value) is dict:
         if not depth or not RESERVED_KEYS.isdisjoint(value):
             return False
         for item in value.values():  # noqa: SIM110
-            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+            if type(item) not in _SCALARS and not _is_admitted(item, depth - 1):
                 return False
         return True
     if type(value) is list:
         if not depth:
             return False
         for item in value:  # noqa: SIM110
-            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+            if type(item) not in _SCALARS and not _is_admitted(item, depth - 1):
                 return False
         return True
     return type(value) in _SCALARS

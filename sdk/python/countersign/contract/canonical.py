@@ -35,7 +35,7 @@ def canonicalize(value: object) -> bytes:
         AdmissionError: `not_a_json_value`, `not_finite`, `integer_out_of_range`, `lone_surrogate`,
         `too_deep`.
     """
-    if _is_simple(value, MAX_DEPTH):
+    if is_simple(value, MAX_DEPTH):
         try:
             return orjson.dumps(value, option=_SORTED)
         except orjson.JSONEncodeError:
@@ -50,7 +50,7 @@ def canonicalize(value: object) -> bytes:
         ) from error
 
 
-def _is_simple(value: object, depth: int) -> bool:
+def is_simple(value: object, depth: int) -> bool:
     """Whether orjson gives the same bytes, apart from integers, whose range orjson checks itself.
 
     orjson sorts by code point and RFC 8785 by UTF-16 unit. They differ outside the BMP, so keys must be ASCII. Plain
@@ -63,14 +63,14 @@ def _is_simple(value: object, depth: int) -> bool:
         for key, item in value.items():  # type: ignore[attr-defined]
             if type(key) is not str or not key.isascii():
                 return False
-            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+            if type(item) not in _SCALARS and not is_simple(item, depth - 1):
                 return False
         return True
     if kind is list:
         if not depth:
             return False
         for item in value:  # type: ignore[attr-defined]  # noqa: SIM110
-            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+            if type(item) not in _SCALARS and not is_simple(item, depth - 1):
                 return False
         return True
     return kind in _SCALARS
