@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import FastAPI
@@ -43,8 +44,6 @@ from policy_service.channels.http.middleware import (
     UnhandledErrors,
 )
 from policy_service.channels.http.responses import install_error_handlers
-from policy_service.channels.slack import transports as slack_routes
-from policy_service.channels.slack.workers import SlackService
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.pages import Pages
 from policy_service.errors import StartError
@@ -71,6 +70,9 @@ from policy_service.workflow.effects.activate import activate, reevaluate_open_e
 from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from policy_service.workflow.shadow import comparison
+
+if TYPE_CHECKING:
+    from policy_service.channels.slack.workers import SlackService
 
 log = structlog.get_logger(__name__)
 
@@ -159,8 +161,10 @@ class Service:
             self._candidate(outside),
             clock,
         )
-        self.slack = None
+        self.slack: SlackService | None = None
         if settings.slack is not None:
+            from policy_service.channels.slack.workers import SlackService  # imports Slack's SDK
+
             self.slack = SlackService(settings, settings.slack, self.ctx, self.health)
         self.authenticator = Authenticator(
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
@@ -351,7 +355,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     for routes in _ROUTES:
         app.routes.extend(routes.routes)  # `include_router` would analyze every route a second time
     if service.slack is not None and service.slack.signatures is not None:
-        app.routes.extend(slack_routes.router(service.slack.dispatcher, service.slack.signatures).routes)
+        from policy_service.channels.slack.transports import router
+
+        app.routes.extend(router(service.slack.dispatcher, service.slack.signatures).routes)
     web.install(app, Pages(service.ctx, service.sessions, service.sign_in))
     openapi.install_openapi(app, _BODIES)
     app.add_middleware(UnhandledErrors)

@@ -38,7 +38,6 @@ from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import build_bundle
-from policy_service.pap.git.remotes import parse_address as repository_of
 from policy_service.settings import Settings, load_settings
 from policy_service.settings_parsing import ENV_PREFIX, without_password
 from policy_service.slack import SlackApp
@@ -295,7 +294,9 @@ _PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout",
 def _without_secrets(name: str, value: Any) -> str:
     """A setting's value without the password that a URL may hold."""
     if name == "policies_repository" and value:
-        return repository_of(value).shown
+        from policy_service.pap.git.remotes import parse_address  # imports dulwich
+
+        return parse_address(value).shown
     if name == "https_proxy" and value:
         return without_password(value)
     if name != "database_url":

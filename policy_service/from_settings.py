@@ -6,7 +6,6 @@ from pathlib import Path
 
 from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.issuers import SignInProvider
-from policy_service.pap.git.git_source import open_git_source
 from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
 from policy_service.storage.unit_of_work import Clock
@@ -17,6 +16,8 @@ def bundle_source(settings: Settings, clock: Clock) -> BundleSource:
     """The source of the active bundle."""
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir)
+    from policy_service.pap.git.git_source import open_git_source  # imports dulwich
+
     return open_git_source(settings, clock, _policies_token(settings))
 
 
@@ -26,6 +27,8 @@ def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
         return FolderSource(settings.shadow_dir)
     if not settings.shadow_ref:
         return None
+    from policy_service.pap.git.git_source import open_git_source
+
     return open_git_source(settings, clock, _policies_token(settings), shadow=True)
 
 

@@ -3,7 +3,8 @@
 Pure functions. For registration and authentication: the RP id is the public URL's host and the origin is exactly that
 URL; user presence and verification are required; the page was not framed by another site; only ES256, EdDSA and RS256
 are accepted. A step-up signs a challenge made of everything the vote contains, so its response fits nothing else. The
-caller compares the sign counter, which needs the stored row.
+caller compares the sign counter, which needs the stored row. The package is imported on first use: most deployments
+have no passkeys, and it takes seven megabytes.
 """
 
 from __future__ import annotations
@@ -12,33 +13,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from webauthn import (
-    generate_authentication_options,
-    generate_registration_options,
-    options_to_json,
-    verify_authentication_response,
-    verify_registration_response,
-)
-from webauthn.helpers import (
-    base64url_to_bytes,
-    bytes_to_base64url,
-    decode_credential_public_key,
-)
-from webauthn.helpers.cose import COSEAlgorithmIdentifier
-from webauthn.helpers.decode_credential_public_key import DecodedRSAPublicKey
-from webauthn.helpers.exceptions import WebAuthnException
-from webauthn.helpers.structs import (
-    AttestationConveyancePreference,
-    AuthenticatorSelectionCriteria,
-    PublicKeyCredentialDescriptor,
-    ResidentKeyRequirement,
-    UserVerificationRequirement,
-)
+from typing import TYPE_CHECKING, Any, Final
 
 from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
+
+if TYPE_CHECKING:
+    from webauthn.helpers.structs import PublicKeyCredentialDescriptor
 
 STEP_UP_LABEL: Final = b"countersign/step-up/v1\n"
 STEP_UP_MEMBERS: Final = (
@@ -46,12 +27,8 @@ STEP_UP_MEMBERS: Final = (
 )  # fmt: skip
 """The members of a step-up's challenge, exactly these."""
 
-_ALGORITHMS = [
-    COSEAlgorithmIdentifier.ECDSA_SHA_256,
-    COSEAlgorithmIdentifier.EDDSA,
-    COSEAlgorithmIdentifier.RSASSA_PKCS1_v1_5_SHA_256,
-]
-_MALFORMED = (WebAuthnException, ValueError, LookupError, TypeError)
+_ALGORITHMS: Final = (-7, -8, -257)  # COSE: ES256, EdDSA, RS256
+_MALFORMED: Final = (ValueError, LookupError, TypeError)
 _MAX_RESPONSE = 16_384  # characters; a real one has about 1,500
 _MIN_RSA_BYTES = 256  # 2,048 bits
 
@@ -106,6 +83,15 @@ def registration_options(
     """The options for ``navigator.credentials.create``, in JSON. ``handle`` identifies a person without revealing
     anything.
     """
+    from webauthn import generate_registration_options, options_to_json
+    from webauthn.helpers.cose import COSEAlgorithmIdentifier
+    from webauthn.helpers.structs import (
+        AttestationConveyancePreference,
+        AuthenticatorSelectionCriteria,
+        ResidentKeyRequirement,
+        UserVerificationRequirement,
+    )
+
     options = generate_registration_options(
         rp_id=party.rp_id,
         rp_name="Countersign",
@@ -120,7 +106,7 @@ def registration_options(
             user_verification=UserVerificationRequirement.REQUIRED,
         ),
         exclude_credentials=_descriptors(known),
-        supported_pub_key_algs=_ALGORITHMS,
+        supported_pub_key_algs=[COSEAlgorithmIdentifier(one) for one in _ALGORITHMS],
     )
     return options_to_json(options)
 
@@ -129,6 +115,9 @@ def authentication_options(
     party: RelyingParty, challenge: bytes, *, known: Sequence[str], timeout_s: int
 ) -> str:
     """The options for ``navigator.credentials.get``, in JSON."""
+    from webauthn import generate_authentication_options, options_to_json
+    from webauthn.helpers.structs import UserVerificationRequirement
+
     options = generate_authentication_options(
         rp_id=party.rp_id,
         challenge=challenge,
@@ -140,6 +129,9 @@ def authentication_options(
 
 
 def _descriptors(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
+    from webauthn.helpers import base64url_to_bytes
+    from webauthn.helpers.structs import PublicKeyCredentialDescriptor
+
     return [PublicKeyCredentialDescriptor(id=base64url_to_bytes(one)) for one in known]
 
 
@@ -149,6 +141,12 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
     Raises:
         WebAuthnVerificationError: the response is invalid, or the credential is not accepted.
     """
+    from webauthn import verify_registration_response
+    from webauthn.helpers import base64url_to_bytes, bytes_to_base64url, decode_credential_public_key
+    from webauthn.helpers.cose import COSEAlgorithmIdentifier
+    from webauthn.helpers.decode_credential_public_key import DecodedRSAPublicKey
+    from webauthn.helpers.exceptions import WebAuthnException
+
     read = _parse_response(answer)
     try:
         verified = verify_registration_response(
@@ -157,11 +155,11 @@ def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> R
             expected_rp_id=party.rp_id,
             expected_origin=party.origin,
             require_user_verification=True,
-            supported_pub_key_algs=_ALGORITHMS,
+            supported_pub_key_algs=[COSEAlgorithmIdentifier(one) for one in _ALGORITHMS],
         )
         key = decode_credential_public_key(verified.credential_public_key)
         _require_own_frame(base64url_to_bytes(read["response"]["clientDataJSON"]))
-    except _MALFORMED as error:
+    except (WebAuthnException, *_MALFORMED) as error:
         raise WebAuthnVerificationError(f"the new passkey is invalid: {error}") from error
     if isinstance(key, DecodedRSAPublicKey) and len(key.n) < _MIN_RSA_BYTES:
         raise WebAuthnVerificationError("the new passkey's RSA key is shorter than 2,048 bits")
@@ -176,6 +174,8 @@ def read_assertion(answer: str) -> Assertion:
     Raises:
         WebAuthnVerificationError: it is malformed.
     """
+    from webauthn.helpers import base64url_to_bytes
+
     read = _parse_response(answer)
     try:
         response = read["response"]
@@ -197,6 +197,10 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
     Raises:
         WebAuthnVerificationError: they did not.
     """
+    from webauthn import verify_authentication_response
+    from webauthn.helpers import bytes_to_base64url, decode_credential_public_key
+    from webauthn.helpers.exceptions import WebAuthnException
+
     credential = {
         "id": assertion.credential_id,
         "rawId": assertion.credential_id,
@@ -220,7 +224,7 @@ def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion
             credential_current_sign_count=0,  # compared by the caller, to distinguish a regression from a forgery
             require_user_verification=True,
         )
-    except _MALFORMED as error:
+    except (WebAuthnException, *_MALFORMED) as error:
         raise WebAuthnVerificationError(f"the passkey's answer is invalid: {error}") from error
     return verified.new_sign_count
 

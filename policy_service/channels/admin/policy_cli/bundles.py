@@ -8,8 +8,6 @@ from pathlib import Path
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.recorded_calls import InvalidLine, RecordedCall, drop_unknown_meters, read_calls
-from policy_service.pap.git.commits import read_revision
-from policy_service.pap.git.git_source import ACTIVE_REF, mirror_path
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.settings import Settings, load_settings
@@ -39,11 +37,16 @@ def configured_bundle_files(settings: Settings) -> BundleFiles:
     """
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir).read()
+    from policy_service.pap.git.commits import read_revision  # imports dulwich
+    from policy_service.pap.git.git_source import ACTIVE_REF, mirror_path
+
     return read_revision(mirror_path(settings.data_dir), ACTIVE_REF, settings.policies_subfolder)
 
 
 def _at_revision(folder: Path, revision: str) -> BundleFiles:
     """A folder at a commit. The folder may no longer exist, so the repository is searched above it."""
+    from policy_service.pap.git.commits import read_revision
+
     here = folder.absolute()
     for above in (here, *here.parents):
         if (above / ".git").exists() or _is_bare_repository(above):
