@@ -86,22 +86,24 @@ async def failing(world: World, check: str) -> str:
     return next(line.removeprefix(name) for line in lines if line.startswith(name))
 
 
-async def test_a_hanging_writer_stops_it(bank: Bank) -> None:
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+async def test_a_hanging_writer_stops_it(tmp_path: Path, folder: Payments, database: dict[str, str]) -> None:
     go, begun = threading.Event(), threading.Event()
 
     def hang(tx: Tx) -> None:
         begun.set()
         assert go.wait(30)
 
-    await healthy(bank)  # the look at the start is over
-    usual, bank.service.watch._patience_s = bank.service.watch._patience_s, 0.3
-    hung = asyncio.create_task(bank.service.db.write(hang))
-    await asyncio.to_thread(begun.wait, 10)
-    assert "no unit of work comes back" in await broken(bank, "writer", stops=True)
-    go.set()
-    await hung
-    bank.service.watch._patience_s = usual
-    await healthy(bank)
+    async with running(tmp_path / "data", folder.path, pool_size=1, **database) as own:
+        await healthy(own)  # the look at the start is over, and has its usual patience
+        usual, own.service.watch._patience_s = own.service.watch._patience_s, 0.3
+        hung = asyncio.create_task(own.service.db.write(hang))
+        await asyncio.to_thread(begun.wait, 10)
+        assert "no unit of work comes back" in await broken(own, "writer", stops=True)
+        go.set()
+        await hung
+        own.service.watch._patience_s = usual
+        await healthy(own)
 
 
 # A server's disk cannot be filled here.

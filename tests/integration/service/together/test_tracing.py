@@ -103,6 +103,7 @@ async def test_nothing_is_traced_by_default(bank: Bank, robot: Agent) -> None:
     assert not (config["tracing"] or config["metrics"] or config["logs"])
 
 
+@pytest.mark.parametrize("database_of_all", ["sqlite"], indirect=True)  # whose statements are counted
 async def test_a_redemption_links_its_trace(
     bank: Bank, robot: Agent, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
