@@ -1,4 +1,4 @@
-"""A bundle comes into force: every open effect is evaluated once, also if another fails."""
+"""A bundle is activated: every open effect is evaluated once, also if another one fails."""
 
 from __future__ import annotations
 

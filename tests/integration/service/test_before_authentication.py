@@ -1,4 +1,4 @@
-"""What a sender can do before it is identified, and by going away: little is read, no error written, no unit halved."""
+"""What a sender can cause before it is identified, and by disconnecting: little is read, and nothing is half done."""
 
 from __future__ import annotations
 

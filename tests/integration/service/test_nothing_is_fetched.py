@@ -1,4 +1,4 @@
-"""What arrives names addresses, and none of them is visited: not in a token's header or claims, nor in args."""
+"""Requests name addresses in headers, claims and args, and the service visits none of them."""
 
 from __future__ import annotations
 

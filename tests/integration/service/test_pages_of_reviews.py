@@ -222,7 +222,7 @@ async def test_a_tool_that_is_gone_breaks_no_page(bank: Bank, robot: Agent, maya
     assert (await maya.vote(good)).json()["state"] == "met"
 
 
-# -- The queue over the real service: who sees what under which tab, filters, batches, and one row that is broken
+# -- Tabs, filters and batches
 
 
 NO_VIEW = "0" * 64  # of a page that was never drawn

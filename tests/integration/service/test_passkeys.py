@@ -1,4 +1,4 @@
-"""Enrolling and removing passkeys: a stolen session alone changes nothing, and every change is shown."""
+"""Passkeys: enrolled and removed by their person alone, and step-up: a passkey signs exactly one vote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that follows a branch: what comes into force, what does not and why, and what replicas agree on."""
+"""A service that follows a branch: which commits become active, which do not, and what replicas agree on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of submitted calls, as an operator takes it out for replaying and for explaining one."""
+"""The record of submitted calls, as an operator exports it, and the arguments that a manifest calls secret."""
 
 from __future__ import annotations
 

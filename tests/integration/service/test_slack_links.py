@@ -1,4 +1,4 @@
-"""A Slack account becomes a person's by one word of theirs on the web, and by nothing else."""
+"""A Slack account is linked by its person on the web, and only that person decides through it."""
 
 from __future__ import annotations
 

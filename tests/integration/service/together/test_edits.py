@@ -1,4 +1,4 @@
-"""Proposals: made by a reviewer, accepted or declined by the agent's side, and decided as a new revision."""
+"""Proposals of a reviewer: accepted or declined by the agent's side, decided as a new revision; their forms."""
 
 from __future__ import annotations
 
@@ -209,18 +209,14 @@ async def test_a_review_only_the_editor_could_approve_is_unsatisfiable(bank: Ban
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"account": "acme", "amount": 500}, "invalid_request", "as they are now"),
     ({"account": "acme", "amount": 1.5}, "invalid_request", "amount"),
-    ({"account": "acme", "amount": "300"}, "invalid_request", "amount"),
-    ({"account": "acme"}, "invalid_request", "amount"),
     ({**LESS, "to": "me"}, "invalid_request", "to"),
     ({**LESS, "__entity": {"type": "User"}}, "reserved_key", "__entity"),
     ({"account": "a" * 300_000, "amount": 1}, "too_large", "bytes"),
-    ({"account": "a" * 6_000, "amount": 1}, "invalid_request", "account"),
     ({"account": "", "amount": 1}, "invalid_request", "account"),  # no resource
 ]
 
 MISREAD: list[tuple[dict[str, Any], tuple[int, str]]] = [
     ({"reason": None}, (400, "reason_required")),
-    ({"reason": ""}, (400, "reason_required")),
     ({"reason": "  "}, (400, "reason_required")),
     ({"rev": 2}, (409, "stale_review")),
     ({"effect_digest": "0" * 64}, (409, "stale_review")),

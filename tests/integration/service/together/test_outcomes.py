@@ -1,4 +1,4 @@
-"""Outcomes of redeemed effects: reported by their redeemer, and the first report is kept."""
+"""Outcomes of redeemed effects, reported by their redeemer, and compensations of those that fired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a review: the view in every vote, recent denials, and the response to a form."""
+"""The page of a review and of a whole transaction: the view in every vote, recent denials, the response to a form."""
 
 from __future__ import annotations
 

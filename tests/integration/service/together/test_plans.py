@@ -1,4 +1,4 @@
-"""What grows with every effect there ever was is never read from end to end to answer for one of them, or one page."""
+"""No request reads a growing table from end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reevaluation: at activation, at a settling vote, and at redemption. It only adds requirements."""
+"""Reevaluation only adds requirements; an engine error or a missing fact never releases anything (I-11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revocations end what was permitted; freezes block it for a while."""
+"""Revocations end what was permitted, also during a request; freezes block it for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submissions: names are computed by the service, a rerun finds its revision, and U+0000 is refused in text."""
+"""Submissions: names are computed, a rerun finds its revision, U+0000 is refused in text, tool versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a transaction ends unfired, and how waiting requests learn of it."""
+"""How a transaction ends unfired, how waiting requests learn of it, reminders and escalation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service puts into spans and takes from a `traceparent`, and that it does neither unless x to."""
+"""What the service puts into spans and takes from a `traceparent`, and that it traces nothing by default."""
 
 from __future__ import annotations
 
