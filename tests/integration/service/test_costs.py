@@ -80,17 +80,32 @@ class Statements:
         self.sent[f"{words[0]} {table}"] += 1
 
 
+COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
+# what it holds, asked for the whole list and for itself, and two meters
+COUNTED_AGAIN = {"SELECT reservations": 4}
+
+
 async def test_what_a_redemption_costs(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def costs(run: str) -> tuple[Counter[str], Counter[str]]:
+        """Those of a payment that is submitted, and redeemed later."""
+        submitted = Statements(bank, monkeypatch, submit.__name__)
+        view = (await robot.submit(await pay(bank), run_key=run)).json()
+        tokens = (await robot.release(view)).json()["releases"]
+        redeemed = Statements(bank, monkeypatch, redeem.__name__)
+        assert (await robot.redeem(tokens, run)).json()["redeemed"] is True
+        return submitted.sent, redeemed.sent
+
+    new, later = Counter(A_NEW_REVISION), Counter(REDEEMED_LATER)
+    assert await costs("plain") == (new, later)
     statements = Statements(bank, monkeypatch, submit.__name__)
-    view = (await robot.submit(await pay(bank), run_key="new")).json()
-    assert statements.sent == A_NEW_REVISION
-    statements.sent.clear()
     await redeemed_at_once(robot, await mail(bank))
-    assert statements.sent == Counter(A_NEW_REVISION) + Counter(SPENT_AT_ONCE)
-    tokens = (await robot.release(view)).json()["releases"]
-    statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens, "later")).json()["redeemed"] is True
-    assert statements.sent == REDEEMED_LATER
+    assert statements.sent == new + Counter(SPENT_AT_ONCE)
+    bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
+    await bank.activate()
+    assert await costs("metered") == (new + Counter(COUNTED), later + Counter(COUNTED_AGAIN))
+    statements = Statements(bank, monkeypatch, submit.__name__)
+    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
+    assert statements.sent == new  # no meter counts a mail
 
 
 # ---------------------------------------------------------------------------------- facts of what is asked about
@@ -118,25 +133,6 @@ async def test_no_other_facts_are_read(bank: Bank, robot: Agent, monkeypatch: py
 
 
 # ------------------------------------------------------------------------------------------------- what is counted
-
-COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
-# what it holds, asked for the whole list and for itself, and two meters
-COUNTED_AGAIN = {"SELECT reservations": 4}
-
-
-async def test_what_a_meter_costs(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
-    await bank.activate()
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    view = (await robot.submit(await pay(bank))).json()
-    assert statements.sent == Counter(A_NEW_REVISION) + Counter(COUNTED)
-    tokens = (await robot.release(view)).json()["releases"]
-    statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens)).json()["redeemed"] is True
-    assert statements.sent == Counter(REDEEMED_LATER) + Counter(COUNTED_AGAIN)
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
-    assert statements.sent == A_NEW_REVISION  # no meter counts a mail
 
 
 PROVIDER = {
