@@ -150,7 +150,7 @@ PROMPT = 5.0  # seconds: far less than the wait asked for, far more than a busy 
 
 
 async def test_a_wait_ends_promptly_with_the_review(bank: Bank) -> None:
-    ends = {"approve": (1, "ready"), "replace": (2, "ready")}
+    results = {"approve": (1, "ready"), "replace": (2, "ready")}
     for how in ("approve", "deny", "withdraw", "replace", "expire"):
         other = await bank.another_key(await bank.fresh())
         view = await bank.asks(5_000)
@@ -169,7 +169,7 @@ async def test_a_wait_ends_promptly_with_the_review(bank: Bank) -> None:
             await bank.sweep()
         async with asyncio.timeout(PROMPT):
             seen = await waiting
-        assert (seen["rev"], seen["state"]) == ends.get(how, (1, "ended"))
+        assert (seen["rev"], seen["state"]) == results.get(how, (1, "ended"))
 
 
 async def test_a_submission_may_wait_too_and_its_repeat_joins_the_wait(bank: Bank) -> None:
