@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, Facts, PolicyRequest
@@ -95,7 +95,7 @@ class BundleFolder:
         self.write("tools/pay.json", pay_manifest())
         self._bundle: Bundle | None = None
 
-    def write(self, name: str, content: str | bytes | dict[str, Any]) -> BundleFolder:
+    def write(self, name: str, content: str | bytes | dict[str, Any]) -> Self:
         """Put a file there; a dict becomes JSON."""
         file = self.path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class BundleFolder:
         self._bundle = None
         return self
 
-    def policies(self, text: str) -> BundleFolder:
+    def policies(self, text: str) -> Self:
         """Replace the policy file."""
         return self.write("rules.cedar", text)
 

@@ -24,7 +24,7 @@ from uuid import uuid4
 import httpx2
 import structlog
 from fastapi import FastAPI
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from countersign.contract import (
     TYP_RECEIPT,
@@ -226,7 +226,7 @@ class Visitor:
         **other: Any,
     ) -> httpx2.Response:
         """Vote on one effect of a transaction as the agent's view shows it."""
-        ballot = {"verdict": verdict, **_read(view, effect), **other}
+        ballot = {"verdict": verdict, **stamp(view, effect), **other}
         return await self._say(f"{_review(view, effect)}/votes", reason, ballot)
 
     async def propose(
@@ -239,7 +239,7 @@ class Visitor:
         **other: Any,
     ) -> httpx2.Response:
         """Propose other arguments for one effect of a transaction as the agent's view shows it."""
-        wish = {**_read(view, effect), "args": args, **other}
+        wish = {**stamp(view, effect), "args": args, **other}
         return await self._say(f"{_review(view, effect)}/proposals", reason, wish)
 
     async def _say(self, path: str, reason: str | None, body: dict[str, Any]) -> httpx2.Response:
@@ -275,7 +275,7 @@ class Visitor:
         return await self._say(f"/v1/tasks/{task['task']['task_id']}/settle", reason, word)
 
 
-def _read(view: Mapping[str, Any], effect: int) -> dict[str, Any]:
+def stamp(view: Mapping[str, Any], effect: int = 0) -> dict[str, Any]:
     """What somebody says they have read of an effect."""
     digest = view["effects"][effect]["effect_digest"]
     return {"rev": view["rev"], "effect_digest": digest, "txn_digest": view["txn_digest"]}
@@ -369,7 +369,16 @@ class World:
     async def log(self, txn: str) -> list[tuple[str, dict[str, Any]]]:
         """The log of a transaction: kind and body, by revision and in order."""
         line = table(AuditRow).c
-        query = select(line.kind, line.body).where(line.txn == txn).order_by(line.rev, line.audit_id)
+        return await self._rows(line.txn == txn, line.rev, line.audit_id)
+
+    async def audited(self, *kinds: str) -> list[tuple[str, dict[str, Any]]]:
+        """The lines of the log of these kinds: kind and body, in order."""
+        line = table(AuditRow).c
+        return await self._rows(or_(*map(line.kind.like, kinds)), line.audit_id)
+
+    async def _rows(self, which: Any, *order: Any) -> list[tuple[str, dict[str, Any]]]:
+        line = table(AuditRow).c
+        query = select(line.kind, line.body).where(which).order_by(*order)
         found = await self.service.db.read(lambda conn: conn.execute(query).all())
         return [(kind, json.loads(body)) for kind, body in found]
 

@@ -14,14 +14,8 @@ async def call(world: World, tool: str, args: dict[str, Any], **members: Any) ->
 
 async def refund(world: World, amount_cents: int = 1_200, **args: Any) -> dict[str, Any]:
     """A refund to an open account; above 5,000 people are asked, above 500,000 two of them."""
-    given = {
-        "payment_id": "pay_1",
-        "amount_cents": amount_cents,
-        "currency": "USD",
-        "customer": "cus_1001",
-        "reason": "late delivery",
-    }
-    return await call(world, "refund", given | args)
+    given = {"payment_id": "pay_1", "amount_cents": amount_cents, "currency": "USD", "customer": "cus_1001"}
+    return await call(world, "refund", {**given, "reason": "late delivery", **args})
 
 
 async def pay(world: World, amount: int = 10, account: str = "acme", **args: Any) -> dict[str, Any]:

@@ -54,7 +54,5 @@ def metered(path: Path) -> Payments:
 def held(conn: Connection) -> int:
     """What is reserved or consumed by the one agent of a test."""
     c = table(ReservationRow).c
-    query = select(func.coalesce(func.sum(c.amount), 0)).where(
-        c.field == "/amount", c.given_back_at.is_(None)
-    )
-    return int(conn.execute(query).scalar_one())
+    counted = (c.field == "/amount", c.given_back_at.is_(None))
+    return int(conn.execute(select(func.coalesce(func.sum(c.amount), 0)).where(*counted)).scalar_one())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
@@ -32,7 +33,7 @@ from policy_service.workflow.slack.interactions import LinkedVoter, require_stil
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
-from tests.fakes.world import Agent, Visitor, World, running
+from tests.fakes.world import Agent, Visitor, World, running, stamp
 from tests.integration.service.effects import pay
 
 ACME = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
@@ -47,7 +48,7 @@ class Workspace:
     since: str = ""  # the newest line of the log that is not looked at
 
     async def emptied(self) -> Workspace:
-        """The same with no account linked, nobody revoked, and a log that begins here."""
+        """The same with no account linked, no one revoked, and a log that begins here."""
         await self.world.service.db.write(delete_all_slack_links)
         for one in await self.world.operator("people-list", {}):
             if one["revoked"]:
@@ -61,6 +62,13 @@ class Workspace:
         robot = await self.world.agent(f"robot-{uuid4().hex}")
         view: dict[str, Any] = (await robot.submit(await pay(self.world, amount))).json()
         return robot, view
+
+    def under(self, **changes: Any) -> Workspace:
+        """The same deployment under other settings."""
+        settings, service = self.world.settings.model_copy(update=changes), self.world.service
+        ctx = replace(service.ctx, settings=settings)
+        world = SimpleNamespace(settings=settings, service=SimpleNamespace(ctx=ctx, db=service.db))
+        return Workspace(world)  # type: ignore[arg-type]
 
     @property
     def app(self) -> SlackApp:
@@ -78,8 +86,7 @@ class Workspace:
 
     async def by_link(self, sub: str) -> Session:
         """Somebody signed in by the development sign-in."""
-        visitor = await self.world.person(sub)
-        return await self._found(visitor.cookie)
+        return await self._found((await self.world.person(sub)).cookie)
 
     async def by_provider(
         self, sub: str, email: str | None = None, groups: list[str] | None = None
@@ -123,19 +130,13 @@ class Workspace:
         )
 
     async def vote(self, user_id: str, view: dict[str, Any], by: LinkedVoter | None = None) -> VoteResult:
-        """An approval through an account, by whom the channel took its person for."""
-        linked, seen = by or await self.voter(user_id), view["effects"][0]
+        """An approval through an account, by the person the channel found for it."""
+        linked = by or await self.voter(user_id)
+        review_id = view["effects"][0]["review"]["review_id"]
+        shown = await self._shown(review_id)
         ballot = VoteInput(
-            seen["review"]["review_id"],
-            "approve",
-            view["rev"],
-            seen["effect_digest"],
-            view["txn_digest"],
-            None,
-            "slack",
-            view_digest=await self._shown(seen["review"]["review_id"]),
+            review_id, "approve", **stamp(view), reason=None, channel="slack", view_digest=shown
         )
-
         ctx = self.world.service.ctx
 
         def recheck(tx: Tx) -> None:

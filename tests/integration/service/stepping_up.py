@@ -41,9 +41,8 @@ class Holder:
     async def send(self, path: str, **fields: str) -> httpx2.Response:
         """A form, as our own page sends it."""
         headers = {"Cookie": f"countersign_dev={self.visitor.cookie}", "Origin": self.visitor.origin}
-        answer = await self.visitor.http.post(
-            path, data={"csrf_token": self.visitor.csrf, **fields}, headers=headers
-        )
+        form = {"csrf_token": self.visitor.csrf, **fields}
+        answer = await self.visitor.http.post(path, data=form, headers=headers)
         if cookie := re.search(r"countersign_dev=([^;]+)", answer.headers.get("set-cookie", "")):
             self.visitor.cookie = cookie[1]
             self.visitor.http.cookies.clear()  # everybody's browsers share the one client
@@ -126,12 +125,11 @@ async def holder(world: World, name: str, **passkey: Any) -> Holder:
     return found
 
 
-def told(answer: httpx2.Response) -> str:
+def refusal_text(answer: httpx2.Response) -> str:
     """A refusal's page in words."""
     assert answer.status_code >= 400, answer.status_code
     return html.unescape(re.sub(r"<[^>]+>", " ", answer.text.split('class="panel refusal"')[1]))
 
 
-def review_of(view: dict[str, Any], effect: int = 0) -> str:
-    review_id: str = view["effects"][effect]["review"]["review_id"]
-    return review_id
+def review_of(view: dict[str, Any], effect: int = 0) -> Any:
+    return view["effects"][effect]["review"]["review_id"]

@@ -1,4 +1,4 @@
-"""A bundle comes into force: every open effect is asked about once, whatever becomes of the others."""
+"""A bundle is activated: every open effect is evaluated once, also if another one fails."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from policy_service.workflow.effects import activate as workflow_activate
 from policy_service.workflow.effects.activate import activate
 from policy_service.workflow.effects.evaluation import gather_facts
 from tests.fakes.payments import Payments, gate, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
 from tests.integration.service.patience import until
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
 
 _DECISIONS = table(DecisionRow)
 
 
-async def open_payments(bank: World, robot: Agent, how_many: int) -> dict[str, dict[str, Any]]:
+async def open_payments(bank: Bank, robot: Agent, how_many: int) -> dict[str, dict[str, Any]]:
     """Payments that may go, by effect, in the order in which activation comes to them."""
     found = {}
     for n in range(how_many):
@@ -58,11 +57,11 @@ def asked_at_activation(conn: Connection) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-async def test_one_that_fails_shields_no_other(bank: World, folder: Payments, robot: Agent) -> None:
-    """It is told, and asked about again until it was; the others are not."""
+async def test_a_failing_effect_stops_no_other(bank: Bank, robot: Agent) -> None:
+    """It is logged and evaluated again until it succeeds; the others are not."""
     views = await open_payments(bank, robot, 3)
     bad = next(iter(views))
-    folder.write("notes.cedar", "// says nothing new\n")
+    bank.folder.write("notes.cedar", "// says nothing new\n")
     with damaged(bad):
         for _ in range(2):
             await bank.activate()
@@ -72,31 +71,29 @@ async def test_one_that_fails_shields_no_other(bank: World, folder: Payments, ro
         await bank.activate()
         assert await bank.service.db.read(asked_at_activation) == 3
     assert (await bank.http.get("/readyz")).json()["findings"] == []
-    folder.rules(plain_forbid("stop"))
+    bank.folder.rules(plain_forbid("stop"))
     with damaged(bad):
-        with capture_logs() as told:
+        with capture_logs() as logs:
             await bank.activate()
-        assert [entry["effect_id"] for entry in told if entry["event"] == "asking_failed"] == [bad]
+        assert [entry["effect_id"] for entry in logs if entry["event"] == "asking_failed"] == [bad]
     states = [(await robot.see(view["txn"]))["effects"][0]["state"] for view in views.values()]
     assert states == ["released", "denied", "denied"]
 
 
-async def test_rules_that_come_back_ask_about_later_ones(bank: World, folder: Payments, robot: Agent) -> None:
+async def test_restored_policies_are_asked_about_later_effects(bank: Bank, robot: Agent) -> None:
     """Also where those others were not asked about everything that was open before them."""
-    folder.write("more.cedar", gate("careful", "finance"))
-    await bank.activate()
+    await bank.write("more.cedar", gate("careful", "finance"))
     views = await open_payments(bank, robot, 2)
-    (folder.path / "more.cedar").unlink()
+    (bank.folder.path / "more.cedar").unlink()
     with damaged(next(iter(views))):
         await bank.activate()
         late = (await robot.submit(await pay(bank), run_key="late")).json()
         assert late["effects"][0]["state"] == "released"
-    folder.write("more.cedar", gate("careful", "finance"))
-    await bank.activate()
+    await bank.write("more.cedar", gate("careful", "finance"))
     assert (await robot.see(late["txn"]))["effects"][0]["state"] == "review"
 
 
-async def test_a_start_asks_only_what_the_bundle_has_not_answered(tmp_path: Path, folder: Payments) -> None:
+async def test_a_start_evaluates_only_new_questions(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path) as bank:
         views = await open_payments(bank, await bank.agent("robot"), 2)
     for notes, asked in ((None, 0), ("// says nothing new\n", len(views)), (None, len(views))):
@@ -106,7 +103,7 @@ async def test_a_start_asks_only_what_the_bundle_has_not_answered(tmp_path: Path
             assert await again.service.db.read(asked_at_activation) == asked
 
 
-async def test_the_doors_open_before_all_is_asked_about_and_it_is_told_how_far_it_is(
+async def test_a_start_does_not_wait_for_reevaluation(
     tmp_path: Path, folder: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "data", folder.path) as bank:
@@ -136,26 +133,23 @@ async def test_the_doors_open_before_all_is_asked_about_and_it_is_told_how_far_i
         assert await later.service.db.read(asked_at_activation) == len(views) == len(asked)
 
 
-async def activation_finding(bank: World) -> dict[str, Any]:
+async def activation_finding(bank: Bank) -> dict[str, Any]:
     answer = await bank.http.get("/readyz")
     (one,) = answer.json()["findings"]
     assert (answer.status_code, one["check"], one["stops"]) == (200, "activation", False)
     return dict(one)
 
 
-async def test_a_replica_with_an_older_folder_asks_once_and_not_by_turns(
-    bank: World, folder: Payments, robot: Agent, tmp_path: Path
-) -> None:
+async def test_replicas_of_two_folders_each_ask_once(bank: Bank, robot: Agent, tmp_path: Path) -> None:
     """Two that share a database, each with another folder: neither asks again because the other did."""
     views = await open_payments(bank, robot, 2)
-    folder.write("notes.cedar", "// says nothing new\n")
-    await bank.activate()
-    folder.restore()  # a bundle that comes back asks again
+    await bank.write("notes.cedar", "// says nothing new\n")
+    bank.folder.restore()  # a bundle that comes back asks again
     await bank.activate()
     assert await bank.service.db.read(asked_at_activation) == 2 * len(views)
     older = ActiveBundle(FolderSource(Payments(tmp_path / "older").path), bank.clock)
     replica = replace(bank.service.ctx, active=older)
-    folder.write("notes.cedar", "// says nothing new\n")
+    bank.folder.write("notes.cedar", "// says nothing new\n")
     for _ in range(3):
         await bank.activate()
         await activate(replica)

@@ -1,4 +1,4 @@
-"""What a sender can do before it is identified, and by going away: little is read, no error written, no unit halved."""
+"""What a sender can cause before it is identified, and by disconnecting: little is read, and nothing is half done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,36 +15,25 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service.channels.http.middleware import SINGLE_VALUE_HEADERS
-from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import served
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank, refusal, serving
 
 HOST = b"Host: 127.0.0.1:8420\r\n"
 CLOSE = b"Connection: close\r\n"
 
 
 @pytest.fixture(scope="module")
-async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
     """One service for all."""
     folder = tmp_path_factory.mktemp("before-authentication")
-    async with running(folder / "data", Payments(folder / "bundle").path) as started:
+    async with serving(folder / "data", Payments(folder / "bundle")) as started:
         yield started
-        assert await started.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[World]:
-    """A service of the test's own: nobody waits there any more once `served` has ended."""
-    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as started:
-        yield started
-        assert await started.service.db.read(faults_of_log) == []
-
-
-async def agent_of(bank: World) -> Agent:
+async def agent_of(bank: Bank) -> Agent:
     """An agent that knows a nonce."""
     agent = await bank.agent("robot")
     await agent.send("GET", "/v1/tools/pay")
@@ -53,13 +41,13 @@ async def agent_of(bank: World) -> Agent:
 
 
 @pytest.fixture(scope="module")
-async def robot(bank: World) -> Agent:
+async def robot(bank: Bank) -> Agent:
     """The agent of all."""
     return await agent_of(bank)
 
 
 @pytest.fixture(scope="module")
-async def port(bank: World) -> AsyncIterator[int]:
+async def port(bank: Bank) -> AsyncIterator[int]:
     """Where the service listens."""
     async with served(bank) as port:
         yield port
@@ -109,8 +97,7 @@ async def test_a_large_body_of_a_stranger_is_not_waited_for(port: int) -> None:
 async def test_an_agents_large_body_is_not_waited_for_without_the_nonce(robot: Agent, port: int) -> None:
     proof = replace(robot, nonce="old").proof("POST", "/v1/transactions", b"any")
     head = b"POST /v1/transactions HTTP/1.1\r\n" + HOST + JSON + LARGE + CLOSE
-    answer = await answered(port, head + f"Agent-Proof: {proof}\r\n\r\n".encode())
-    assert b'"use_nonce"' in answer
+    assert b'"use_nonce"' in await answered(port, head + f"Agent-Proof: {proof}\r\n\r\n".encode())
 
 
 async def test_a_body_that_is_not_the_signed_one_is_refused(robot: Agent) -> None:
@@ -118,10 +105,10 @@ async def test_a_body_that_is_not_the_signed_one_is_refused(robot: Agent) -> Non
         proof = robot.proof("POST", "/v1/transactions", b" " * size + b"{}")
         headers = {"Agent-Proof": proof, "Content-Type": "application/json"}
         answer = await robot.http.post("/v1/transactions", content=b" " * size + b"[]", headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+        assert refusal(answer) == (401, "bad_proof")
 
 
-async def test_an_agents_large_body_is_read(bank: World, robot: Agent, port: int) -> None:
+async def test_an_agents_large_body_is_read(bank: Bank, robot: Agent, port: int) -> None:
     raw = json.dumps({"run_key": "large", "effects": [await pay(bank)]}).encode() + b" " * 100_000
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -150,7 +137,7 @@ TRAILING = [
 ]
 
 
-async def test_a_header_that_arrives_as_a_trailer_is_absent(bank: World, robot: Agent, port: int) -> None:
+async def test_a_header_that_arrives_as_a_trailer_is_absent(bank: Bank, robot: Agent, port: int) -> None:
     raw = json.dumps({"run_key": "trailers", "effects": [await pay(bank)]}).encode()
     proof = robot.proof("POST", "/v1/transactions", raw).encode()
     head = b"POST /v1/transactions HTTP/1.1\r\n" + CLOSE + CHUNKED
@@ -204,19 +191,19 @@ async def test_hanging_up_in_mid_body_is_no_fault(port: int, caplog: pytest.LogC
             await asyncio.sleep(0.1)
 
 
-async def test_hanging_up_while_waiting_is_no_fault(
-    bank: World, robot: Agent, port: int, caplog: pytest.LogCaptureFixture
+async def test_disconnecting_while_waiting_is_no_fault(
+    bank: Bank, robot: Agent, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     txn = (await robot.submit(await pay(bank, 500), run_key="waiting")).json()["txn"]
     with no_fault(caplog):
         writers = []
         for path in ("/v1/events", f"/v1/transactions/{txn}"):
-            own = f"Agent-Proof: {robot.proof('GET', path)}\r\nPrefer: wait=2\r\n\r\n".encode()
+            own = f"Agent-Proof: {robot.proof('GET', path)}\r\nPrefer: wait=1\r\n\r\n".encode()
             writers.append(await begun(port, f"GET {path} HTTP/1.1\r\n".encode() + HOST + own))
         await asyncio.sleep(0.3)
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(1.0)
 
 
 # --- every answer
@@ -231,7 +218,7 @@ ANSWERS = [
 ]  # fmt: skip
 
 
-async def test_every_answer_says_that_its_type_is_not_to_be_guessed(bank: World) -> None:
+async def test_every_answer_says_that_its_type_is_not_to_be_guessed(bank: Bank) -> None:
     for method, path, status in ANSWERS:
         answer = await bank.http.request(method, path)
         assert answer.status_code == status, path
@@ -245,18 +232,18 @@ async def test_every_answer_says_that_its_type_is_not_to_be_guessed(bank: World)
 # --- ambiguous requests
 
 
-async def test_a_header_that_is_read_once_is_refused_twice(bank: World) -> None:
+async def test_a_header_that_is_read_once_is_refused_twice(bank: Bank) -> None:
     for name in SINGLE_VALUE_HEADERS - {"content-length", "transfer-encoding"}:
         twice = [(name, "127.0.0.1:8420"), (name.title(), "127.0.0.1:8420")]
         headers = twice if name == "host" else [("host", "127.0.0.1:8420"), *twice]
         for path in ("/v1/transactions", "/v1/policies/sync", "/sign-in/dev", "/healthz", "/nowhere"):
             request = httpx2.Request("POST", bank.settings.public_url + path, headers=headers, content=b"")
             answer = await bank.http.send(request)
-            assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (name, path)
+            assert refusal(answer) == (400, "invalid_request"), (name, path)
             assert name in answer.json()["detail"]
 
 
-async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:
+async def test_a_form_in_another_encoding_is_refused(bank: Bank) -> None:
     for path in ("/sign-in/dev", "/reviews/x/votes", "/sign-in/x/backchannel-logout"):
         for charset in ("utf-16", "utf-7", "iso-8859-1", '"utf-16le"'):
             kind = f"application/x-www-form-urlencoded; charset={charset}"
@@ -299,13 +286,13 @@ async def hang_up(port: int, request: bytes, *, after: float = 0.0, reset: bool 
 MOMENTS = [(0.3, 0.0), (0.999, 0.0), (1.0, 0.0), (1.0, 0.002), (1.0, 0.01), (1.0, 0.3)]
 
 
-async def test_who_hangs_up_has_redeemed_everything_or_nothing(alone: World) -> None:
-    robot = await agent_of(alone)
+async def test_disconnecting_redeems_everything_or_nothing(own_bank: Bank) -> None:
+    robot = await agent_of(own_bank)
     for n, (share, after) in enumerate(MOMENTS):
-        view = (await robot.submit(await pay(alone), await mail(alone), run_key=f"run-{n}")).json()
+        view = (await robot.submit(await pay(own_bank), await mail(own_bank), run_key=f"run-{n}")).json()
         tokens = (await robot.release(view)).json()["releases"]
         raw = request_of(robot, "/v1/redemptions", {"tokens": tokens, "attempt_id": f"run-{n}"})
-        async with served(alone) as port:
+        async with served(own_bank) as port:
             await hang_up(port, raw[: int(len(raw) * share)], after=after, reset=n % 2 == 0)
         states = {effect["state"] for effect in (await robot.see(view["txn"]))["effects"]}
         assert states in ({"released"}, {"redeemed"})
@@ -319,12 +306,12 @@ async def test_who_hangs_up_has_redeemed_everything_or_nothing(alone: World) -> 
         assert (await robot.redeem(tokens, f"other-{n}")).json()["code"] == "already_redeemed"
 
 
-async def test_who_hangs_up_while_waiting_leaves_nobody_behind(alone: World) -> None:
-    robot = await agent_of(alone)
-    effect = await pay(alone, 500)
+async def test_disconnecting_while_waiting_leaves_no_waiter(own_bank: Bank) -> None:
+    robot = await agent_of(own_bank)
+    effect = await pay(own_bank, 500)
     body = {"run_key": "waits", "effects": [effect]}
     raw = request_of(robot, "/v1/transactions", body, **{"Idempotency-Key": "waits", "Prefer": "wait=30"})
-    async with served(alone) as port:
+    async with served(own_bank) as port:
         await hang_up(port, raw, after=0.5)
     again = await robot.submit(effect, run_key="waits", idempotency_key="waits-2")
     assert (again.status_code, again.json()["rev"]) == (200, 1)

@@ -32,9 +32,7 @@ from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.patience import until
-from tests.integration.service.test_secrets import TRANSFER
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.test_recorded_calls import TRANSFER
 
 PIN, CARD = "canary-pin-5d1c9a", "canary-card-77e0b2"
 CORP = {
@@ -55,9 +53,8 @@ class Scene:
         args = {"account": account, "pin": PIN, "card": {"number": CARD}} | more
         return {"tool": "transfer", "tool_digest": await self.world.manifest_digest("transfer"), "args": args}
 
-    async def submit(self, *effects: dict[str, Any], **members: Any) -> dict[str, Any]:
-        view: dict[str, Any] = (await self.robot.submit(*effects, idempotency_key=KEY, **members)).json()
-        return view
+    async def submit(self, *effects: dict[str, Any], **members: Any) -> Any:
+        return (await self.robot.submit(*effects, idempotency_key=KEY, **members)).json()
 
     async def released(self, view: dict[str, Any]) -> list[str]:
         """The tokens of a transaction, whose worth is a canary."""
@@ -140,7 +137,7 @@ async def signed_in_by_corp(scene: Scene, **changed: str) -> httpx2.Response:
     return back
 
 
-async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
+async def test_no_secret_leaks_if_all_goes_well(scene: Scene) -> None:
     world, ears, robot, maya = scene.world, scene.ears, scene.robot, scene.maya
     key = ears.plant("API key", (await world.operator("api-key", {"name": "robot"}))["api_key"])
     view = await scene.submit(await scene.transfer("acct-asked"), run_key="asked")
@@ -173,7 +170,7 @@ async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_sings_in_any_refusal_of_an_agent(scene: Scene) -> None:
+async def test_no_secret_leaks_in_refusals_of_an_agent(scene: Scene) -> None:
     robot, world = scene.robot, scene.world
     good = await scene.transfer()
     view = await scene.submit(good, run_key="spent")
@@ -212,12 +209,11 @@ async def test_nothing_sings_in_any_refusal_of_an_agent(scene: Scene) -> None:
     await robot.send("POST", f"/v1/transactions/{view['txn']}/release", {"rev": 99})
     await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": DIGEST})
     await robot.send("GET", "/v1/transactions/nothing")
-    refusals = [one for one in scene.ears.heard if one.where.startswith("answer /v1")]
-    assert len(refusals) > 40
+    assert len([one for one in scene.ears.heard if one.where.startswith("answer /v1")]) > 40
     silent(scene.ears)
 
 
-async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
+async def test_no_secret_leaks_in_a_refused_proof(scene: Scene) -> None:
     robot, world, ears = scene.robot, scene.world, scene.ears
     other = PrivateKey.generate()
     now = int(world.clock().timestamp())
@@ -241,7 +237,7 @@ async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
     silent(ears)
 
 
-async def test_nothing_sings_in_any_refusal_of_a_person(scene: Scene) -> None:
+async def test_no_secret_leaks_in_refusals_of_a_person(scene: Scene) -> None:
     maya, world, ears = scene.maya, scene.world, scene.ears
     view = await scene.submit(await scene.transfer("acct-asked"))
     path = f"/v1/reviews/{view['effects'][0]['review']['review_id']}/votes"
@@ -293,7 +289,7 @@ KEYS_AT_FAULT: list[Any] = [({"published": ()}, {}), ({"published": ("k2",)}, {}
 
 
 @pytest.mark.parametrize("faults", [FAULTS, *([one] for one in KEYS_AT_FAULT)], ids=["any", "no keys", "key"])
-async def test_nothing_sings_when_a_provider_goes_wrong(scene: Scene, faults: list[Any]) -> None:
+async def test_no_secret_leaks_if_a_provider_fails(scene: Scene, faults: list[Any]) -> None:
     honest = dict(vars(scene.provider))
     for fault, changed in faults:
         vars(scene.provider).update(honest | fault)
@@ -337,7 +333,7 @@ LAYERS = [OF_A_REQUEST, *({name: layer} for name, layer in OF_A_LOOP.items())]
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=["of a request", *OF_A_LOOP])
-async def test_nothing_sings_when_a_layer_breaks(
+async def test_no_secret_leaks_if_a_layer_breaks(
     scene: Scene, layers: dict[str, tuple[Any, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ears = scene.ears

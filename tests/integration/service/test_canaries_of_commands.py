@@ -32,8 +32,7 @@ WITH_SECRET = PROVIDER | {"client_secret": SECRET}
 def env(tmp_path: Path) -> dict[str, str]:
     """A deployment that would start."""
     shutil.copytree(fresh_data(), tmp_path / "data")
-    bundle = Payments(tmp_path / "bundle").path
-    return environment(tmp_path / "data", bundle, free_port())
+    return environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
 
 
 def heard(env: dict[str, str], *words: str, ends: int | None = 1) -> str:
@@ -55,10 +54,8 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(env: dict[str, str
     env["COUNTERSIGN_DATABASE_URL"] = f"postgresql://countersign:{PASSWORD}@{place}"
     done = command("serve", env=env)  # it listens, so it has a process of its own
     assert done.returncode != 0
-    for said in (
-        done.stdout + done.stderr,
-        *(heard(env, *w.split(), ends=e) for w, e in UNREACHABLE.items()),
-    ):
+    said_by = [heard(env, *words.split(), ends=ends) for words, ends in UNREACHABLE.items()]
+    for said in (done.stdout + done.stderr, *said_by):
         assert said and PASSWORD not in said
 
 

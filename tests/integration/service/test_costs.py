@@ -23,25 +23,24 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.metered import METERS, counted_pay
-from tests.integration.service.together.test_compensation import fired, undone
-from tests.integration.service.together.test_renewal import renewed, spent
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_outcomes import fired, undone
+from tests.integration.service.together.test_redemption import redeemed_at_once, renewed
 
-pytestmark = pytest.mark.anyio
-
-# A statement more on the hot path is a decision; whoever takes it changes the table here.
+# A statement more on the hot path is a decision, and changes the table here.
 A_NEW_REVISION = {
     "SELECT agents": 1,  # enrolled and not frozen, now
     "SELECT agent_keys": 1,  # its key was not revoked since it was at the door
     "SELECT stops": 1,  # neither this tool nor everything is stopped
     "INSERT idempotency_keys": 1,
-    "SELECT transactions": 1,  # what stands under this run key
+    "SELECT transactions": 1,  # what this run key has
     "INSERT transactions": 1,
     "INSERT effects": 1,
     "INSERT decisions": 1,
     "INSERT audit": 1,  # all lines of the unit together
 }
 SPENT_AT_ONCE = {
-    "SELECT attempts": 1,  # nobody has taken this name
+    "SELECT attempts": 1,  # this name is not taken
     "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1,
 }  # fmt: skip
 REDEEMED_LATER = {
@@ -81,23 +80,38 @@ class Statements:
         self.sent[f"{words[0]} {table}"] += 1
 
 
-async def test_what_a_redemption_costs(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
+# what it holds, asked for the whole list and for itself, and two meters
+COUNTED_AGAIN = {"SELECT reservations": 4}
+
+
+async def test_what_a_redemption_costs(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def costs(run: str) -> tuple[Counter[str], Counter[str]]:
+        """Those of a payment that is submitted, and redeemed later."""
+        submitted = Statements(bank, monkeypatch, submit.__name__)
+        view = (await robot.submit(await pay(bank), run_key=run)).json()
+        tokens = (await robot.release(view)).json()["releases"]
+        redeemed = Statements(bank, monkeypatch, redeem.__name__)
+        assert (await robot.redeem(tokens, run)).json()["redeemed"] is True
+        return submitted.sent, redeemed.sent
+
+    new, later = Counter(A_NEW_REVISION), Counter(REDEEMED_LATER)
+    assert await costs("plain") == (new, later)
     statements = Statements(bank, monkeypatch, submit.__name__)
-    view = (await robot.submit(await pay(bank), run_key="new")).json()
-    assert statements.sent == A_NEW_REVISION
-    statements.sent.clear()
-    await spent(robot, await mail(bank))
-    assert statements.sent == Counter(A_NEW_REVISION) + Counter(SPENT_AT_ONCE)
-    tokens = (await robot.release(view)).json()["releases"]
-    statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens, "later")).json()["redeemed"] is True
-    assert statements.sent == REDEEMED_LATER
+    await redeemed_at_once(robot, await mail(bank))
+    assert statements.sent == new + Counter(SPENT_AT_ONCE)
+    bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
+    await bank.activate()
+    assert await costs("metered") == (new + Counter(COUNTED), later + Counter(COUNTED_AGAIN))
+    statements = Statements(bank, monkeypatch, submit.__name__)
+    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
+    assert statements.sent == new  # no meter counts a mail
 
 
 # ---------------------------------------------------------------------------------- facts of what is asked about
 
 
-async def test_no_other_facts_are_read(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_other_facts_are_read(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reading may be a question to somebody's database."""
     asked: list[str] = []
     read = Bundle.facts_for
@@ -112,34 +126,13 @@ async def test_no_other_facts_are_read(bank: World, robot: Agent, monkeypatch: p
     assert (await robot.redeem([undo["release"]], robot.attempt + "-undo")).json()["redeemed"] is True
     assert asked == ["unpay"]
     other = await bank.agent("other")
-    view = await spent(other, await pay(bank), await mail(bank))
+    view = await redeemed_at_once(other, await pay(bank), await mail(bank))
     asked.clear()
     assert (await renewed(other, view["effects"][1]["effect_id"])).json()["redeemed"] is True
     assert asked == ["mail"]
 
 
 # ------------------------------------------------------------------------------------------------- what is counted
-
-COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
-# what it holds, asked for the whole list and for itself, and two meters
-COUNTED_AGAIN = {"SELECT reservations": 4}
-
-
-async def test_a_counted_submission_costs_a_query_a_meter_and_a_row_a_field_more(
-    bank: World, robot: Agent, folder: Payments, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
-    await bank.activate()
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    view = (await robot.submit(await pay(bank))).json()
-    assert statements.sent == Counter(A_NEW_REVISION) + Counter(COUNTED)
-    tokens = (await robot.release(view)).json()["releases"]
-    statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens)).json()["redeemed"] is True
-    assert statements.sent == Counter(REDEEMED_LATER) + Counter(COUNTED_AGAIN)
-    statements = Statements(bank, monkeypatch, submit.__name__)
-    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
-    assert statements.sent == A_NEW_REVISION  # no meter counts a mail
 
 
 PROVIDER = {
@@ -151,9 +144,7 @@ def value(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(f"countersign_{name}", labels) or 0.0
 
 
-async def test_an_effect_its_review_and_its_outcome_are_counted(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_effects_reviews_and_outcomes_are_counted(bank: Bank, robot: Agent, maya: Visitor) -> None:
     def counted() -> list[float]:
         return [
             value("effect_moves_total", state="redeemed"),
@@ -180,7 +171,7 @@ async def test_an_effect_its_review_and_its_outcome_are_counted(
     assert counted() == [was + 1 for was in before]
 
 
-async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -> None:
+async def test_what_a_caller_invents_makes_no_label(bank: Bank, robot: Agent) -> None:
     def counted() -> list[float]:
         return [
             value("effects_submitted_total", tool="(unknown)", state="denied"),
@@ -197,9 +188,7 @@ async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -
     assert b"hunter2" not in metrics.render_metrics().lower()
 
 
-async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
-    bank: World, folder: Payments
-) -> None:
+async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(bank: Bank) -> None:
     def half(tx: Tx) -> None:
         append(tx, "task_opened", actor="service", body={"task": "unknown"})
         raise LookupError("no")
@@ -223,8 +212,7 @@ async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
     kinds = [line.kind for call in heard.committed.call_args_list for line in call.args[0]]
     assert kinds == ["signed_out"], "although its caller went away"
     for rules in ("", "// more\n"):  # the bundle in force is named, and the one before is not
-        folder.rules(rules)
-        await bank.activate()
+        await bank.rules(rules)
         named = [sample.labels["digest"] for metric in metrics.BUNDLE.collect() for sample in metric.samples]
         assert named == [bank.service.active.current.digest]
 
@@ -246,11 +234,11 @@ async def test_elsewhere_they_are_read_with_the_token(tmp_path: Path, folder: Pa
     file = tmp_path / "metrics-token"
     given = ELSEWHERE | {"metrics_token_file": file}
     refused = f"the secret {file} is missing; write it there.*chmod 600"
-    for mode, told in ((None, refused), (0o644, "metrics-token")):
+    for mode, words in ((None, refused), (0o644, "metrics-token")):
         if mode:
             file.write_text("the-token\n")
             file.chmod(mode)
-        with pytest.raises((StartError, ServiceError), match=told):
+        with pytest.raises((StartError, ServiceError), match=words):
             async with running(tmp_path / "data", folder.path, **given):
                 pytest.fail("it started")
     file.chmod(0o600)

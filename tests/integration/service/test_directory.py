@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,12 @@ import pytest
 
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from tests.fakes.log_check import faults_of_log
 from tests.fakes.lookups import Host, Scim
 from tests.fakes.payments import Payments, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
 from tests.integration.service.test_costs import value
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
 
 GROUPS = """
 [directory.groups]
@@ -38,7 +36,7 @@ kind = "http"
 entity = "Account"
 url = "URL/accounts"
 """
-TOKEN = "a-token-nobody-logs"
+TOKEN = "a-token-in-no-log"
 
 
 @pytest.fixture
@@ -70,35 +68,25 @@ def folder(tmp_path: Path, facts: Host) -> Payments:
 
 
 @pytest.fixture
-def settings(directory: Host, facts: Host) -> dict[str, Any]:
+def settings(directory: Host, facts: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("DIRECTORY_TOKEN", TOKEN)
     person = f"{DEV_ISSUER}|{{value}}"
     found = {"url": f"{directory.url}/scim", "person": person, "token_env": "DIRECTORY_TOKEN"}
     times = {"directory_poll_s": 600, "directory_max_age_s": 900}
     return {"directory": found, "facts_http": [{"url": facts.url}], **times}
 
 
-@pytest.fixture
-async def bank(
-    tmp_path: Path, folder: Payments, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    monkeypatch.setenv("DIRECTORY_TOKEN", TOKEN)
-    async with running(tmp_path / "data", folder.path, **settings) as started:
-        yield started
-        assert await started.service.db.read(faults_of_log) == []
-
-
-async def vote(bank: World, name: str, view: dict[str, Any]) -> str:
+async def vote(bank: Bank, name: str, view: dict[str, Any]) -> str:
     """What somebody's vote comes to: the state of the review, or the refusal's code."""
     answer = (await (await bank.person(name)).vote(view)).json()
     return str(answer.get("state") or answer["code"])
 
 
-async def released(robot: Agent, view: dict[str, Any]) -> list[str]:
-    tokens: list[str] = (await robot.release(view)).json()["releases"]
-    return tokens
+async def released(robot: Agent, view: dict[str, Any]) -> Any:
+    return (await robot.release(view)).json()["releases"]
 
 
-async def approved(bank: World, robot: Agent) -> tuple[dict[str, Any], list[str]]:
+async def approved(bank: Bank, robot: Agent) -> tuple[dict[str, Any], list[str]]:
     """A payment that Maya of the directory's finance approved, and its tokens."""
     view = (await robot.submit(await pay(bank, 500))).json()
     assert await vote(bank, "maya", view) == "met"
@@ -114,12 +102,12 @@ async def not_redeemed(robot: Agent, tokens: list[str], state: str) -> dict[str,
     return view
 
 
-async def findings(bank: World, check: str = "groups") -> list[str]:
+async def findings(bank: Bank, check: str = "groups") -> list[str]:
     answer = (await bank.http.get("/readyz")).json()
     return [one["wrong"] for one in answer["findings"] if one["check"] == check]
 
 
-async def test_who_left_the_directory_counts_no_more(bank: World, robot: Agent, scim: Scim) -> None:
+async def test_who_left_the_directory_counts_no_more(bank: Bank, robot: Agent, scim: Scim) -> None:
     other = (await robot.submit(await pay(bank, 5_000), run_key="other")).json()
     assert await vote(bank, "jonas", other) == "not_eligible"
     assert await vote(bank, "maya", other) == "open"
@@ -133,8 +121,8 @@ async def test_who_left_the_directory_counts_no_more(bank: World, robot: Agent, 
     assert await vote(bank, "ingrid", other) == "met"
 
 
-async def test_a_directory_that_is_away_counts_for_a_while_and_then_for_nobody(
-    bank: World, robot: Agent, directory: Host, capsys: pytest.CaptureFixture[str]
+async def test_an_unreachable_directory_expires(
+    bank: Bank, robot: Agent, directory: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view, _ = await approved(bank, robot)
     directory.how = "500"
@@ -154,8 +142,8 @@ async def test_a_directory_that_is_away_counts_for_a_while_and_then_for_nobody(
     assert "directory_unreadable" in said and TOKEN not in said
 
 
-async def test_a_change_between_facts_and_decision_is_seen_by_the_decision(
-    bank: World, robot: Agent, scim: Scim, monkeypatch: pytest.MonkeyPatch
+async def test_a_group_change_during_a_redemption_counts(
+    bank: Bank, robot: Agent, scim: Scim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, tokens = await approved(bank, robot)
     before = bank.service.active.current
@@ -176,15 +164,14 @@ async def test_a_change_between_facts_and_decision_is_seen_by_the_decision(
     assert bank.service.active.current.digest == before.digest
 
 
-async def test_a_changed_fact_is_asked_anew(bank: World, folder: Payments, robot: Agent, facts: Host) -> None:
-    folder.rules(plain_forbid("closed", 'resource.state == "closed"'))
-    await bank.activate()
+async def test_a_changed_fact_is_asked_anew(bank: Bank, robot: Agent, facts: Host) -> None:
+    await bank.rules(plain_forbid("closed", 'resource.state == "closed"'))
     tokens = await released(robot, (await robot.submit(await pay(bank))).json())
     facts.answer = lambda asked: (200, {"state": "closed"})
     await not_redeemed(robot, tokens, "denied")
 
 
-async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agent, facts: Host) -> None:
+async def test_a_host_that_fails_takes_the_release_back(bank: Bank, robot: Agent, facts: Host) -> None:
     failures = partial(value, "fact_reads_total", source="bank", result="failed")
     tokens = await released(robot, (await robot.submit(await pay(bank))).json())
     before = failures()
@@ -198,12 +185,10 @@ async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agen
     assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
-async def test_a_push_neither_calls_out_nor_decides_before_its_groups_are_read(
-    bank: World, folder: Payments, robot: Agent, scim: Scim, facts: Host
-) -> None:
+async def test_a_push_waits_for_its_groups(bank: Bank, robot: Agent, scim: Scim, facts: Host) -> None:
     before = bank.service.active.current.digest
     with Host() as elsewhere:
-        folder.write("facts.toml", FACTS.replace("URL", elsewhere.url))
+        bank.folder.write("facts.toml", FACTS.replace("URL", elsewhere.url))
         assert await bank.activate() is False
         assert (await robot.submit(await pay(bank), run_key="small")).json()["state"] == "ready"
         assert elsewhere.asked == []
@@ -212,19 +197,17 @@ async def test_a_push_neither_calls_out_nor_decides_before_its_groups_are_read(
     assert "not on the allowlist" in problem.message
     view = (await robot.submit(await pay(bank, 500))).json()
     scim.put("Treasury", "jonas")
-    folder.write("facts.toml", FACTS.replace("URL", facts.url))
-    folder.write("groups.toml", GROUPS.replace("Finance & Tax", "Treasury"))
-    assert await bank.activate()
+    bank.folder.write("facts.toml", FACTS.replace("URL", facts.url))
+    await bank.write("groups.toml", GROUPS.replace("Finance & Tax", "Treasury"))
     assert await vote(bank, "jonas", view) == "met"
 
 
-async def test_no_start_without_a_directory(
-    tmp_path: Path, folder: Payments, settings: dict[str, Any]
+async def test_a_missing_directory_prevents_the_start(
+    tmp_path: Path, folder: Payments, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for given, told in (
-        ({"facts_http": settings["facts_http"]}, "this service reads none"),
-        (settings, "DIRECTORY_TOKEN is empty"),
-    ):
-        with pytest.raises(StartError, match=told):
+    monkeypatch.delenv("DIRECTORY_TOKEN")
+    facts_only = {"facts_http": settings["facts_http"]}
+    for given, why in ((facts_only, "this service reads none"), (settings, "DIRECTORY_TOKEN is empty")):
+        with pytest.raises(StartError, match=why):
             async with running(tmp_path / "data", folder.path, **given):
                 pass

@@ -17,25 +17,26 @@ from policy_service.queries import audit_log as history
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from tests.fakes.pages import holds
-from tests.fakes.payments import Payments, gate, person
+from tests.fakes.payments import gate, person
 from tests.fakes.streaming import events, served
-from tests.fakes.world import Agent, Visitor, World
+from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_outcomes import undone
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 
 
-async def story(bank: World, robot: Agent) -> dict[str, Any]:
+async def story(bank: Bank, robot: Agent) -> dict[str, Any]:
     """A payment that is asked about, approved, spent, reported and taken back."""
     view: dict[str, Any] = (await robot.submit(await pay(bank, 500), await mail(bank))).json()
-    maya = await bank.person("maya")
-    await maya.vote(view)
+    await (await bank.person("maya")).vote(view)
     await robot.spend(await robot.see(view["txn"]), "a1")
     one, two = (seen["effect_id"] for seen in view["effects"])
     fired = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"}}
     await robot.report("a1", fired, {"effect_id": two, "outcome": "failed"})
-    undo = (await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": one})).json()
+    undo = (await undone(robot, view)).json()
     await robot.redeem([undo["release"]], "undo-1")
     await robot.report("undo-1", {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"})
     await bank.service.sequencer.number()
@@ -60,7 +61,7 @@ def indexes(conn: Connection) -> list[int | None]:
     return [index for (index,) in conn.execute(select(rows.idx).order_by(rows.audit_id))]
 
 
-async def test_everybody_reads_every_line_of_theirs_once_whatever_the_page(bank: World, robot: Agent) -> None:
+async def test_every_reader_reads_each_own_row_once(bank: Bank, robot: Agent) -> None:
     view, maya = await story(bank, robot), await bank.person("maya")
     other = await bank.agent("other")
     theirs = (await other.submit(await pay(bank))).json()
@@ -76,35 +77,35 @@ async def test_everybody_reads_every_line_of_theirs_once_whatever_the_page(bank:
     rows = await pages(robot, 200)
     async with served(bank) as port:  # and so do events, from the one named
         async with events(port, {**proof(robot), "Last-Event-ID": "0"}) as stream:
-            told = [await stream.event() for _ in rows]
+            streamed = [await stream.event() for _ in rows]
         named = [(row["index"], row["kind"]) for row in rows]
-        assert [(int(one["id"]), one["event"]) for one in told] == named
-        data = json.loads(told[0]["data"])
+        assert [(int(one["id"]), one["event"]) for one in streamed] == named
+        data = json.loads(streamed[0]["data"])
         assert data["txn"] == view["txn"]
         assert set(data) <= {"index", "kind", "txn", "effect_id", "rev", "review_id"}
-        async with events(port, {**proof(robot), "Last-Event-ID": told[-3]["id"]}) as stream:
-            assert [(await stream.event())["id"] for _ in range(2)] == [event["id"] for event in told[-2:]]
+        async with events(port, {**proof(robot), "Last-Event-ID": streamed[-3]["id"]}) as stream:
+            later = [(await stream.event())["id"] for _ in range(2)]
+            assert later == [event["id"] for event in streamed[-2:]]
 
 
-async def test_a_page_looks_so_far(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_looks_so_far(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_MAX_PAGE_SCAN", 10)
     other = await bank.agent("other")
     for n in range(5):
         await other.submit(await pay(bank), run_key=f"r-{n}")
     view = (await robot.submit(await pay(bank))).json()
     await bank.service.sequencer.number()
-    page = (await robot.send("GET", "/v1/audit")).json()
-    assert page == {"rows": [], "next": 10}
+    assert (await robot.send("GET", "/v1/audit")).json() == {"rows": [], "next": 10}
     found = await pages(robot, 2)
     assert {row["txn"] for row in found} == {view["txn"]}
     assert found[0]["kind"] == "transaction_submitted" and len(found) > 2
     assert len(await pages(await bank.person("maya"), 200)) > 10, "who may see every line is asked for none"
 
 
-async def test_many_who_follow_cost_one_look(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+async def test_many_waiting_readers_cost_one_query(
+    bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came is kept in memory with whose it is; nobody else is woken, nobody asks."""
+    """Events are kept in memory with their parties; no other reader is woken, and none queries."""
     ctx, index = bank.service.ctx, bank.service.feed.index
     names = [f"agent-{n}" for n in range(300)] + ["robot"]
     watchers = [history.AuditReader(Caller(name, None)) for name in names]
@@ -121,7 +122,7 @@ async def test_many_who_follow_cost_one_look(
     assert len(reads) < 20, "the feed's own, not one for each who waits"
 
 
-async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, robot: Agent) -> None:
+async def test_a_row_names_the_actor_and_quotes_no_text(bank: Bank, robot: Agent) -> None:
     approved = (await robot.submit(await pay(bank, 500), await pay(bank, 600))).json()
     for effect, name in enumerate(["maya", "tomas"]):
         await (await bank.person(name)).vote(approved, effect=effect)
@@ -150,10 +151,10 @@ async def test_a_page_or_an_event_that_cannot_be_is_refused(robot: Agent) -> Non
     asked += [("/v1/events", {"Last-Event-ID": last}) for last in last_ids]
     for path, headers in asked:
         answer = await robot.send("GET", path, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (path, headers)
+        assert refusal(answer) == (400, "invalid_request"), (path, headers)
 
 
-async def test_a_page_is_never_larger_than_the_service_allows(bank: World, robot: Agent) -> None:
+async def test_a_page_is_never_larger_than_the_service_allows(bank: Bank, robot: Agent) -> None:
     for n in range(45):
         await robot.submit(await pay(bank), await mail(bank), run_key=f"r{n}")
     await bank.service.sequencer.number()
@@ -170,7 +171,7 @@ def proof(robot: Agent) -> dict[str, str]:
     return {"Agent-Proof": robot.proof("GET", "/v1/events")}
 
 
-async def test_events_come_as_they_happen(bank: World, folder: Payments, robot: Agent) -> None:
+async def test_events_come_as_they_happen(bank: Bank, robot: Agent) -> None:
     other, maya = await bank.agent("other"), await bank.person("maya")
     await robot.send("GET", "/v1/tools/pay")
     async with served(bank) as port:
@@ -185,8 +186,7 @@ async def test_events_come_as_they_happen(bank: World, folder: Payments, robot: 
         await bank.service.feed.refresh()
         async with events(port, cookie_of(maya, bank.service.feed.index)) as stream:  # a person hears of all
             await asyncio.sleep(0.1)
-            folder.rules(gate("more", "legal"))
-            await bank.activate()
+            await bank.rules(gate("more", "legal"))
             kinds: set[str] = set()
             while not {"decision_made", "review_asks_more"} <= kinds:
                 kinds.add((await stream.event())["event"])
@@ -197,16 +197,14 @@ STREAMS = ("/v1/events", "/events")
 QUARTER_S = 900  # four of them are as long as a session may idle
 
 
-async def news(bank: World, robot: Agent, n: int) -> str:
-    """Something every stream tells of; the review's id."""
+async def news(bank: Bank, robot: Agent, n: int) -> Any:
+    """An event of every stream; the review's id."""
     view = (await robot.submit(await pay(bank, 500), run_key=f"news-{n}")).json()
-    review_id: str = view["effects"][0]["review"]["review_id"]
-    return review_id
+    return view["effects"][0]["review"]["review_id"]
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_a_stream_ends_with_its_session(bank: World, robot: Agent, path: str) -> None:
-    maya = await bank.person("maya")
+async def test_a_stream_ends_with_its_session(bank: Bank, robot: Agent, path: str, maya: Visitor) -> None:
     async with served(bank) as port:
         async with events(port, cookie_of(maya), path) as stream:
             for n in range(3):
@@ -223,10 +221,9 @@ async def test_a_stream_ends_with_its_session(bank: World, robot: Agent, path: s
             await stream.end()
 
 
-async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_tab_asks_nothing(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab is woken for reviews and tasks, and looks at its session before it says something."""
-    maya = await bank.person("maya")
-    cookie = cookie_of(maya, bank.service.feed.index)
+    cookie = cookie_of(await bank.person("maya"), bank.service.feed.index)
     looks: list[str] = []
     find = bank.service.sessions._live
 
@@ -251,7 +248,9 @@ async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: 
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_of_a_person_are_limited(
+    bank: Bank, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS_PER_CALLER", 2)
     maya, omar = await bank.person("maya"), await bank.person("omar")
     cookie = cookie_of(maya)
@@ -270,7 +269,7 @@ async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch
                 await asyncio.sleep(0.05)
 
 
-async def test_only_what_a_person_opens_keeps_them_signed_in(bank: World, robot: Agent) -> None:
+async def test_only_what_a_person_opens_keeps_them_signed_in(bank: Bank, robot: Agent) -> None:
     maya, review_id = await bank.person("maya"), await news(bank, robot, 0)
     for path in ("/", "/v1/reviews") * 4:
         bank.clock.pass_(seconds=QUARTER_S)

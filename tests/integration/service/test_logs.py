@@ -51,9 +51,9 @@ def test_an_embedding_program_prints_no_values(tmp_path: Path, capsys: pytest.Ca
     shutil.copytree(fresh_data(), tmp_path / "data")
     create_app(Settings(data_dir=tmp_path / "data", bundle_dir=Payments(tmp_path / "bundle").path))
     broken(SECRET)
-    told = capsys.readouterr()
-    assert SECRET not in told.err + told.out
-    line = json.loads(told.err.splitlines()[-1])
+    output = capsys.readouterr()
+    assert SECRET not in output.err + output.out
+    line = json.loads(output.err.splitlines()[-1])
     assert (line["event"], line["level"]) == ("job_failed", "error")
     ours, cause = line["exception"]
     assert ours["kind"] == "policy_service.errors.StorageUnavailableError"
@@ -91,7 +91,7 @@ async def failed() -> None:
     raise ValueError(SECRET)
 
 
-def test_a_task_nobody_waits_for_fails_aloud_and_quotes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_background_task_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs()
 
     async def main() -> None:
@@ -102,10 +102,10 @@ def test_a_task_nobody_waits_for_fails_aloud_and_quotes_nothing(capsys: pytest.C
         gc.collect()
 
     asyncio.run(main())
-    told = capsys.readouterr().err
-    line = json.loads(told.splitlines()[-1])
+    output = capsys.readouterr().err
+    line = json.loads(output.splitlines()[-1])
     assert (line["event"], line["exception"][0]["kind"]) == ("fault_of_the_loop", "ValueError")
-    assert SECRET not in told
+    assert SECRET not in output
 
 
 def test_the_logs_of_a_program_that_has_its_own_are_left_alone() -> None:

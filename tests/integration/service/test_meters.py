@@ -23,8 +23,8 @@ from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay, ship
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_outcomes import undone
 
 _run_keys = (f"run-{n}" for n in itertools.count())
 
@@ -48,9 +48,8 @@ def clock() -> Clock:
     return Clock.from_noon()
 
 
-async def submitted(agent: Agent, *effects: dict[str, Any], key: str | None = None) -> dict[str, Any]:
-    view: dict[str, Any] = (await agent.submit(*effects, run_key=key or next(_run_keys))).json()
-    return view
+async def submitted(agent: Agent, *effects: dict[str, Any], key: str | None = None) -> Any:
+    return (await agent.submit(*effects, run_key=key or next(_run_keys))).json()
 
 
 async def became(agent: Agent, *effects: dict[str, Any]) -> list[str]:
@@ -62,7 +61,7 @@ def states(view: dict[str, Any]) -> list[str]:
     return [effect["state"] for effect in view["effects"]]
 
 
-async def dry(bank: World, robot: Agent, amount: int, account: str = "dry") -> bool:
+async def dry(bank: Bank, robot: Agent, amount: int, account: str = "dry") -> bool:
     """Whether a dry run of this payment passes: it takes nothing."""
     body = {"run_key": "dry", "effects": [await pay(bank, amount, account)]}
     answer = await robot.send("POST", "/v1/evaluations", body)
@@ -70,12 +69,12 @@ async def dry(bank: World, robot: Agent, amount: int, account: str = "dry") -> b
     return bool(answer.json()["effects"][0]["decision"]["outcome"] != "deny")
 
 
-async def edge(bank: World, robot: Agent, amount: int, account: str = "dry") -> bool:
+async def edge(bank: Bank, robot: Agent, amount: int, account: str = "dry") -> bool:
     """Whether exactly this amount still passes, and one more does not."""
     return await dry(bank, robot, amount, account) and not await dry(bank, robot, amount + 1, account)
 
 
-async def left(bank: World, robot: Agent, amount: int) -> bool:
+async def left(bank: Bank, robot: Agent, amount: int) -> bool:
     """Whether this is left of the one agent's budget, as it finds out and as the table says."""
     return await edge(bank, robot, amount) and await bank.service.db.read(held) == CAP - amount
 
@@ -85,19 +84,19 @@ async def spent(agent: Agent, *effects: dict[str, Any], outcomes: tuple[str, ...
     view = await submitted(agent, *effects)
     attempt = f"attempt-{view['txn'][:12]}"
     assert (await agent.spend(view, attempt))["redeemed"]
-    told = [
-        {"effect_id": effect["effect_id"], "outcome": outcome}
-        | ({"result": {"id": "p"}} if outcome == "fired" else {})
+    results = {"fired": {"result": {"id": "p"}}}
+    report = [
+        {"effect_id": effect["effect_id"], "outcome": outcome, **results.get(outcome, {})}
         for effect, outcome in zip(view["effects"], outcomes, strict=False)
     ]
-    assert not told or (await agent.report(attempt, *told)).status_code == 200
+    assert not report or (await agent.report(attempt, *report)).status_code == 200
     return view
 
 
 # ------------------------------------------------------------------------------------------------------- what is held
 
 
-async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: World, robot: Agent) -> None:
+async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: Bank, robot: Agent) -> None:
     assert await became(robot, await pay(bank, 300)) == ["released"]
     view = await submitted(robot, await pay(bank, 600))
     assert states(view) == ["review"]
@@ -116,16 +115,15 @@ async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: Worl
     assert shown == [("meter spent", "300"), ("meter shipped", "1")]
 
 
-async def test_scenario_54_a_cap_of_nothing_denies_all(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_scenario_54_a_cap_of_nothing_denies_all(bank: Bank, robot: Agent) -> None:
     for cap, amount in ((0, 1), (-1, 0), (-1_000_000, 1)):
-        folder.policies(ANYBODY + CAPS.replace(f"> {CAP}", f"> {cap}"))
-        await bank.activate()
+        await bank.policies(ANYBODY + CAPS.replace(f"> {CAP}", f"> {cap}"))
         refused = await submitted(robot, await pay(bank, amount))
         assert (states(refused), refused["effects"][0]["decision"]["policies"]) == (["denied"], ["cap"])
     assert await bank.service.db.read(held) == 0
 
 
-async def test_effects_of_one_submission_see_each_other_in_order(bank: World, robot: Agent) -> None:
+async def test_effects_of_one_submission_see_each_other_in_order(bank: Bank, robot: Agent) -> None:
     assert await became(robot, *[await pay(bank, 400, f"a{n}") for n in range(2)]) == ["released"] * 2
     refused = await became(robot, *[await pay(bank, 150, f"b{n}") for n in range(2)])
     assert refused == ["withdrawn", "denied"]
@@ -141,7 +139,7 @@ async def test_effects_of_one_submission_see_each_other_in_order(bank: World, ro
 # --------------------------------------------------------------------------------------------------- what comes back
 
 
-async def test_what_ends_unspent_comes_back(bank: World, robot: Agent, maya: Visitor) -> None:
+async def test_what_ends_unspent_comes_back(bank: Bank, robot: Agent, maya: Visitor) -> None:
     denied = await submitted(robot, await pay(bank, 600))
     assert await left(bank, robot, 400)
     assert (await maya.vote(denied, "deny", reason="no")).status_code == 200
@@ -168,7 +166,7 @@ async def test_what_ends_unspent_comes_back(bank: World, robot: Agent, maya: Vis
     assert await bank.service.db.read(held) == 0
 
 
-async def test_only_a_persons_word_gives_back(bank: World, robot: Agent, maya: Visitor) -> None:
+async def test_only_a_persons_word_gives_back(bank: Bank, robot: Agent, maya: Visitor) -> None:
     for outcome in ("unused", "failed", "fired"):
         await spent(robot, await pay(bank, 100), outcomes=(outcome,))
     doubted = [await spent(robot, await pay(bank, 100), outcomes=("unknown",)) for _ in range(2)]
@@ -178,29 +176,27 @@ async def test_only_a_persons_word_gives_back(bank: World, robot: Agent, maya: V
         assert await left(bank, robot, CAP - held_now)
 
 
-async def test_a_redeemer_that_is_not_the_agent_gives_it_back(bank: World, robot: Agent) -> None:
+async def test_a_redeemer_that_is_not_the_agent_gives_it_back(bank: Bank, robot: Agent) -> None:
     warehouse = await bank.agent("warehouse")
     for n, outcome in enumerate(["fired", "unknown", "failed", "unused"] * 3):
         view = await submitted(robot, await ship(bank))
         assert (await warehouse.spend(view, f"w-{n}"))["redeemed"]
-        told = {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome}
-        assert (await warehouse.report(f"w-{n}", told)).status_code == 200
+        report = {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome}
+        assert (await warehouse.report(f"w-{n}", report)).status_code == 200
     answers = [await became(robot, await ship(bank)) for _ in range(5)]
     assert answers == [["released"]] * 4 + [["denied"]]  # six of twelve stayed taken
 
 
-async def test_what_was_compensated_stays_taken(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_what_was_compensated_stays_taken(bank: Bank, robot: Agent) -> None:
     unpay = METERS + '[meters.undone]\ncount = true\nof = ["unpay"]\nper = "principal"\nwindow = "day"\n'
     once = '@id("once") forbid (principal, action == Action::"unpay", resource) when { context.history.undone >= 1 };'
-    folder.write("meters.toml", unpay).policies(ANYBODY + ASKS + CAPS + once)
+    bank.folder.write("meters.toml", unpay).policies(ANYBODY + ASKS + CAPS + once)
     assert await bank.activate()
     found = []
     for account in ("a", "b"):
         effects = await pay(bank, 300, account), await mail(bank, account)
         view = await spent(robot, *effects, outcomes=("fired", "failed"))
-        undo = {"effect_id": view["effects"][0]["effect_id"]}
-        answer = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", undo)
-        found.append(answer.json()["effect"]["state"])
+        found.append((await undone(robot, view)).json()["effect"]["state"])
     assert found == ["released", "denied"]
     assert await left(bank, robot, CAP - 600)
 
@@ -208,7 +204,7 @@ async def test_what_was_compensated_stays_taken(bank: World, robot: Agent, folde
 # ------------------------------------------------------------------------------------------------------ time passes
 
 
-async def test_a_rolling_window_lets_go_of_what_is_older(bank: World, robot: Agent) -> None:
+async def test_a_rolling_window_lets_go_of_what_is_older(bank: Bank, robot: Agent) -> None:
     begin = datetime(2026, 11, 21, 12, tzinfo=UTC)
     for account, hours in (("a", 0), ("b", 23)):
         bank.clock.stop_at(begin + timedelta(hours=hours))
@@ -226,10 +222,9 @@ MIDNIGHTS = [
 ]
 
 
-async def test_a_calendar_window_begins_at_midnight(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_a_calendar_window_begins_at_midnight(bank: Bank, robot: Agent) -> None:
     for window, begin, end in MIDNIGHTS:
-        folder.write("meters.toml", METERS.replace('window = "day"', window))
-        await bank.activate()
+        await bank.write("meters.toml", METERS.replace('window = "day"', window))
         bank.clock.stop_at(datetime(*begin, tzinfo=UTC))
         for _ in range(CALLS):
             assert await became(robot, await pay(bank, 1)) == ["released"]
@@ -243,7 +238,7 @@ async def test_a_calendar_window_begins_at_midnight(bank: World, robot: Agent, f
 # ---------------------------------------------------------------------------------------------- asked about again
 
 
-async def test_asked_again_it_sees_what_was_held_before_it(bank: World, robot: Agent, maya: Visitor) -> None:
+async def test_asked_again_it_sees_what_was_held_before_it(bank: Bank, robot: Agent, maya: Visitor) -> None:
     first = await submitted(robot, await pay(bank, 700, "a"))
     await submitted(robot, await pay(bank, 300, "b"))  # this fills the budget, its own part included
     await maya.vote(first)
@@ -254,48 +249,46 @@ async def test_asked_again_it_sees_what_was_held_before_it(bank: World, robot: A
     assert (await robot.send("POST", "/v1/redemptions/a/renew", renewal)).json()["redeemed"]
 
 
-async def test_a_lower_cap_ends_the_latest_first(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_a_lower_cap_ends_the_latest_first(bank: Bank, robot: Agent) -> None:
     views = [await submitted(robot, await pay(bank, 250, f"a{n}")) for n in range(4)]
-    folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 500"))
-    assert await bank.activate()
+    await bank.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 500"))
     found = [states(await robot.see(view["txn"])) for view in views]
     assert found == [["released"], ["released"], ["denied"], ["denied"]]
     assert await bank.service.db.read(held) == 500
     tokens = [(await robot.release(view)).json()["releases"] for view in views[:2]]
-    folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 300"))
+    bank.folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 300"))
     await bank.service.active.reload()  # in force, and nothing open was asked about: the redemption asks
     redeemed = [(await robot.redeem(token, f"r{n}")).json()["redeemed"] for n, token in enumerate(tokens)]
     assert redeemed == [True, False]
 
 
-async def test_a_meter_that_comes_later_counts_what_is(bank: World, robot: Agent, folder: Payments) -> None:
-    folder.write("meters.toml", "").policies(ANYBODY + ASKS)
+async def test_a_meter_that_comes_later_counts_what_is(bank: Bank, robot: Agent) -> None:
+    bank.folder.write("meters.toml", "").policies(ANYBODY + ASKS)
     assert await bank.activate()
     await spent(robot, await pay(bank, 400, "spent"))
     views = [await submitted(robot, await pay(bank, 400, f"a{n}")) for n in range(3)]
     tokens = (await robot.release(views[0])).json()["releases"]
     assert await bank.service.db.read(held) == 0
-    folder.write("meters.toml", METERS).policies(ANYBODY + ASKS + CAPS)
+    bank.folder.write("meters.toml", METERS).policies(ANYBODY + ASKS + CAPS)
     await bank.service.active.reload()
     assert (await robot.redeem(tokens, "a")).json()["redeemed"]
-    assert await left(bank, robot, 600)  # counted where it is redeemed, as nobody had asked about it before
+    assert await left(bank, robot, 600)  # counted where it is redeemed, as it was not evaluated before
     await reevaluate_open_effects(bank.service.ctx)
     found = [states(await robot.see(view["txn"])) for view in views]
     assert sorted(found) == [["denied"], ["redeemed"], ["released"]]
     assert await left(bank, robot, 200)
 
 
-async def test_another_window_counts_what_is_stored(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_another_window_counts_what_is_stored(bank: Bank, robot: Agent) -> None:
     for account, amount, hour in (("a", 400, 12), ("b", 100, 18)):
         bank.clock.stop_at(datetime(2026, 11, 21, hour, tzinfo=UTC))
         await spent(robot, await pay(bank, amount, account))
     shorter = METERS.replace("meters.spent", "meters.lately").replace("24h", "3h")
-    folder.write("meters.toml", shorter).policies(ANYBODY + CAPS.replace("history.spent", "history.lately"))
-    assert await bank.activate()
+    bank.folder.write("meters.toml", shorter)
+    await bank.policies(ANYBODY + CAPS.replace("history.spent", "history.lately"))
     assert await edge(bank, robot, 900)
-    per_resource = METERS.replace('per = "principal"', 'per = "resource"')
-    folder.write("meters.toml", per_resource).policies(ANYBODY + CAPS)
-    assert await bank.activate()
+    bank.folder.write("meters.toml", METERS.replace('per = "principal"', 'per = "resource"'))
+    await bank.policies(ANYBODY + CAPS)
     for account, amount in (("a", 600), ("b", 900), ("c", 1_000)):
         assert await edge(bank, robot, amount, account)
 
@@ -359,13 +352,12 @@ async def test_submissions_in_crossing_order_never_deadlock(replicas: list[World
 # ------------------------------------------------------------------------------------------------------- edges
 
 
-async def test_a_call_that_does_not_fit_takes_nothing(bank: World, robot: Agent, folder: Payments) -> None:
+async def test_a_call_that_does_not_fit_takes_nothing(bank: Bank, robot: Agent) -> None:
     for args in ({"amount": -900}, {"amount": "900"}, {"amount": 900, "account": 5}, {}):
         assert await became(robot, await call(bank, "pay", {"account": "acme", **args})) == ["denied"]
     view = await submitted(robot, await pay(bank, 600))
     assert await left(bank, robot, CAP - 600)
-    folder.write("tools/pay.json", counted_pay(title="Another"))  # nor one that fits no more
-    assert await bank.activate()
+    await bank.write("tools/pay.json", counted_pay(title="Another"))  # nor one that fits no more
     assert states(await robot.see(view["txn"])) == ["denied"]
     assert await bank.service.db.read(held) == 0
     long = "".join(chr(0x20000 + n) for n in range(1_000))  # longer than an index of PostgreSQL takes

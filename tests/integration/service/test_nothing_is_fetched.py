@@ -1,22 +1,19 @@
-"""What arrives names addresses, and none of them is visited: not in a token's header or claims, nor in args."""
+"""Requests name addresses in headers, claims and args, and the service visits none of them."""
 
 from __future__ import annotations
 
 import base64
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from countersign.contract import PrivateKey
-from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent
 from tests.integration.service.effects import pay
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank, refusal
 
 
 @pytest.fixture
@@ -43,13 +40,10 @@ def test_a_visit_would_be_noticed(trap: tuple[socket.socket, str]) -> None:
 
 
 @pytest.fixture
-async def bank(tmp_path: Path) -> AsyncIterator[World]:
-    """A service that trusts one issuer, elsewhere."""
+def settings() -> dict[str, Any]:
+    """It trusts one issuer, elsewhere."""
     agents = [{"agent": "robot", "claims": {"sub": "robot"}}]
-    issuers = [{"name": "platform", "issuer": "https://issuer.invalid", "agents": agents}]
-    folder = Payments(tmp_path / "bundle")
-    async with running(tmp_path / "data", folder.path, trusted_issuers=issuers) as started:
-        yield started
+    return {"trusted_issuers": [{"name": "platform", "issuer": "https://issuer.invalid", "agents": agents}]}
 
 
 def part(value: object) -> str:
@@ -62,45 +56,41 @@ def with_header(token: str, **members: Any) -> str:
     return ".".join([part(header | members), payload, signature])
 
 
-async def test_no_release_and_no_proof_leads_anywhere(bank: World, trap: tuple[socket.socket, str]) -> None:
+async def test_no_release_and_no_proof_leads_anywhere(bank: Bank, trap: tuple[socket.socket, str]) -> None:
     listener, url = trap
     robot = await bank.agent("robot")
-    view = (await robot.submit(await pay(bank))).json()
-    (token,) = (await robot.release(view)).json()["releases"]
+    (token,) = (await robot.release((await robot.submit(await pay(bank))).json())).json()["releases"]
     for member in ("jku", "x5u", "kid", "iss"):
         answer = await robot.redeem([with_header(token, **{member: f"{url}/keys"})])
-        assert (answer.status_code, answer.json()["code"]) == (400, "bad_token")
+        assert refusal(answer) == (400, "bad_token")
         proof = with_header(robot.proof("GET", "/v1/tools/pay"), **{member: f"{url}/keys"})
         answer = await bank.http.get("/v1/tools/pay", headers={"Agent-Proof": proof})
-        assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+        assert refusal(answer) == (401, "bad_proof")
     assert not visited(listener)
     assert (await robot.redeem([token])).json()["redeemed"] is True
 
 
-async def test_no_token_leads_to_its_own_keys(bank: World, trap: tuple[socket.socket, str]) -> None:
+async def test_no_token_leads_to_its_own_keys(bank: Bank, trap: tuple[socket.socket, str]) -> None:
     listener, url = trap
     await bank.operator("agent-enroll", {"name": "robot", "roles": []})
     key, now = PrivateKey.generate(), int(bank.clock().timestamp())
-    ways: list[tuple[str, dict[str, str]]] = [
-        (url, {}),
-        (f"{url}/x", {"jku": f"{url}/keys", "x5u": f"{url}/cert"}),
-    ]
-    for issuer, more in ways:
+    more: dict[str, str] = {}
+    for issuer in (url, f"{url}/x"):
         nonce = (await bank.http.get("/v1/tools/pay")).headers["agent-nonce"]
-        claims = {
-            "iss": issuer, "sub": "robot", "aud": bank.settings.public_url, "iat": now, "exp": now + 600,
-        }  # fmt: skip
+        times = {"iat": now, "exp": now + 600}
+        claims = {"iss": issuer, "sub": "robot", "aud": bank.settings.public_url, **times}
         header = {"alg": "RS256", "kid": "k1", "typ": "JWT", **more}
         token = f"{part(header)}.{part(claims)}.{part('signature')}"
         raw = json.dumps({"token": token, "x": key.public.jwk()["x"]}).encode()
         proof = Agent("robot", key, bank.http, bank.clock, nonce).proof("POST", "/v1/agent-keys", raw)
         headers = {"Agent-Proof": proof, "Content-Type": "application/json"}
         answer = await bank.http.post("/v1/agent-keys", content=raw, headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+        assert refusal(answer) == (401, "bad_proof")
+        more = {"jku": f"{url}/keys", "x5u": f"{url}/cert"}
     assert not visited(listener)
 
 
-async def test_addresses_in_args_and_claims_are_text(bank: World, trap: tuple[socket.socket, str]) -> None:
+async def test_addresses_in_args_and_claims_are_text(bank: Bank, trap: tuple[socket.socket, str]) -> None:
     listener, url = trap
     robot, maya = await bank.agent("robot"), await bank.person("maya")
     effect = await pay(bank, 500, account=f"{url}/account")

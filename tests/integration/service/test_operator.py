@@ -37,8 +37,6 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running
 from tests.integration.service.engines import SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,11 +74,11 @@ def verb(env: dict[str, str], *args: str) -> tuple[int, str]:
     return result.exit_code, result.output.strip()
 
 
-def said(env: dict[str, str], words: str, *told: str, code: int = 0, more: tuple[str, ...] = ()) -> str:
-    """What a verb said, which ended so and told these."""
+def said(env: dict[str, str], words: str, *printed: str, code: int = 0, more: tuple[str, ...] = ()) -> str:
+    """The output of a verb that ended with this code and printed these phrases."""
     ended, text = verb(env, *words.split(), *more)
     assert ended == code, text
-    holds(text, *told, without=["Traceback"])
+    holds(text, *printed, without=["Traceback"])
     return text
 
 
@@ -133,16 +131,12 @@ async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_pa
         await bank.operator("unfreeze", {"agent": "robot"})
         now = bank.clock()
         for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
-            voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
-            await bank.service.db.write(
-                lambda tx, key=key, voucher=voucher: add_vouched_key(tx, key, voucher)
-            )  # type: ignore[misc]
-        told = await bank.operator("agent-list", {})
-        log = table(AuditRow).c
-        bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))
-        logged = await bank.service.db.read(lambda conn: list(conn.execute(bodies).scalars()))
-    assert {json.loads(one)["reason"] for one in logged} == {"it loops", "lost"}
-    lines = agent_text(told).splitlines()
+            vouched = (key, Voucher("robot", "k8s", "trust", now, "sub", until, None))
+            await bank.service.db.write(lambda tx, vouched=vouched: add_vouched_key(tx, *vouched))  # type: ignore[misc]
+        printed = await bank.operator("agent-list", {})
+        logged = await bank.audited("agent_frozen", "agent_key_revoked")
+    assert {body["reason"] for _, body in logged} == {"it loops", "lost"}
+    lines = agent_text(printed).splitlines()
     assert lines[0] == "robot  owner https://idp|ann  roles payer  teams money"
     ends = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
     assert ends[keys[0].kid].startswith("REVOKED at 20")
@@ -162,12 +156,12 @@ def test_api_keys_are_ended_also_where_they_are_switched_off(down: dict[str, str
 
 REFUSED = {
     "agent enroll x --owner maya": "is not a person",
-    "agent key add nobody --jwk {}": "not an Ed25519 public key",
+    "agent key add unknown --jwk {}": "not an Ed25519 public key",
     "agent key revoke none --reason x": "there is no key",
     "agent api-key taken": "disabled",
-    "agent api-key nobody --revoke": "not enrolled",
-    "freeze agent nobody --reason x": "not enrolled",
-    "unfreeze agent nobody": "not enrolled",
+    "agent api-key unknown --revoke": "not enrolled",
+    "freeze agent unknown --reason x": "not enrolled",
+    "unfreeze agent unknown": "not enrolled",
 }
 
 
@@ -243,20 +237,20 @@ def test_what_is_frozen_is_listed_until_it_is_unfrozen(up: Operated) -> None:
     assert said(up.env, "freeze list") == "nothing is frozen"
     for words, reason in begun.items():
         said(up.env, f"freeze {words} --reason {reason}")
-    told = json.loads(said(up.env, "freeze list --json"))
-    found = {" ".join(filter(None, (one["what"], one["name"]))): one["reason"] for one in told}
+    printed = json.loads(said(up.env, "freeze list --json"))
+    found = {" ".join(filter(None, (one["what"], one["name"]))): one["reason"] for one in printed}
     assert found == begun
     assert enrolled(up.env)["held"]["frozen"] is True
     assert "held  FROZEN" in said(up.env, "agent list").splitlines()
     lines = said(up.env, "freeze list").splitlines()
-    assert lines[1] == f"tool pay  since {told[1]['since']} by operator  slow"
+    assert lines[1] == f"tool pay  since {printed[1]['since']} by operator  slow"
     for words in begun:
         said(up.env, f"unfreeze {words}")
     assert enrolled(up.env)["held"]["frozen"] is False
     assert said(up.env, "freeze list") == "nothing is frozen"
 
 
-def test_a_tool_nobody_has_is_frozen_with_a_warning(up: Operated, down: dict[str, str]) -> None:
+def test_freezing_an_unknown_tool_warns(up: Operated, down: dict[str, str]) -> None:
     for env in (up.env, down):
         database = f"{env['COUNTERSIGN_DATA_DIR']}/countersign.db"
         said(env, "freeze tool pya --reason x", "pya is frozen", "WARNING", "no tool 'pya'", "pay")
@@ -281,7 +275,7 @@ def test_verbs_work_while_the_service_is_down(not_set_up: dict[str, str], tmp_pa
     assert problem["file"] == "rules.cedar" and problem["line"] > 1
 
 
-def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
+def test_a_failing_sign_in_link_is_only_reported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Somebody else holds the database here; a full disk at the wrong moment looks the same to `serve`."""
@@ -289,9 +283,9 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
     (tmp_path / "countersign.db").touch()
     with embedded_lock(settings):
         _print_welcome(settings)
-    told = capsys.readouterr()
-    holds(told.out, "listening on", without=["sign in as"])
-    holds(told.err, "no link for maya (the database of", "policy-service signin maya")
+    printed = capsys.readouterr()
+    holds(printed.out, "listening on", without=["sign in as"])
+    holds(printed.err, "no link for maya (the database of", "policy-service signin maya")
 
 
 ELSEWHERE = [

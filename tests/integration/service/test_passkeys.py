@@ -1,23 +1,25 @@
-"""Enrolling and removing passkeys: a stolen session alone changes nothing, and every change is told."""
+"""Passkeys: enrolled and removed by their person alone, and step-up: a passkey signs exactly one vote."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
-from sqlalchemy import select
+from webauthn.helpers import base64url_to_bytes
 
-from policy_service.storage.core import find, table
-from policy_service.storage.system_tables import AuditRow, ChallengeRow, PasskeyRow
+from policy_service.identity.webauthn import STEP_UP_MEMBERS, step_up_challenge
+from policy_service.storage.core import find
+from policy_service.storage.system_tables import AssertionRow, ChallengeRow, PasskeyRow
+from policy_service.storage.tables import VoteRow
 from policy_service.workflow.expiry import sweep
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, Payments, gate, person
-from tests.fakes.world import World, running
+from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import (
     LOCALHOST,
@@ -25,73 +27,69 @@ from tests.integration.service.stepping_up import (
     Holder,
     ceremony,
     holder,
+    refusal_text,
     review_of,
-    told,
 )
+from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_break_glass import ALONE, TWO
+from tests.integration.service.together.test_break_glass import PEOPLE as ON_CALL
 
-pytestmark = pytest.mark.anyio
-
+CAREFUL = ANYBODY + gate("careful", "finance", step_up="passkey")
 ADD, REMOVE = "/passkeys/additions", "/passkeys/removals"
 
 
 @pytest.fixture
-async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
-    folder.policies(ANYBODY + gate("careful", "finance", step_up="passkey"))
-    async with running(tmp_path / "data", folder.path, public_url=LOCALHOST, **database) as started:
-        yield started
+def settings() -> dict[str, Any]:
+    return {"public_url": LOCALHOST}
 
 
-async def rows(bank: World) -> list[PasskeyRow]:
+@pytest.fixture
+def folder(folder: Payments) -> Payments:
+    return folder.policies(CAREFUL)
+
+
+async def rows(bank: Bank) -> list[PasskeyRow]:
     found = await bank.service.db.read(lambda conn: find(conn, PasskeyRow))
     return sorted(found, key=lambda row: row.created_at)
 
 
-async def logged(bank: World) -> list[tuple[str, dict[str, Any]]]:
-    columns = table(AuditRow).c
-    query = select(columns.kind, columns.body).where(columns.kind.like("passkey%")).order_by(columns.audit_id)
-    found = await bank.service.db.read(lambda conn: list(conn.execute(query)))
-    return [(kind, json.loads(body)) for kind, body in found]
-
-
 async def asked_by(one: Holder, path: str = ADD, **fields: str) -> Ceremony:
-    """What the page asks whoever wants to add (or remove) a passkey."""
+    """The ceremony of adding (or removing) a passkey."""
     return ceremony((await one.send(path, **(fields or {"name": "spare"}))).text)
 
 
-async def lost(bank: World) -> None:
+async def lost(bank: Bank) -> None:
     await bank.operator("passkeys-reset", {"person": person("maya"), "reason": "left it in a taxi"})
 
 
-async def test_a_first_passkey_is_trusted_after_a_fresh_sign_in_only(bank: World) -> None:
+async def test_a_first_passkey_is_trusted_after_a_fresh_sign_in_only(bank: Bank) -> None:
     maya = Holder(await bank.person("maya"))
     bank.clock.pass_(seconds=300)
     answer = await maya.enrol()
     assert answer.status_code == 403
-    holds(told(answer), "sign in again")
+    holds(refusal_text(answer), "sign in again")
     holds(await maya.page("/passkeys"), "Sign in again to add one")
     assert await rows(bank) == []
-    for verb, args in (
-        ("passkeys-reset", {"person": person("maya")}),
-        ("passkey-revoke", {"passkey_id": "pk_x"}),
-    ):
+    of_maya, unknown = {"person": person("maya")}, {"passkey_id": "pk_x"}
+    for verb, args in (("passkeys-reset", of_maya), ("passkey-revoke", unknown)):
         with pytest.raises(Exception, match="no passkey"):
             await bank.operator(verb, args | {"reason": "lost"})
     await holder(bank, "maya")
     (row,) = await rows(bank)
     assert (row.name, row.vouched_by, row.counts_from) == ("blue key", None, row.created_at)
-    ((kind, body),) = await logged(bank)
+    ((kind, body),) = await bank.audited("passkey%")
     assert (kind, body["person"], body["key"]) == ("passkey_enrolled", person("maya"), row.key_digest)
     assert body["waits"] is False
     (listed,) = await bank.operator("passkey-list", {})
     assert (listed["person"], listed["removed_at"]) == (person("maya"), None)
 
 
-async def test_a_second_passkey_needs_the_word_of_the_first(bank: World) -> None:
+async def test_a_second_passkey_needs_the_word_of_the_first(bank: Bank) -> None:
     maya = await holder(bank, "maya")
     bank.clock.pass_(hours=0.5)  # no fresh sign-in: the passkey's word is enough, and nothing else is
     asked = await asked_by(maya, name="thief's key")
     assert asked.kind == "get"
-    assert "not one of yours" in told(await maya.answer(asked, Passkey().get(asked.options)))
+    assert "not one of yours" in refusal_text(await maya.answer(asked, Passkey().get(asked.options)))
     forger = Passkey(credential_id=maya.passkeys[0].credential_id)
     careless = replace(maya.passkeys[0], flags=UP)
     for key in (forger, careless):
@@ -99,43 +97,42 @@ async def test_a_second_passkey_needs_the_word_of_the_first(bank: World) -> None
         assert (await maya.answer(asked, key.get(asked.options))).status_code == 403
     assert len(await rows(bank)) == 1
     cookie = maya.visitor.cookie
-    assert (await maya.enrol(name="spare")).status_code == 303
-    assert maya.visitor.cookie == cookie
+    assert ((await maya.enrol(name="spare")).status_code, maya.visitor.cookie) == (303, cookie)
     first, second = await rows(bank)
     assert (second.vouched_by, second.counts_from) == (first.passkey_id, second.created_at)
     for number in range(18):
         assert (await maya.enrol(name=f"key {number}")).status_code == 303
-    holds(told(await maya.enrol(name="one more")), "remove one first")  # there are twenty at most
+    holds(refusal_text(await maya.enrol(name="one more")), "remove one first")  # there are twenty at most
 
 
-async def test_the_word_for_one_thing_is_none_for_another(bank: World) -> None:
+async def test_the_word_for_one_thing_is_none_for_another(bank: Bank) -> None:
     """A challenge made for a vote, an enrolment or a removal serves only that."""
     maya, robot = await holder(bank, "maya"), await bank.agent("robot")
     review = review_of((await robot.submit(await pay(bank, 500))).json())
     asked = await maya.begin(review)
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
-    answer = told(await maya.send("/passkeys/answers", **said))
+    answer = refusal_text(await maya.send("/passkeys/answers", **said))
     wrong = "begun for something else"
     holds(answer, wrong, "Your passkeys were not changed", without=["vote was not counted"])
     asked = await asked_by(maya)
     said = {"nonce": asked.fields["nonce"], "credential": maya.passkeys[0].get(asked.options)}
-    answer = told(await maya.send(f"/reviews/{review}/votes", **await maya.form(review), **said))
+    answer = refusal_text(await maya.send(f"/reviews/{review}/votes", **await maya.form(review), **said))
     holds(answer, wrong, "Your vote was not counted")
 
 
-async def test_one_device_is_one_person(bank: World) -> None:
+async def test_one_device_is_one_person(bank: Bank) -> None:
     """F3: neither the credential nor its key is ever enrolled for a second person, nor again once removed."""
     maya, tomas = await holder(bank, "maya"), Holder(await bank.person("tomas"))
     same = maya.passkeys[0]
     for key in (same, Passkey(key=same.key), Passkey(credential_id=same.credential_id)):
-        holds(told(await tomas.enrol(key)), "enrolled before")
+        holds(refusal_text(await tomas.enrol(key)), "enrolled before")
     assert [row.sub for row in await rows(bank)] == ["maya"]
     await lost(bank)
     for somebody in (maya, tomas):
-        holds(told(await somebody.enrol(same)), "enrolled before")
+        holds(refusal_text(await somebody.enrol(same)), "enrolled before")
 
 
-async def test_one_in_place_of_lost_ones_waits(bank: World) -> None:
+async def test_one_in_place_of_lost_ones_waits(bank: Bank) -> None:
     robot, maya = await bank.agent("robot"), await holder(bank, "maya")
     await lost(bank)
     maya.passkeys.clear()
@@ -152,7 +149,7 @@ async def test_one_in_place_of_lost_ones_waits(bank: World) -> None:
     assert (await maya.approve(review_of(view))).status_code == 303
 
 
-async def test_who_is_warned_in_time_removes_it_by_a_fresh_sign_in(bank: World) -> None:
+async def test_who_is_warned_in_time_removes_it_by_a_fresh_sign_in(bank: Bank) -> None:
     await holder(bank, "maya")
     await lost(bank)
     thief = Holder(await bank.person("maya"))
@@ -164,7 +161,7 @@ async def test_who_is_warned_in_time_removes_it_by_a_fresh_sign_in(bank: World) 
     assert await warned.listed() == []
 
 
-async def test_removing_one_that_counts_takes_a_passkeys_word(bank: World) -> None:
+async def test_removing_one_that_counts_takes_a_passkeys_word(bank: Bank) -> None:
     maya = await holder(bank, "maya")
     (passkey_id,), tomas = await maya.listed(), Holder(await bank.person("tomas"))
     assert (await tomas.send(REMOVE, passkey_id=passkey_id)).status_code == 404
@@ -172,13 +169,13 @@ async def test_removing_one_that_counts_takes_a_passkeys_word(bank: World) -> No
         asked = await asked_by(maya, REMOVE, passkey_id=passkey_id)
         assert (await maya.answer(asked, key.get(asked.options))).status_code == status
         assert await maya.listed() == left
-    assert [kind for kind, _ in await logged(bank)] == ["passkey_enrolled", "passkey_removed"]
+    assert [kind for kind, _ in await bank.audited("passkey%")] == ["passkey_enrolled", "passkey_removed"]
     bank.clock.pass_(days=30)
     await sweep.delete_expired_rows(bank.service.ctx)
     assert await bank.service.db.read(lambda conn: find(conn, ChallengeRow)) == []
 
 
-async def test_every_other_session_of_the_person_is_told(bank: World) -> None:
+async def test_every_other_session_shows_a_notice(bank: Bank) -> None:
     changed = "changed in another session"
     elsewhere = Holder(await bank.person("maya"))
     maya, tomas = await holder(bank, "maya"), Holder(await bank.person("tomas"))
@@ -192,8 +189,8 @@ async def test_every_other_session_of_the_person_is_told(bank: World) -> None:
     holds(await third.page("/"), changed)
 
 
-async def test_whoever_enrols_in_a_stolen_session_signs_its_person_out(bank: World) -> None:
-    """The thief holds the very cookie of a fresh sign-in, and the form token with it; its person is told."""
+async def test_enrolling_in_a_stolen_session_is_noticed(bank: Bank) -> None:
+    """The thief holds the very cookie of a fresh sign-in, and the form token with it; its person sees it."""
     maya = Holder(await bank.person("maya"))
     thief = Holder(replace(maya.visitor))
     assert (await thief.enrol(name="thief's key")).status_code == 303
@@ -210,23 +207,23 @@ BAD_KEYS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def test_what_does_not_hold_or_comes_too_late_is_not_enrolled(bank: World) -> None:
+async def test_what_does_not_hold_or_comes_too_late_is_not_enrolled(bank: Bank) -> None:
     maya, elsewhere, late = [Holder(await bank.person("maya")) for _ in range(3)]
     for bad in BAD_KEYS:
         assert (await maya.enrol(Passkey(**bad))).status_code == 403, bad
     for unreadable in ("", "   ", "x" * 61, "two\nlines", "\u202eevil"):
         assert (await maya.enrol(name=unreadable)).status_code == 400, unreadable
     asked, key = await asked_by(maya), Passkey()
-    holds(told(await elsewhere.answer(asked, key.create(asked.options))), "another session")
-    holds(told(await maya.answer(asked, key.create(asked.options))), "used before")
+    holds(refusal_text(await elsewhere.answer(asked, key.create(asked.options))), "another session")
+    holds(refusal_text(await maya.answer(asked, key.create(asked.options))), "used before")
     first, second = await asked_by(maya), await asked_by(elsewhere)
     asked = await asked_by(late)
     bank.clock.pass_(seconds=299)
     assert await rows(bank) == []
     assert (await maya.answer(first, Passkey().create(first.options))).status_code == 303
-    holds(told(await elsewhere.answer(second, Passkey().create(second.options))), "let it vouch")
+    holds(refusal_text(await elsewhere.answer(second, Passkey().create(second.options))), "let it vouch")
     bank.clock.pass_(seconds=1)
-    holds(told(await late.answer(asked, key.create(asked.options))), "took too long")
+    holds(refusal_text(await late.answer(asked, key.create(asked.options))), "took too long")
     assert len(await rows(bank)) == 1
 
 
@@ -234,4 +231,212 @@ async def test_a_bare_address_takes_none_and_says_so(tmp_path: Path, folder: Pay
     async with running(tmp_path / "data", folder.path) as world:
         maya = Holder(await world.person("maya"))
         holds(await maya.page("/passkeys"), "Passkeys are bound to a domain name")
-        holds(told(await maya.enrol()), "bound to a domain name")
+        holds(refusal_text(await maya.enrol()), "bound to a domain name")
+
+
+# -- Step-up: a passkey signs exactly one vote, and nothing else passes for that
+
+
+@pytest.fixture
+async def maya(bank: Bank) -> Holder:
+    return await holder(bank, "maya")
+
+
+async def staged(bank: Bank, robot: Agent, *amounts: int, run_key: str = "run-1") -> Any:
+    effects = [await pay(bank, amount) for amount in amounts or (500,)]
+    return (await robot.submit(*effects, run_key=run_key)).json()
+
+
+async def votes(bank: Bank) -> list[VoteRow]:
+    return await bank.service.db.read(lambda conn: find(conn, VoteRow))
+
+
+async def signed(
+    who: Holder, asked: Ceremony, passkey: Passkey | None = None, **other: str
+) -> httpx2.Response:
+    """What is answered to a ceremony that a passkey has signed: the first one, unless another."""
+    return await who.answer(asked, (passkey or who.passkeys[0]).get(asked.options), **other)
+
+
+async def test_a_gate_needs_an_assertion(bank: Bank, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    path, form = f"/reviews/{review_of(view)}/votes", await maya.form(review_of(view))
+    assert (await maya.send(path, **form)).status_code == 403, "F11: that she could step up is no step-up"
+    assert await votes(bank) == []
+    answer = await maya.approve(review_of(view))
+    assert answer.status_code == 303, answer.text
+    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "released"
+    (vote,) = await votes(bank)
+    assert vote.step_up == "passkey"
+    ((_, recorded),) = await bank.audited("vote_recorded")
+    assert (recorded["view_digest"], recorded["passkey"]) == (vote.view_digest, (await maya.listed())[0])
+    (kept,) = await bank.service.db.read(lambda conn: find(conn, AssertionRow))
+    assert kept.vote_id == vote.vote_id
+    assert set(kept.signed) == set(STEP_UP_MEMBERS)
+    assert kept.signed["effect_digest"] == view["effects"][0]["effect_digest"]
+    assert (kept.signed["txn_digest"], kept.signed["view_digest"]) == (view["txn_digest"], vote.view_digest)
+    said = json.loads(kept.client_data)
+    assert base64url_to_bytes(said["challenge"]) == step_up_challenge(kept.signed)
+    assert kept.public_key == maya.passkeys[0].public_key
+
+
+async def test_without_a_passkey_a_vote_is_refused(bank: Bank, robot: Agent) -> None:
+    view = await staged(bank, robot)
+    tomas = Holder(await bank.person("tomas"))
+    page = await tomas.page(f"/reviews/{review_of(view)}")
+    assert "Your approval needs a passkey" in page
+    assert 'href="/passkeys"' in page
+    answer = await tomas.visitor.vote(view)
+    assert refusal(answer) == (403, "step_up_required")
+    assert "/passkeys" in answer.json()["detail"]
+    assert (await tomas.visitor.vote(view, "deny", reason="no")).json()["state"] == "denied"
+
+
+async def test_a_gate_that_asks_for_none_gets_none(bank: Bank, robot: Agent, maya: Holder) -> None:
+    await bank.policies(ANYBODY + gate("plain", "finance"))
+    path = f"/reviews/{review_of(await staged(bank, robot))}"
+    assert "step-up" not in await maya.page(path)
+    assert (await maya.send(f"{path}/votes", **await maya.form(path.split("/")[2]))).status_code == 303
+    (vote,) = await votes(bank)
+    assert vote.step_up is None
+
+
+async def test_an_answer_to_anything_else_is_refused(bank: Bank, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot, 500, 600)
+    digests = [{f"{of}_digest": "0" * 64} for of in ("effect", "txn", "view")]
+    for other in (*digests, {"rev": "2"}, {"nonce": "x" * 43}, {"nonce": ""}):
+        answer = await signed(maya, await maya.begin(review_of(view)), **other)
+        assert (answer.status_code, "repeat the confirmation" in refusal_text(answer)) == (403, True), other
+    asked, other_review = await maya.begin(review_of(view)), review_of(view, 1)
+    asked.action = f"/reviews/{other_review}/votes"
+    answer = await signed(maya, asked, **await maya.form(other_review))
+    assert "for another review" in refusal_text(answer)
+    assert await votes(bank) == []
+
+
+async def test_a_nonce_works_once_and_for_five_minutes(bank: Bank, robot: Agent, maya: Holder) -> None:
+    """Also for a failed answer."""
+    review_id = review_of(await staged(bank, robot, 500, 600))
+    asked = await maya.begin(review_id)
+    bank.clock.pass_(seconds=300)
+    assert "took too long" in refusal_text(await signed(maya, asked))
+    asked = await maya.begin(review_id)
+    stranger = Passkey(credential_id=maya.passkeys[0].credential_id)
+    assert (await signed(maya, asked, stranger)).status_code == 403
+    assert "used before" in refusal_text(await signed(maya, asked))
+    asked = await maya.begin(review_id)
+    said = maya.passkeys[0].get(asked.options)
+    bank.clock.pass_(seconds=295)
+    assert (await maya.answer(asked, said)).status_code == 303
+    assert "used before" in refusal_text(await maya.answer(asked, said))
+    assert len(await votes(bank)) == 1
+
+
+async def test_only_an_own_passkey_answers(bank: Bank, robot: Agent, maya: Holder) -> None:
+    """Nor a passkey that was removed meanwhile."""
+    review_id = review_of(await staged(bank, robot))
+    elsewhere, tomas = Holder(await bank.person("maya"), maya.passkeys), await holder(bank, "tomas")
+    asked = await maya.begin(review_id)
+    assert "another session" in refusal_text(await signed(elsewhere, asked))
+    asked = await maya.begin(review_id)
+    assert "another person" in refusal_text(await signed(tomas, asked, maya.passkeys[0]))
+    asked = await maya.begin(review_id)
+    assert "not one of yours" in refusal_text(await signed(maya, asked, tomas.passkeys[0]))
+    asked, (passkey_id,) = await maya.begin(review_id), await maya.listed()
+    await bank.operator("passkey-revoke", {"passkey_id": passkey_id, "reason": "stolen"})
+    assert "does not count" in refusal_text(await signed(maya, asked))
+    assert await votes(bank) == []
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "another origin": {"origin": "http://localhost:9999"},
+    "an origin with a path": {"origin": LOCALHOST + "/"},
+    "another RP id": {"rp_id": "evil.example"},
+    "no one was present": {"flags": UV},
+    "no one was verified": {"flags": UP},
+    "asked from another site's frame": {"client": {"crossOrigin": True}},
+    "asked under another site": {"client": {"topOrigin": "https://evil.example"}},
+    "an enrolment's answer": {"client": {"type": "webauthn.create"}},
+    "another challenge": {"client": {"challenge": "AAAA"}},
+}
+
+
+async def test_an_answer_that_does_not_hold_is_refused(bank: Bank, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    for lie, members in LIES.items():
+        asked, usual = await maya.begin(review_of(view)), dict(vars(maya.passkeys[0]))
+        vars(maya.passkeys[0]).update(members)
+        answer = await signed(maya, asked)
+        vars(maya.passkeys[0]).update({name: usual[name] for name in members})
+        assert (answer.status_code, "Your vote was not counted" in refusal_text(answer)) == (403, True), lie
+    odd = '{"id":"a","rawId":"a","type":"public-key"}'
+    for said in ("", "[]", "{}", "null", '{"id": 1}', "x" * 20_000, odd):
+        assert (await maya.answer(await maya.begin(review_of(view)), said)).status_code == 403, said[:20]
+    assert await votes(bank) == []
+    assert (await maya.approve(review_of(view))).status_code == 303
+
+
+async def test_a_counter_that_went_back_is_refused(bank: Bank, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot, 500, 600)
+    assert (await maya.approve(review_of(view))).status_code == 303
+    maya.passkeys[0].count -= 1
+    assert "the operator was alerted" in refusal_text(await maya.approve(review_of(view, 1)))
+    ((_, alarm),) = await bank.audited("passkey_counter_regressed")
+    assert (alarm["was"], alarm["said"]) == (1, 1)
+    assert len(await votes(bank)) == 1
+    tomas = await holder(bank, "tomas", step=0)  # one without a counter may be used again
+    other = await staged(bank, robot, 500, 600, run_key="other")
+    for effect in (0, 1):
+        assert (await tomas.approve(review_of(other, effect))).status_code == 303
+
+
+async def test_a_revoked_passkey_takes_what_it_vouched_for(bank: Bank, robot: Agent, maya: Holder) -> None:
+    """And nothing else: a thief may have enrolled more with the stolen one, and more with those."""
+    (stolen,) = await maya.listed()
+    thief = Holder(maya.visitor, list(maya.passkeys))
+    for name in ("thief's", "second", "third"):
+        assert (await thief.enrol(name=name)).status_code == 303
+        thief.passkeys = [thief.passkeys[-1]]
+    (third,) = (await maya.listed())[-1:]
+    for passkey_id, left, vouched_for in ((third, 3, 0), (stolen, 0, 3)):
+        voter = thief if passkey_id == third else Holder(maya.visitor, maya.passkeys)
+        view = await staged(bank, robot, run_key=passkey_id)
+        assert (await voter.approve(review_of(view))).status_code == 303
+        done = await bank.operator("passkey-revoke", {"passkey_id": passkey_id, "reason": "stolen"})
+        assert (done["votes"], len(done["vouched_for"])) == (1, vouched_for)
+        assert len(await maya.listed()) == left
+        tokens = (await robot.release(view)).json()["releases"]
+        assert (await robot.redeem(tokens, passkey_id)).json().get("redeemed") is not True
+        assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+async def test_votes_of_a_removed_passkey_count(bank: Bank, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    await maya.approve(review_of(view))
+    (passkey_id,) = await maya.listed()
+    asked = ceremony((await maya.send("/passkeys/removals", passkey_id=passkey_id)).text)
+    assert (await signed(maya, asked)).status_code == 303
+    assert (await robot.spend(await robot.see(view["txn"])))["redeemed"] is True
+    (row,) = await bank.service.db.read(lambda conn: find(conn, PasskeyRow))
+    assert row.removed_at is not None
+
+
+async def test_who_is_in_no_gates_group_opens_it_with_their_passkey(bank: Bank, robot: Agent) -> None:
+    """An emergency does not do without the passkey a gate asks for, so its form asks every signer for it."""
+    bank.folder.people(ON_CALL).policies(CAREFUL + TWO + ALONE)
+    await bank.activate()
+    view = await staged(bank, robot)
+    path, jonas = f"/reviews/{review_of(view)}", Holder(await bank.person("jonas"))
+    act = (await jonas.page(f"{path}?full=1")).split('id="break-glass"')[1].split("</details>")[0]
+    assert "You have none that is valid" in act and "<form" not in act
+    assert (await jonas.enrol()).status_code == 303
+    form = await jonas.form(review_of(view), "break-glass")
+    act = (await jonas.page(path)).split('id="break-glass"')[1].split("<input")[0]
+    assert f'action="{path}/step-up"' in act
+    form |= {"verdict": "break_glass", "reason": "the site is down"}
+    assert (await jonas.send(f"{path}/votes", **form)).status_code == 403
+    asked = ceremony((await jonas.send(f"{path}/step-up", **form)).text)
+    assert (await signed(jonas, asked)).status_code == 303
+    assert (await robot.see(view["txn"]))["effects"][0]["decision"]["mode"] == "break_glass"
+    (vote,) = await votes(bank)
+    assert (vote.verdict, vote.step_up) == ("break_glass", "passkey")

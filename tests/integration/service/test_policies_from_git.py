@@ -1,4 +1,4 @@
-"""A service that follows a branch: what comes into force, what does not and why, and what replicas agree on."""
+"""A service that follows a branch: which commits become active, which do not, and what replicas agree on."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import json
+import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
 from typer.testing import CliRunner
 
+from policy_service import metrics
 from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
@@ -26,21 +27,56 @@ from policy_service.pap.git.commits import is_descendant
 from policy_service.pap.git.objects import Objects
 from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
-from policy_service.storage.core import table
-from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.active_commit import refresh_bundle
+from tests.fakes.log_check import faults_of_log
 from tests.fakes.pages import holds
-from tests.fakes.payments import PAY, Payments
+from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, Payments, plain_forbid
 from tests.fakes.repository import Key, Repository
 from tests.fakes.vault import at
-from tests.fakes.world import World
+from tests.fakes.world import World, running
 from tests.integration.service.effects import call, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.pushing import Rules, commit_of, finding, following
+from tests.integration.service.patience import until
+from tests.integration.service.together.bank import refusal
 
-pytestmark = pytest.mark.anyio
 
-_AUDIT = table(AuditRow).c
+class Rules:
+    """A repository whose bundle is that of the payments."""
+
+    def __init__(self, path: Path, **files: str) -> None:
+        self.folder, self.repository = Payments(path), Repository(path)
+        for name, content in files.items():
+            self.folder.write(name, content)
+        self.first = self.repository.commit("the first rules")
+
+    def push(self, name: str = "stop") -> str:
+        """A good commit with one rule more."""
+        self.folder.write(f"{name}.cedar", plain_forbid(name))
+        return self.repository.commit(name)
+
+    def break_(self) -> str:
+        """A commit that does not parse."""
+        self.folder.write("broken.cedar", '// a comment\n@id("x") permit (principal,')
+        return self.repository.commit("broken")
+
+
+@asynccontextmanager
+async def following(data: Path, rules: Rules, **more: Any) -> AsyncIterator[World]:
+    """The service over that repository; it looks when a test says so."""
+    given = {"policies_repository": str(rules.repository.path), "policies_poll_s": 3600, **more}
+    async with running(data, data / "no-folder", **given) as world:
+        yield world
+        assert await world.service.db.read(faults_of_log) == []
+
+
+def commit_of(world: World) -> str:
+    """What is in force."""
+    return world.service.active.current.commit
+
+
+def finding(world: World) -> str:
+    """What /readyz says about the bundle."""
+    return "; ".join(one.wrong for one in world.service.health.findings() if one.check == "bundle")
 
 
 @pytest.fixture
@@ -52,14 +88,6 @@ def rules(tmp_path: Path) -> Rules:
 async def world(tmp_path: Path, rules: Rules) -> AsyncIterator[World]:
     async with following(tmp_path / "data", rules) as started:
         yield started
-
-
-async def told(world: World, *kinds: str) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of the log about policies, in order."""
-    wanted = kinds or ("bundle_activated", "bundle_refused", "bundle_override")
-    query = select(_AUDIT.kind, _AUDIT.body).where(_AUDIT.kind.in_(wanted)).order_by(_AUDIT.audit_id)
-    found = await world.service.db.read(lambda conn: conn.execute(query).all())
-    return [(row.kind, json.loads(row.body)) for row in found]
 
 
 async def refused_start(data: Path, rules: Rules, why: str, **more: Any) -> None:
@@ -74,11 +102,11 @@ async def accept(world: World, commit: str, reason: str = "we rewrote it togethe
     await world.activate()
 
 
-async def looked(world: World, commit: str, *told: str) -> None:
-    """After a look that commit is in force, and /readyz says this of it."""
+async def looked(world: World, commit: str, *words: str) -> None:
+    """After a look that commit is active, and /readyz has these words."""
     await world.activate()
     assert commit_of(world) == commit
-    holds(finding(world), *told)
+    holds(finding(world), *words)
 
 
 async def in_force(world: World, commit: str) -> None:
@@ -90,7 +118,7 @@ async def in_force(world: World, commit: str) -> None:
 # -- what comes into force -------------------------------------------------------------------------------------------
 
 
-async def test_a_push_comes_into_force_and_stands_in_decisions_and_tokens(world: World, rules: Rules) -> None:
+async def test_decisions_and_tokens_name_the_pushed_commit(world: World, rules: Rules) -> None:
     robot = await world.agent("robot")
     view = (await robot.submit(await pay(world))).json()
     assert view["effects"][0]["decision"]["commit"] == commit_of(world) == rules.first
@@ -100,23 +128,23 @@ async def test_a_push_comes_into_force_and_stands_in_decisions_and_tokens(world:
     assert await world.activate()
     assert commit_of(world) == pushed
     digest = world.service.active.current.digest
-    lines = await told(world)
+    lines = await world.audited("bundle_%")
     assert [kind for kind, _ in lines] == ["bundle_activated", "bundle_activated"]
     assert lines[1][1] == {"commit": pushed, "bundle": digest, "before": rules.first}
     assert (await robot.see(view["txn"]))["effects"][0]["state"] == "denied"
     assert not await world.activate()
-    assert len(await told(world)) == 2
+    assert len(await world.audited("bundle_%")) == 2
 
 
 async def test_a_restart_under_the_same_commit_says_nothing_new(tmp_path: Path, rules: Rules) -> None:
     for _ in range(2):
         async with following(tmp_path / "data", rules) as world:
-            assert [kind for kind, _ in await told(world)] == ["bundle_activated"]
+            assert [kind for kind, _ in await world.audited("bundle_%")] == ["bundle_activated"]
     other = Rules(tmp_path / "other-rules")
     other.push("theirs")
     async with following(tmp_path / "data", other) as world:
         assert commit_of(world) == other.repository.head()
-        assert "before" not in (await told(world))[1][1]
+        assert "before" not in (await world.audited("bundle_%"))[1][1]
 
 
 def newest(rules: Rules, ref: str) -> str:
@@ -154,7 +182,7 @@ async def test_a_broken_push_keeps_the_last_good_bundle(tmp_path: Path, rules: R
         for _ in range(3):
             await looked(world, rules.first, broken, rules.first, "broken.cedar:2")
         refused = {"commit": broken, "why": "invalid", "file": "broken.cedar", "line": 2}
-        assert (await told(world))[1:] == [("bundle_refused", refused)]
+        assert (await world.audited("bundle_%"))[1:] == [("bundle_refused", refused)]
         maya, robot = await world.person("maya"), await world.agent("robot")
         for_people = (await maya.get("/v1/policies")).json()
         assert (for_people["active_commit"], for_people["head_commit"]) == (rules.first, broken)
@@ -166,12 +194,12 @@ async def test_a_broken_push_keeps_the_last_good_bundle(tmp_path: Path, rules: R
         await looked(world, rules.first, broken)
         await refused_start(tmp_path / "new", rules, "broken.cedar:2")  # and nothing before it is no start
         (rules.folder.path / "broken.cedar").unlink()
-        await looked(world, rules.repository.commit("mended"))
+        await looked(world, rules.repository.commit("repaired"))
         assert finding(world) == ""
         assert (await (await world.person("maya")).get("/v1/policies")).json().get("differs") is None
 
 
-async def test_a_force_push_is_refused_until_an_operator_says_why(
+async def test_a_force_push_needs_an_override(
     world: World, rules: Rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks: list[str] = []
@@ -190,13 +218,13 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
     for _ in range(3):
         await looked(world, second, "does not descend")
     refused = [("bundle_refused", {"commit": head, "why": "force_push"}) for head in (rules.first, rewritten)]
-    assert (await told(world))[3:] == refused
+    assert (await world.audited("bundle_%"))[3:] == refused
     assert walks == [second, rules.first, rewritten], "a long history is walked once, not at every look"
     problem = str(world.service.active.status().error)
     assert f'policy-service policies accept {rewritten} --reason "..."' in problem
     await accept(world, rewritten)
     assert (commit_of(world), finding(world)) == (rewritten, "")
-    override, activated = (await told(world))[5:]
+    override, activated = (await world.audited("bundle_%"))[5:]
     assert override == ("bundle_override", {"commit": rewritten, "reason": "we rewrote it together"})
     assert activated[1]["override"] == "we rewrote it together"
     third = rules.push("more")
@@ -207,7 +235,7 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
     assert commit_of(world) == third
 
 
-async def test_a_rewind_while_nobody_was_running_is_refused_too(tmp_path: Path, rules: Rules) -> None:
+async def test_a_rewind_during_downtime_is_refused(tmp_path: Path, rules: Rules) -> None:
     async with following(tmp_path / "data", rules) as world:
         second = rules.push()
         await looked(world, second)
@@ -230,7 +258,7 @@ async def test_a_tag_that_moves_or_is_gone_changes_nothing(tmp_path: Path, rules
         rules.repository.git("tag", "-d", "live")
         for _ in range(2):
             await looked(world, second, "not there")
-        assert (await told(world))[2:] == [("bundle_refused", {"commit": "", "why": "gone"})]
+        assert (await world.audited("bundle_%"))[2:] == [("bundle_refused", {"commit": "", "why": "gone"})]
     empty = {"policies_repository": str(Repository(tmp_path / "empty").path)}
     await refused_start(tmp_path / "other", rules, r"no branch or tag 'main'.*it is empty", **empty)
 
@@ -241,8 +269,7 @@ async def test_a_repository_that_vanished_changes_nothing(tmp_path: Path, rules:
         rules.repository.path.rename(moved)
         await looked(world, rules.first, "cannot be reached")
         robot = await world.agent("robot")
-        view = (await robot.submit(await pay(world))).json()
-        assert (await robot.spend(view))["redeemed"]
+        assert (await robot.spend((await robot.submit(await pay(world))).json()))["redeemed"]
     async with following(tmp_path / "data", rules) as world:  # from the copy
         assert commit_of(world) == rules.first
         holds(finding(world), "cannot be reached")
@@ -252,7 +279,7 @@ async def test_a_repository_that_vanished_changes_nothing(tmp_path: Path, rules:
         assert finding(world) == ""
 
 
-async def test_only_a_head_signed_by_somebody_named_comes_into_force(tmp_path: Path, rules: Rules) -> None:
+async def test_only_a_head_by_an_allowed_signer_is_activated(tmp_path: Path, rules: Rules) -> None:
     maya, stranger = Key(tmp_path, "maya"), Key(tmp_path, "stranger")
     file = tmp_path / "signers"
     file.write_text(f"{maya.name} {maya.public}\n")
@@ -263,15 +290,16 @@ async def test_only_a_head_signed_by_somebody_named_comes_into_force(tmp_path: P
         assert commit_of(world) == first
         unsigned = rules.push()
         await looked(world, first)
-        assert (await told(world))[-1] == ("bundle_refused", {"commit": unsigned, "why": "unsigned"})
+        refused = ("bundle_refused", {"commit": unsigned, "why": "unsigned"})
+        assert (await world.audited("bundle_%"))[-1] == refused
         stranger.sign(rules.repository)
         await looked(world, first)
         assert "not among policies_allowed_signers" in str(world.service.active.status().error)
         await accept(world, rules.repository.head())
         assert commit_of(world) == first  # an override is about history, not about who signs
-        head = maya.sign(rules.repository)  # above an unsigned one: what counts is who stands for these bytes
+        head = maya.sign(rules.repository)  # above an unsigned one: the signer vouches for its bytes
         await looked(world, head)
-        file.write_text("")  # nobody any more: what is in force stays, what is new is refused
+        file.write_text("")  # no signer any more: what is in force stays, what is new is refused
         await looked(world, head)
         assert finding(world) == ""
         maya.sign(rules.repository)
@@ -298,7 +326,7 @@ SYNC = "/v1/policies/sync"
 
 
 async def test_a_signed_webhook_brings_a_push_into_force(tmp_path: Path, rules: Rules) -> None:
-    file, body = tmp_path / "webhook", b'{"ref": "refs/heads/whatever"}'
+    file, body = tmp_path / "webhook", b'{"ref": "refs/heads/any"}'
     file.write_text(SECRET + "\n")
     file.chmod(0o600)
     signed = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
@@ -337,7 +365,7 @@ async def test_an_agent_and_a_person_may_ask_for_a_look(world: World, rules: Rul
     for commit, reason in (("main", "x"), ("abc", "x"), ("A" * 40, "x"), ("a" * 40, " ")):
         with pytest.raises(InvalidRequestError):
             await accept(world, commit, reason)
-    assert await told(world, "bundle_override") == []
+    assert await world.audited("bundle_override") == []
     pushed = rules.push()
     assert (await robot.send("POST", SYNC, {})).status_code == 202
     await in_force(world, pushed)
@@ -390,8 +418,7 @@ async def test_a_replica_that_is_behind_waits(tmp_path: Path, rules: Rules, data
         pushed = rules.repository.commit()
         await one.activate()
         assert (commit_of(one), commit_of(other)) == (pushed, rules.first)
-        answer = await there.send("POST", "/v1/evaluations", question)
-        assert (answer.status_code, answer.json()["code"]) == (503, "policies_behind")
+        assert refusal(await there.send("POST", "/v1/evaluations", question)) == (503, "policies_behind")
         await in_force(other, pushed)  # that was a word to look, too
         view = (await there.submit(await pay(other))).json()
         released = (await there.release(view)).json()["releases"]
@@ -399,12 +426,12 @@ async def test_a_replica_that_is_behind_waits(tmp_path: Path, rules: Rules, data
         await one.activate()
         assert (commit_of(one), commit_of(other)) == (forbidding, pushed)
         answer = await there.redeem(released)  # its copy does not hold the commit yet
-        assert (answer.status_code, answer.json()["code"]) == (503, "policies_behind")
+        assert refusal(answer) == (503, "policies_behind")
         assert int(answer.headers["retry-after"]) > 0
         await in_force(other, forbidding)
         answer = await there.redeem(released)
         assert not answer.is_success or not answer.json()["redeemed"]
-        assert len(await told(one)) == 3  # one of them put it in force, and said so
+        assert len(await one.audited("bundle_%")) == 3  # one of them put it in force, and said so
 
 
 async def test_replicas_record_a_push_once(tmp_path: Path, rules: Rules, database: dict[str, str]) -> None:
@@ -422,7 +449,7 @@ async def test_replicas_record_a_push_once(tmp_path: Path, rules: Rules, databas
         for _ in range(2):
             await asyncio.gather(one.activate(), other.activate())
         assert (commit_of(one), commit_of(other)) == (third, third)
-        assert [body["commit"] for _, body in await told(one)] == [rules.first, second, third]
+        assert [body["commit"] for _, body in await one.audited("bundle_%")] == [rules.first, second, third]
         fourth = rules.push("more")
         await one.activate()
         rules.repository.rewind(third)
@@ -433,7 +460,9 @@ async def test_replicas_record_a_push_once(tmp_path: Path, rules: Rules, databas
         assert answer.json().get("code") == "policies_behind" or not answer.json().get("receipt")
 
 
-async def test_another_setting_is_told(tmp_path: Path, rules: Rules, database: dict[str, str]) -> None:
+async def test_replicas_with_different_settings_are_reported(
+    tmp_path: Path, rules: Rules, database: dict[str, str]
+) -> None:
     rules.repository.git("branch", "newer")
     async with two(tmp_path, rules, database, policies_ref="newer") as (first, newer):
         rules.push()
@@ -443,7 +472,7 @@ async def test_another_setting_is_told(tmp_path: Path, rules: Rules, database: d
 
 
 @pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
-async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
+async def test_a_recorded_commit_is_active_after_a_restart(
     tmp_path: Path, rules: Rules, database: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dies(bundle: object) -> bool:
@@ -462,4 +491,167 @@ async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
         assert commit_of(world) == pushed
     async with following(tmp_path / "data", rules, **database) as world:
         assert commit_of(world) == pushed
-        assert len(await told(world)) == 2
+        assert len(await world.audited("bundle_%")) == 2
+
+
+# -- Bad pushes: the last good bundle decides, the problem is shown, and the next good push is activated
+
+CASES = """
+defaults: {agent: {name: robot}, tool: pay}
+cases:
+  - it: a small payment goes at once
+    args: {account: acme, amount: 10}
+    expect: release
+  - it: a large payment asks finance
+    args: {account: acme, amount: 500}
+    expect: review
+    gates: [large]
+    needs: {finance: 1}
+"""
+SMALL_ONLY = CASES.partition("  - it: a large")[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Payments:
+    made = Payments(tmp_path / "bundle")
+    made.write("cases/limits.yaml", CASES)
+    return made
+
+
+@asynccontextmanager
+async def serving(folder: Payments, data: Path, **more: Any) -> AsyncIterator[World]:
+    async with running(data, folder.path, **({"policies_require_cases": True} | more)) as world:
+        yield world
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Rules:
+    return Rules(tmp_path / "rules", **{"cases/limits.yaml": CASES})
+
+
+def refusals() -> float:
+    """Looks that were refused, as /metrics counts them."""
+    return next(iter(metrics.BUNDLE_REFUSED.collect())).samples[0].value
+
+
+async def outcome(world: World, amount: int = 500) -> Any:
+    """What becomes of a payment now."""
+    robot = await world.agent(f"robot-{uuid4().hex}")
+    return (await robot.submit(await pay(world, amount))).json()["effects"][0]["state"]
+
+
+async def problems(world: World) -> str:
+    """What a signed-in person reads of the newest bytes."""
+    view = (await (await world.person("maya")).get("/v1/policies")).json()
+    return "\n".join(f"{one['file']}:{one.get('line')}: {one['message']}" for one in view["problems"])
+
+
+def file(name: str, content: Any) -> Callable[[Payments], object]:
+    return lambda folder: folder.write(name, content)
+
+
+def without_rules_and_cases(files: Payments) -> None:
+    files.policies(ANYBODY)
+    (files.path / "cases/limits.yaml").unlink()
+
+
+RAISED = ANYBODY + LARGE.replace("> 100", "> 1000") + HUGE
+# What is pushed, and a pattern of what is read of it. More of them: tests/unit/pap/test_bundle.py, test_annotations.py.
+BAD = [
+    (file("z.cedar", '\n@id("x") permit (principal);\n'), r"z.cedar:2: this is not Cedar"),
+    (file("tools/x.json", "{"), r"tools/x.json:"),
+    (file("z.cedar", "// long\n" * 655_360), r"z.cedar:None: .*1048576 bytes.*split"),
+    (without_rules_and_cases, r"cases/limits.yaml:7: a case of the bundle in force does not hold"),
+    (lambda files: files.policies(RAISED), r"cases/limits.yaml:7: a case of its own does not hold"),
+]
+
+
+async def test_a_bad_push_is_reported(folder: Payments, tmp_path: Path) -> None:
+    async with serving(folder, tmp_path / "data") as world:
+        for push, pattern in BAD:
+            good, before = world.service.active.current, refusals()
+            push(folder)
+            assert not await world.activate(), pattern
+            assert world.service.active.current is good
+            assert await outcome(world) == "review"
+            assert refusals() == before + 1
+            assert good.digest in finding(world)
+            assert re.search(pattern, await problems(world)), await problems(world)
+            folder.restore()
+            folder.write("cases/limits.yaml", CASES).write("notes.cedar", f"// {pattern}")
+            assert await world.activate(), pattern
+            assert (finding(world), await problems(world)) == ("", "")
+        folder.write("stop.cedar", plain_forbid("stop", "context.input.amount > 90000"))
+        assert await world.activate()
+        assert (await outcome(world), await outcome(world, 99_999)) == ("review", "denied")
+
+
+async def test_a_commit_that_loosens_is_refused_until_accepted(tmp_path: Path, guarded: Rules) -> None:
+    async with following(tmp_path / "data", guarded) as world:
+        without_rules_and_cases(guarded.folder)
+        pushed = guarded.repository.commit()
+        await world.activate()
+        assert f'policies accept {pushed} --reason "..."' in await problems(world)
+    async with following(tmp_path / "data", guarded) as world:
+        assert commit_of(world) == guarded.first
+        assert "cases it has to" in finding(world)
+        assert await outcome(world) == "review"
+        await world.operator("policies-accept", {"commit": pushed, "reason": "the limit is the bank's now"})
+        assert await world.activate()
+        assert (commit_of(world), await outcome(world)) == (pushed, "released")
+
+
+async def test_the_setting_says_where_cases_are_asked(
+    tmp_path: Path, folder: Payments, guarded: Rules
+) -> None:
+    async with serving(folder, tmp_path / "data", policies_require_cases=None) as world:
+        assert world.service.active.status().guarded is None
+        without_rules_and_cases(folder)
+        assert await world.activate()
+    async with following(tmp_path / "off", guarded, policies_require_cases=False) as world:
+        without_rules_and_cases(guarded.folder)
+        guarded.repository.commit()
+        assert await world.activate()
+    assert not world.settings.cases_required
+
+
+async def test_a_case_that_needs_a_database_is_not_run(folder: Payments, tmp_path: Path) -> None:
+    folder.write(
+        "facts.toml",
+        '[entities.Account.attributes]\nopen = "Bool"\n[[source]]\nname = "bank"\nentity = "Account"\nkind = "sql"\n'
+        'url_env = "NO_SUCH_DATABASE"\nmax_age = "1m"\nas_of = "seen"\noptional = true\n'
+        'query = "SELECT open, seen FROM a WHERE id = :resource_id"\ntools = ["pay"]\n',
+    )
+    async with serving(folder, tmp_path / "data") as world:
+        passed = world.service.active.status().guarded
+        assert passed is not None and (passed.run, passed.not_run) == (0, 2)
+
+
+async def test_a_clock_that_jumps_opens_nothing(folder: Payments, tmp_path: Path) -> None:
+    async with serving(folder, tmp_path / "data", poll_bundle_s=0.05) as world:
+        good = world.service.active.current
+        for days in (1, -2):
+            world.clock.pass_(days=days)
+            await world.activate()
+            assert world.service.active.current is good
+            assert await outcome(world) == "review"
+        folder.write("stop.cedar", plain_forbid("stop", "context.input.amount > 400"))
+        folder.write("cases/limits.yaml", SMALL_ONLY)
+        await until(lambda: world.service.active.current is not good, seconds=60)
+        assert await outcome(world) == "denied"
+
+
+async def test_a_signature_counts_by_the_services_clock(tmp_path: Path, guarded: Rules) -> None:
+    key, signers = Key(tmp_path), tmp_path / "signers"
+    signers.write_text(f'{key.name} valid-before="29990101Z" {key.public}\n')
+    first = key.sign(guarded.repository)
+    async with following(tmp_path / "data", guarded, policies_allowed_signers=signers) as world:
+        guarded.folder.write("note.cedar", "// nothing\n")
+        second = key.sign(guarded.repository)
+        world.clock.pass_(days=365 * 1000)
+        await world.activate()
+        assert commit_of(world) == first
+        assert "is not signed" in finding(world)
+        world.clock.pass_(days=-365 * 1000)
+        await world.activate()
+        assert commit_of(world) == second

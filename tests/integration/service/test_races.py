@@ -20,8 +20,6 @@ from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.anyio
-
 CONTENDERS = 8
 
 
@@ -53,10 +51,7 @@ async def robots(replicas: list[World]) -> list[Agent]:
     """One agent, eight times, each of them at the next replica's door."""
     robot = await replicas[0].agent("robot")
     await robot.submit(await pay(replicas[0]), run_key="first")  # it knows a nonce, so no answer asks for one
-    return [
-        Agent(robot.name, robot.key, replicas[n % len(replicas)].http, robot.clock, robot.nonce)
-        for n in range(CONTENDERS)
-    ]
+    return [replace(robot, http=replicas[n % len(replicas)].http) for n in range(CONTENDERS)]
 
 
 async def everybody(replicas: list[World]) -> list[Visitor]:
@@ -68,7 +63,7 @@ async def everybody(replicas: list[World]) -> list[Visitor]:
     ]
 
 
-def told(answers: list[httpx2.Response]) -> Counter[str]:
+def codes(answers: list[httpx2.Response]) -> Counter[str]:
     """What was answered, how often: the code of a refusal, or the status."""
     return Counter(str(a.json().get("code", a.status_code)) for a in answers)
 
@@ -79,7 +74,7 @@ async def test_one_release_is_spent_once(replicas: list[World], robots: list[Age
         view = (await robots[0].submit(await pay(replicas[0]), run_key=f"spend-{n}")).json()
         tokens = (await robots[0].release(view)).json()["releases"]
         asked = (robot.redeem(tokens, f"attempt-{n}-{i}") for i, robot in enumerate(robots))
-        assert told(await asyncio.gather(*asked)) == {"200": 1, "already_redeemed": CONTENDERS - 1}
+        assert codes(await asyncio.gather(*asked)) == {"200": 1, "already_redeemed": CONTENDERS - 1}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -87,7 +82,7 @@ async def test_no_vote_is_missed_and_none_counts_twice(replicas: list[World], ro
     voters = await everybody(replicas)
     for n in ROUNDS:
         view = (await robots[0].submit(await pay(replicas[0], 500), run_key=f"ask-{n}")).json()
-        assert told(await asyncio.gather(*(voter.vote(view) for voter in voters))) == {"200": CONTENDERS}
+        assert codes(await asyncio.gather(*(voter.vote(view) for voter in voters))) == {"200": CONTENDERS}
         seen = await robots[0].see(view["txn"])
         assert (seen["state"], seen["effects"][0]["state"]) == ("ready", "released")
 
@@ -99,7 +94,7 @@ async def test_a_deny_among_approvals_has_one_outcome(replicas: list[World], rob
         verdicts = ["deny" if i == denier else "approve" for i in range(CONTENDERS)]
         asked = (who.vote(view, how, reason="so") for who, how in zip(voters, verdicts, strict=True))
         answers = await asyncio.gather(*asked)
-        assert told(answers) == {"200": CONTENDERS}
+        assert codes(answers) == {"200": CONTENDERS}
         effect = (await robots[0].see(view["txn"]))["effects"][0]
         cast = answers[denier].json()["votes"]
         counted = any(vote["verdict"] == "deny" and vote["counted"] for vote in cast)
@@ -116,7 +111,7 @@ async def test_one_key_makes_one_resource(replicas: list[World], robots: list[Ag
         )
         answers = await asyncio.gather(*asked)
         others = CONTENDERS - same
-        assert told(answers) == {"201": 1, "200": same - 1, "idempotency_key_reused": others}
+        assert codes(answers) == {"201": 1, "200": same - 1, "idempotency_key_reused": others}
         assert len({a.json()["txn"] for a in answers if a.is_success}) == 1
 
 
@@ -125,11 +120,11 @@ async def test_every_list_gets_a_revision_of_its_own(replicas: list[World], robo
         bodies = [await pay(replicas[0], 500, account=f"account-{i % lists}") for i in range(CONTENDERS)]
         asked = (r.submit(body, run_key=f"lists-{lists}") for r, body in zip(robots, bodies, strict=True))
         answers = await asyncio.gather(*asked)
-        assert told(answers) == statuses
+        assert codes(answers) == statuses
         assert (await robots[0].see(answers[0].json()["txn"]))["rev"] == lists
 
 
-async def test_a_release_and_its_withdrawal_have_one_outcome(
+async def test_a_redemption_and_a_withdrawal_have_one_outcome(
     replicas: list[World], robots: list[Agent]
 ) -> None:
     for n in ROUNDS:
@@ -144,7 +139,7 @@ async def test_a_release_and_its_withdrawal_have_one_outcome(
         spent = (await robots[0].see(view["txn"]))["state"] == "redeemed"
         half = CONTENDERS // 2
         either = {"200": 1, "already_redeemed": CONTENDERS - 1} if spent else {"200": half, "not_ready": half}
-        assert told(answers) == either
+        assert codes(answers) == either
 
 
 async def ended(how: str, replica: World, txn: str) -> None:
@@ -186,7 +181,7 @@ async def test_a_release_and_what_ends_it_have_one_order(replicas: list[World], 
             await _go_on(replicas)
             receipts = sum(bool(answer.json().get("redeemed")) for answer in answers)
             state = (await robots[0].see(view["txn"]))["state"]
-            assert (receipts, state) in {(1, "redeemed"), (0, "ended"), (0, "ready")}, told(answers)
+            assert (receipts, state) in {(1, "redeemed"), (0, "ended"), (0, "ready")}, codes(answers)
             kinds = [kind for kind, _ in await replicas[0].log(view["txn"])]
             assert kinds.count("effect_redeemed") == receipts
             seen.add(receipts)

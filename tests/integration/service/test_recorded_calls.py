@@ -1,4 +1,4 @@
-"""The record of submitted calls, as an operator takes it out for replaying and for explaining one."""
+"""The record of submitted calls, as an operator exports it, and the arguments that a manifest calls secret."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from policy_service.channels.admin.policy_cli import explain, replay
 from policy_service.cli import app
 from policy_service.pap.diff.recorded_calls import read_calls
 from policy_service.workflow.shadow import recorded_calls
-from tests.fakes.payments import Payments, gate
+from tests.fakes.payments import Payments, gate, manifest
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.effects import pay, refund
 from tests.integration.service.metered import metered
-from tests.integration.service.test_secrets import CARD, PIN, TRANSFER, submitted
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
 
 
 async def test_what_was_submitted_comes_out_as_calls_that_can_be_replayed(world: World, desk: Agent) -> None:
@@ -32,16 +30,14 @@ async def test_what_was_submitted_comes_out_as_calls_that_can_be_replayed(world:
     one = await world.operator("recorded-call", {"effect_id": effect_id})
     calls, bad = read_calls([json.dumps(each) for each in found])
     assert bad == []
-    told = [(call.name, call.tool, call.args, call.decided) for call in calls]
-    assert told == [(effect_id, "refund", call["args"], "release")]
+    calls_read = [(call.name, call.tool, call.args, call.decided) for call in calls]
+    assert calls_read == [(effect_id, "refund", call["args"], "release")]
     assert calls[0].agent.roles == {"support-agent"}
     assert (calls[0].tool_digest, calls[0].history) == (call["tool_digest"], {})
     assert one["id"] == effect_id
 
 
-async def test_a_record_longer_than_a_page_comes_out_whole_and_in_order(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recorded_calls_are_paged(bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one call with everything that was decided about it."""
     monkeypatch.setattr(recorded_calls, "_PAGE", 2)
     for n in range(5):
@@ -84,51 +80,44 @@ async def printed(*args: str) -> str:
 
 
 @pytest.fixture
-async def transfer(bank: World, folder: Payments, robot: Agent) -> str:
+async def transfer(bank: Bank, folder: Payments, robot: Agent) -> Any:
     """A transfer with two secrets, which a rule reads, waits for finance; its effect's id."""
     folder.write("tools/transfer.json", TRANSFER)
-    folder.rules(gate("look", "finance", f'context.input.pin == "{PIN}"', action="transfer"))
-    await bank.activate()
-    view = await submitted(bank, robot, "acct-1")
-    effect_id: str = view["effects"][0]["effect_id"]
-    return effect_id
+    await bank.rules(gate("look", "finance", f'context.input.pin == "{PIN}"', action="transfer"))
+    return (await submitted(bank, robot, "acct-1"))["effects"][0]["effect_id"]
 
 
-async def test_calls_leave_without_secrets_unless_they_are_asked_for(
-    bank: World, transfer: str, monkeypatch: pytest.MonkeyPatch
+async def test_exported_calls_hide_secrets(
+    bank: Bank, transfer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {
-        wanted: await bank.operator("recorded-calls", {"days": 7, "with_secrets": wanted})
-        for wanted in (False, True)
-    }
+    found = [await bank.operator("recorded-calls", {"days": 7, "with_secrets": one}) for one in (False, True)]
     answers(monkeypatch, lambda args: found[args["with_secrets"]])
-    kept, told = await printed("calls"), await printed("calls", "--with-secrets")
-    assert PIN not in kept and CARD not in kept
-    assert (json.loads(kept)["id"], json.loads(kept)["hidden"]) == (transfer, ["/card", "/pin"])
-    assert PIN in told and CARD in told
+    hidden, whole = await printed("calls"), await printed("calls", "--with-secrets")
+    assert PIN not in hidden and CARD not in hidden
+    assert (json.loads(hidden)["id"], json.loads(hidden)["hidden"]) == (transfer, ["/card", "/pin"])
+    assert PIN in whole and CARD in whole
 
 
-async def test_an_explained_effect_keeps_its_secrets_whatever_the_manifest_says_today(
-    bank: World, folder: Payments, transfer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_explain_hides_secrets(bank: Bank, transfer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = await bank.operator("recorded-call", {"effect_id": transfer})
     assert sorted(found["secret"]) == ["/card/number", "/pin"]
     assert PIN in json.dumps(found)  # the search for what would release it needs it
     answers(monkeypatch, lambda _: found)
-    told = ("explain", transfer, str(folder.path))
-    folder.write("rules.cedar", (folder.path / "rules.cedar").read_text().replace(PIN, "another pin"))
-    for manifest in ("the same", "another", "none"):
-        if manifest == "another":
-            folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
-        elif manifest == "none":
-            (folder.path / "tools/transfer.json").unlink()
-            folder.rules("")
+    command = ("explain", transfer, str(bank.folder.path))
+    rules = (bank.folder.path / "rules.cedar").read_text()
+    bank.folder.write("rules.cedar", rules.replace(PIN, "another pin"))
+    for version in ("the same", "another", "none"):
+        if version == "another":
+            bank.folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
+        elif version == "none":
+            (bank.folder.path / "tools/transfer.json").unlink()
+            bank.folder.rules("")
         for as_json in ((), ("--json",)):
-            kept = await printed(*told, *as_json)
+            kept = await printed(*command, *as_json)
             assert PIN not in kept and CARD not in kept
             assert transfer in kept
-            if manifest == "the same":
-                assert PIN in await printed(*told, "--with-secrets", *as_json)
+            if version == "the same":
+                assert PIN in await printed(*command, "--with-secrets", *as_json)
 
 
 async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> None:
@@ -150,3 +139,55 @@ async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> N
     against = await run("diff", str(folder.path), str(other.path), "--calls", str(file))
     assert [call["outcome"] for call in json.loads(same.stdout)["calls"]] == ["release", "deny"]
     assert "1 recorded calls are decided differently" in against.stdout and against.exit_code == 1
+
+
+# -- What a manifest calls secret is shown to no person, on any way, and stays hidden when the manifest changes
+
+PIN = "HUNTER2-very-secret"
+
+CARD = "4242-4242-4242"
+
+TEXT = {"type": "string"}
+TRANSFER = manifest(
+    "transfer",
+    {
+        "type": "object", "additionalProperties": False, "required": ["account", "pin", "card"],
+        "properties": {
+            "account": TEXT, "pin": TEXT,
+            "card": {"type": "object", "additionalProperties": False, "properties": {"number": TEXT}},
+        },
+    },
+    "/account", secret=["/pin", "/card/number"],
+) | {"sentence": "Transfer to {account} with {card} and {pin}"}  # fmt: skip
+
+
+async def submitted(bank: Bank, robot: Agent, account: str) -> dict[str, Any]:
+    args = {"account": account, "pin": PIN, "card": {"number": CARD}}
+    effect = {"tool": "transfer", "tool_digest": await bank.manifest_digest("transfer"), "args": args}
+    view: dict[str, Any] = (await robot.submit(effect)).json()
+    assert view["state"] == "review", view
+    return view
+
+
+async def test_no_page_and_no_api_of_people_shows_them(bank: Bank, robot: Agent) -> None:
+    bank.folder.write("tools/transfer.json", TRANSFER)
+    await bank.rules(gate("look", "finance", action="transfer"))
+    view = await submitted(bank, robot, "acct-1")
+    assert (await robot.see(view["txn"]))["effects"][0]["args"]["pin"] == PIN, "the agent sees what it sent"
+    jonas, review_id = await bank.person("jonas"), view["effects"][0]["review"]["review_id"]
+    paths = ["/", f"/reviews/{review_id}", "/v1/reviews", f"/v1/reviews/{review_id}", "/v1/audit"]
+
+    async def hidden() -> bool:
+        answers = [await jonas.get(path) for path in paths]
+        assert {answer.status_code for answer in answers} == {200}
+        return not any(word in answer.text for answer in answers for word in (PIN, CARD))
+
+    assert await hidden()
+    args = (await jonas.get(f"/v1/reviews/{review_id}")).json()["effect"]["args"]
+    assert (args["account"], args["pin"]) == ("acct-1", "(hidden value, 21 bytes)")
+    await submitted(bank, robot, "acct-2")
+    stale = await jonas.vote(view)
+    assert (stale.status_code, PIN in stale.text, CARD in stale.text) == (409, False, False)
+    edited = TRANSFER | {"secret": [], "title": "Renamed"}
+    await bank.write("tools/transfer.json", edited)  # which uncovers nothing
+    assert await hidden()

@@ -9,10 +9,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from policy_service.audit.feed import transaction_topic
 from policy_service.audit.log import entries_after, highest_index
@@ -31,33 +33,19 @@ from tests.fakes.streaming import events, served
 from tests.fakes.vault import REASON, Vault, at, serving, tasks
 from tests.fakes.world import Agent, running
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_outcomes import undone
 
-pytestmark = pytest.mark.anyio
 
-
-class Story:
+async def lose_part(vault: Vault) -> Any:
     """What happened: a payment waits, one is released and, after the copy was made, spent."""
-
-    robot: Agent
-    waits: dict[str, Any]
-    ready: dict[str, Any]
-    copy: str
-    tokens: list[str]
-
-    @property
-    def restored(self) -> list[tuple[str, str]]:
-        """The tasks that a restore makes of it."""
-        both = (view["effects"][0]["effect_id"] for view in (self.waits, self.ready))
-        return sorted(("restored", effect) for effect in both)
-
-
-async def told(vault: Vault) -> Story:
-    story = Story()
     async with serving(vault) as bank:
-        story.robot = await bank.agent("robot")
+        story = SimpleNamespace(robot=await bank.agent("robot"))
         story.waits = (await story.robot.submit(await pay(bank, 500), run_key="waits")).json()
         story.ready = (await story.robot.submit(await pay(bank), run_key="ready")).json()
         story.tokens = (await story.robot.release(story.ready)).json()["releases"]
+    both = (view["effects"][0]["effect_id"] for view in (story.waits, story.ready))
+    story.restored = sorted(("restored", effect) for effect in both)  # the tasks that a restore makes of it
     story.copy = vault.save()
     async with serving(vault) as bank:
         robot = at(bank, story.robot)
@@ -75,10 +63,8 @@ async def does_not_start(vault: Vault, why: str = "restored or replaced") -> Non
             pass
 
 
-async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operator_says_so(
-    vault: Vault,
-) -> None:
-    story = await told(vault)
+async def test_what_may_have_fired_becomes_a_task(vault: Vault) -> None:
+    story = await lose_part(vault)
     code, said = vault.verb("restored", "--dry-run", "--json")
     would = json.loads(said)
     assert code == 0 and would["dry_run"] and would["marked"] > would["known_to"]
@@ -97,8 +83,7 @@ async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operato
     assert code == 0, said
     async with serving(vault) as bank:
         robot = at(bank, story.robot)
-        frozen = await robot.submit(await pay(bank), run_key="new")
-        assert (frozen.status_code, frozen.json()["code"]) == (403, "frozen")
+        assert refusal(await robot.submit(await pay(bank), run_key="new")) == (403, "frozen")
         await bank.operator("go-on", {"tool": None})
         for view in (story.waits, story.ready):
             seen = await robot.see(view["txn"])
@@ -106,18 +91,16 @@ async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operato
             assert (await robot.release(view)).status_code == 409
         assert await tasks(bank) == story.restored
         assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
-        spent = await robot.redeem(story.tokens, "again")
-        assert (spent.status_code, spent.json()["code"]) == (400, "bad_token")
+        assert refusal(await robot.redeem(story.tokens, "again")) == (400, "bad_token")
         again = (await robot.submit(await pay(bank), run_key="ready", attempt_id="again")).json()
         assert (again["state"], again.get("receipt")) == ("unsettled", None)
-        other = await robot.submit(await mail(bank), run_key="ready")
-        assert (other.status_code, other.json()["code"]) == (409, "already_redeemed")
+        assert refusal(await robot.submit(await mail(bank), run_key="ready")) == (409, "already_redeemed")
         new = (await robot.submit(await pay(bank), run_key="new", attempt_id="new")).json()
         assert bank.receipt_of(new).epoch == 2
         assert await bank.service.db.read(faults_of_log) == []
 
 
-async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: Vault) -> None:
+async def test_a_healthy_database_is_restored_only_by_force(vault: Vault) -> None:
     async with serving(vault) as bank:
         robot = await bank.agent("robot")
         view = (await robot.submit(await pay(bank))).json()
@@ -138,7 +121,7 @@ async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: 
         assert (await at(bank, robot).see(view["txn"]))["state"] == "unsettled"
 
 
-async def test_what_was_known_before_stays_so_and_nobodys_session_or_account_does(vault: Vault) -> None:
+async def test_a_restore_keeps_outcomes_and_ends_sessions(vault: Vault) -> None:
     """A compensation that waited may have happened; an account unlinked in the lost part would be somebody's again."""
     async with serving(vault) as bank:
         robot = await bank.agent("robot")
@@ -147,8 +130,7 @@ async def test_what_was_known_before_stays_so_and_nobodys_session_or_account_doe
         paid, mailed = (effect["effect_id"] for effect in view["effects"])
         await robot.report("a", {"effect_id": paid, "outcome": "fired", "result": {"id": "p1"}},
                            {"effect_id": mailed, "outcome": "failed"})  # fmt: skip
-        path = f"/v1/transactions/{view['txn']}/compensate"
-        undo = (await robot.send("POST", path, {"effect_id": paid})).json()["effect"]
+        undo = (await undone(robot, view)).json()["effect"]
         maya = await bank.person("maya")
         link = (await bank.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
         row = SlackLinkRow(
@@ -205,10 +187,8 @@ def dies_after(vault: Vault, monkeypatch: pytest.MonkeyPatch, steps: int) -> Non
             vault.verb(*REASON)
 
 
-async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_done(
-    vault: Vault, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    story = await told(vault)
+async def test_an_interrupted_restore_is_repeated(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = await lose_part(vault)
     would = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
     for steps in (1, 2):  # after the mark; after the mark and one of the two transactions
         dies_after(vault, monkeypatch, steps)
@@ -238,7 +218,7 @@ def shared(tmp_path: Path, postgres_server: str, migrated_template: str) -> Iter
 
 
 async def test_a_replica_with_the_mark_of_the_old_epoch_does_not_start(shared: Vault) -> None:
-    await told(shared)
+    await lose_part(shared)
     other = shared.data.parent / "other"
     shutil.copytree(shared.data, other)
     assert shared.verb(*REASON)[0] == 0
@@ -254,9 +234,7 @@ async def test_a_replica_with_the_mark_of_the_old_epoch_does_not_start(shared: V
 
 
 @pytest.mark.parametrize("taken_over", [pytest.param(False, marks=pytest.mark.long), True])
-async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
-    shared: Vault, taken_over: bool
-) -> None:
+async def test_a_replaced_database_stops_a_replica(shared: Vault, taken_over: bool) -> None:
     """The server comes back with an older database under the same name, while a replica runs; nor can it be declared
     restored while one is connected.
     """
@@ -285,9 +263,9 @@ async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
-async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
+async def test_the_log_continues_after_the_gap_of_a_restore(vault: Vault) -> None:
     """Nor when it is restored from the same copy again: a third epoch begins above the second."""
-    story = await told(vault)
+    story = await lose_part(vault)
     marked = read_mark(vault.data / "keys")
     assert marked is not None
     known_to = json.loads(vault.verb("restored", "--dry-run", "--json")[1])["known_to"]
@@ -300,8 +278,8 @@ async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_g
         assert indexes[known_to:] == list(range(goes_on, goes_on + len(indexes) - known_to))
         line = lines[known_to]
         assert (line.kind, line.actor) == ("database_restored", "operator")
-        told_so = (line.body["known_to"], line.body["epoch"], line.body["reason"])
-        assert told_so == (known_to, 2, "the disk died")
+        said = (line.body["known_to"], line.body["epoch"], line.body["reason"])
+        assert said == (known_to, 2, "the disk died")
         await bank.service.feed.refresh()
         maya = await bank.person("maya")
         cookie = {"Cookie": maya.headers()["Cookie"]}
@@ -341,3 +319,215 @@ def test_a_line_is_put_above_every_other_or_not_at_all(vault: Vault) -> None:
         restored = select(table(AuditRow).c.idx).where(table(AuditRow).c.kind == "database_restored")
         first, second = sorted(db.read_sync(lambda conn: list(conn.scalars(restored))))
         assert 7 < first < second == db.read_sync(highest_index)
+
+
+# -- After a restore: agents report redemptions that the database forgot, proven by their receipts
+
+
+def evidence(bank: Bank, view: dict[str, Any], receipt: str) -> dict[str, Any]:
+    """What an agent reports of a redemption from its own copy: each effect as its digest covers it."""
+    manifests, effects = bank.service.active.current.manifests, []
+    for effect in view["effects"]:
+        undo = manifests[effect["tool"]].compensation
+        recall = {
+            name: effect[name] for name in ("seq", "tool", "tool_digest", "resource", "args", "call_key")
+        }
+        if undo is not None:
+            digest = manifests[undo.tool].digest
+            recall["compensation"] = {"tool": undo.tool, "tool_digest": digest, "map": dict(undo.map)}
+        effects.append(recall)
+    return {"receipt": receipt, "run_key": view["run_key"], "effects": effects}
+
+
+class Lost:
+    """Effects redeemed in the part of the log that is lost, by run key: the attempt has the same name."""
+
+    robot: Agent
+    views: dict[str, dict[str, Any]]  # as the agent saw them spent
+    recalls: dict[str, dict[str, Any]]
+
+    def effect(self, key: str = "lost") -> Any:
+        return self.views[key]["effects"][0]["effect_id"]
+
+    def outcome(self, key: str = "lost", outcome: str = "fired", **more: Any) -> dict[str, Any]:
+        return {"effect_id": self.effect(key), "outcome": outcome, **more}
+
+    async def recall(self, robot: Agent, key: str = "lost", *outcomes: dict[str, Any]) -> httpx2.Response:
+        """It is reported, with what the agent knows of its redemption."""
+        return await robot.report(key, *outcomes, recall=self.recalls[key])
+
+
+async def lost(vault: Vault, *tools: Any, **known: str) -> Lost:
+    """``known``: how the copy of the database has each: never, released, or withdrawn."""
+    story, known = Lost(), known or {"lost": "never"}
+    story.views, story.recalls = {}, {}
+    async with serving(vault) as bank:
+        story.robot = await bank.agent("robot")
+        for key, how in known.items():
+            if how != "never":
+                view = (await story.robot.submit(await pay(bank), run_key=key)).json()
+            if how == "withdrawn":
+                await story.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    copy = vault.save()
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        calls = [await pay(bank), *[await tool(bank) for tool in tools]]
+        for key in known:
+            spent = await robot.spend((await robot.submit(*calls, run_key=key)).json(), key)
+            story.views[key] = spent["transaction"]
+            story.recalls[key] = evidence(bank, spent["transaction"], spent["receipt"])
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    return story
+
+
+async def test_a_receipt_of_the_lost_part_settles_its_effect(vault: Vault) -> None:
+    known = {"never": "never", "released": "released", "withdrawn": "withdrawn"}
+    story = await lost(vault, **known, untold="never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        for key in known:
+            assert refusal(await robot.report(key, story.outcome(key))) == (404, "unknown_attempt")
+            for _ in range(2):  # the same report again changes nothing
+                done = await story.recall(robot, key, story.outcome(key))
+                assert done.status_code == 200, done.text
+                seen = done.json()
+                assert (seen["state"], seen["attempt_id"]) == ("settled", key)
+                assert seen["effects"][0]["args"] == story.views[key]["effects"][0]["args"]
+                assert seen["txn_digest"] == story.views[key]["txn_digest"]
+        assert await tasks(bank) == []
+        # without an outcome it is unknown
+        assert (await story.recall(robot, "untold")).json()["state"] == "unsettled"
+        assert await tasks(bank) == [("restored", story.effect("untold"))]
+        await bank.operator("go-on", {"tool": None})
+        for key, state in (*dict.fromkeys(known, "settled").items(), ("untold", "unsettled")):
+            again = (await robot.submit(await pay(bank), run_key=key, attempt_id="b")).json()
+            assert (again["state"], again.get("receipt")) == (state, None), "nothing redeems it again"
+        assert (await robot.report("untold", story.outcome("untold", "failed"))).json()["state"] == "ended"
+        assert await tasks(bank) == []
+        assert (await (await bank.person("maya")).get("/")).status_code == 200
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_a_resubmission_before_the_recall_is_reconciled(vault: Vault) -> None:
+    story = await lost(vault, review="never", ready="never", both="never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        for key, amount, rev in (("review", 500, 2), ("ready", 10, 1)):
+            assert (await robot.submit(await pay(bank, amount), run_key=key)).json()["state"] == key
+            done = (await story.recall(robot, key, story.outcome(key))).json()
+            assert (done["state"], done["rev"]) == ("settled", rev)
+        assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
+        again = (await robot.submit(await pay(bank), run_key="both", attempt_id="b")).json()
+        assert again["attempt_id"] == "b"  # from another host, before the first one reports
+        recall = await story.recall(robot, "both", story.outcome("both"))
+        assert recall.status_code == 200 and recall.json()["attempt_id"] == "b"
+        assert await tasks(bank) == [("contradiction", story.effect("both"))]
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_a_compensation_of_before_settles_what_it_took_back(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        first = await bank.agent("robot")
+        calls = [await pay(bank), await mail(bank)]
+        view = (await first.submit(*calls, run_key="lost", attempt_id="a")).json()
+        paid, mailed = (effect["effect_id"] for effect in view["effects"])
+        fired = {"effect_id": paid, "outcome": "fired", "result": {"id": "p1"}}
+        await first.report("a", fired, {"effect_id": mailed, "outcome": "failed"})
+    copy = vault.save()
+    async with serving(vault) as bank:
+        robot = at(bank, first)
+        undo = (await undone(robot, view)).json()
+        spent = (await robot.redeem([undo["release"]], "undo")).json()
+        recall = evidence(bank, {"effects": [undo["effect"]], "run_key": "lost"}, spent["receipt"])
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        fired = {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"}
+        done = await at(bank, first).report("undo", fired, recall=recall)
+        assert done.status_code == 200, done.text
+        states = [effect["state"] for effect in done.json()["effects"]]
+        assert (done.json()["state"], states) == ("settled", ["compensated", "failed"])
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+def without_compensation(recall: dict[str, Any]) -> dict[str, Any]:
+    effects = [{k: v for k, v in e.items() if k != "compensation"} for e in recall["effects"]]
+    return recall | {"effects": effects}
+
+
+def changed(recall: dict[str, Any], **effect: Any) -> dict[str, Any]:
+    return recall | {"effects": [recall["effects"][0] | effect, *recall["effects"][1:]]}
+
+
+PROVES_NOTHING: list[tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = [
+    (lambda r: changed(r, args={"account": "acme", "amount": 11}), "bad_token"),
+    (lambda r: changed(r, resource={"type": "Account", "id": "x"}), "bad_token"),
+    (lambda r: r | {"run_key": "other"}, "bad_token"),
+    (lambda r: r | {"independent": True}, "bad_token"),
+    (lambda r: r | {"effects": r["effects"][:1]}, "bad_token"),
+    (lambda r: r | {"effects": r["effects"][::-1]}, "bad_token"),
+    (without_compensation, "bad_token"),
+    (lambda r: r | {"receipt": r["receipt"][:-8] + "AAAAAAAA"}, "bad_token"),
+    (lambda r: r | {"receipt": "a.b.c"}, "bad_token"),
+    (lambda r: r | {"more": 1}, "unknown_field"),
+]
+
+
+async def how_many_lines(bank: Bank) -> int:
+    count = select(func.count()).select_from(table(AuditRow))
+    return await bank.service.db.read(lambda conn: int(conn.execute(count).scalar_one()))
+
+
+async def test_a_recall_that_proves_nothing_is_refused_and_changes_nothing(vault: Vault) -> None:
+    story = await lost(vault, mail)
+    recall = story.recalls["lost"]
+    async with serving(vault) as bank:
+        robot, before = at(bank, story.robot), await how_many_lines(bank)
+        for forged, code in PROVES_NOTHING:
+            answer = await robot.report("lost", story.outcome(), recall=forged(recall))
+            assert refusal(answer) == (400, code), answer.text
+        assert refusal(await robot.report("another", story.outcome(), recall=recall)) == (400, "bad_token")
+        assert refusal(await robot.report("lost")) == (400, "invalid_request")
+        assert await how_many_lines(bank) == before
+        answer = await story.recall(await bank.agent("stranger"), "lost", story.outcome())
+        assert refusal(answer) == (403, "not_redeemer")
+        # what it proves can be taken back
+        mailed = {"effect_id": story.views["lost"]["effects"][1]["effect_id"], "outcome": "failed"}
+        done = await story.recall(robot, "lost", story.outcome(result={"id": "p1"}), mailed)
+        assert [one["state"] for one in done.json()["effects"]] == ["fired", "failed"]
+        await bank.operator("go-on", {"tool": None})
+        undo = (await undone(robot, story.views["lost"])).json()
+        await robot.redeem([undo["release"]], "undo")
+        last = await robot.report("undo", {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"})
+        assert last.json()["state"] == "settled"
+
+
+async def test_a_receipt_of_this_epoch_proves_nothing_that_is_forgotten(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), attempt_id="a")).json()
+        recall = evidence(bank, view, view["receipt"])
+        fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+        assert (await robot.report("b", fired, recall=recall)).json()["code"] == "bad_token"
+        assert (await robot.report("a", fired, recall=recall)).status_code == 404
+
+
+async def test_a_submission_of_another_epoch_is_refused(vault: Vault) -> None:
+    story = await lost(vault)
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        early = await robot.submit(await pay(bank), run_key="lost", epoch=1)
+        assert (early.status_code, early.json()["code"], early.json()["epoch"]) == (409, "other_epoch", 2)
+        known = (await robot.send("GET", "/v1/epoch")).json()
+        assert known["epoch"] == 2 and [one["epoch"] for one in known["restores"]] == [2]
+        assert known["restores"][0]["lost_after"] < story.views["lost"]["submitted_at"]
+        assert (await robot.submit(await pay(bank), run_key="new", epoch=2)).status_code == 201
+        late = await robot.submit(await pay(bank), run_key="newer", epoch=3)
+        assert late.json()["code"] == "other_epoch" and "older copy" in late.json()["detail"]
+    assert vault.verb("rotate-keys", "--compromised")[0] == 0
+    async with serving(vault) as bank:  # the key that signed the receipt is not published any more
+        answer = await story.recall(at(bank, story.robot), "lost", story.outcome())
+        assert refusal(answer) == (400, "bad_token")

@@ -1,9 +1,8 @@
-"""A candidate bundle beside the active one: what it would have said is counted and listed, and decides nothing."""
+"""A candidate bundle in shadow: its differences from the active one are counted and listed, and decide nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +15,66 @@ from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.shadow import comparison
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.together.bank import Bank
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 
 COUNTS = ("compared", "looser", "stricter", "other", "failed")
 
 
 @pytest.fixture
 def candidate(tmp_path: Path) -> Payments:
-    """The bundle in shadow: at first it asks nobody."""
+    """The bundle in shadow: at first it asks no one."""
     folder = Payments(tmp_path / "candidate")
     folder.policies(ANYBODY)
     return folder
 
 
 @pytest.fixture
-async def bank(
-    tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
-) -> AsyncIterator[World]:
-    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as started:
-        await look(started)
-        yield started
+def settings(candidate: Payments) -> dict[str, Any]:
+    return {"shadow_dir": candidate.path}
 
 
-async def look(bank: World, holder: str = "one") -> int:
+@pytest.fixture
+async def robot(bank: Bank, robot: Agent) -> Agent:
+    await look(bank)
+    return robot
+
+
+async def look(bank: Bank, holder: str = "one") -> int:
     """What the job does every few seconds."""
     await bank.service.sequencer.number()
     assert bank.service.ctx.candidate is not None
     return await comparison.shadow_new_decisions(bank.service.ctx, bank.service.ctx.candidate, holder)
 
 
-async def seen(bank: World) -> dict[str, Any]:
+async def seen(bank: Bank) -> Any:
     """What a signed-in person's program reads."""
-    maya = await bank.person("maya")
-    answer = await maya.get("/v1/policies/shadow")
+    answer = await (await bank.person("maya")).get("/v1/policies/shadow")
     assert answer.status_code == 200, answer.text
-    view: dict[str, Any] = answer.json()
-    return view
+    return answer.json()
 
 
 def counts(view: dict[str, Any]) -> dict[str, int]:
     return {name: view[name] for name in COUNTS if view[name]}
 
 
-async def submit(bank: World, robot: Agent, amount: int) -> dict[str, Any]:
-    view: dict[str, Any] = (await robot.submit(await pay(bank, amount), run_key=f"run-{amount}")).json()
-    return view
+async def submit(bank: Bank, robot: Agent, amount: int) -> Any:
+    return (await robot.submit(await pay(bank, amount), run_key=f"run-{amount}")).json()
 
 
-async def test_what_a_candidate_would_have_said_is_listed_and_decides_nothing(
-    bank: World, robot: Agent, candidate: Payments
+async def test_differences_are_listed_and_decide_nothing(
+    bank: Bank, robot: Agent, candidate: Payments
 ) -> None:
     view = await submit(bank, robot, 500)
     assert await look(bank, "two") == 0, "another process has the lease"
     assert sum(await asyncio.gather(look(bank), look(bank))) in (1, 2)
-    told = await seen(bank)
-    assert counts(told) == {"compared": 1, "looser": 1}, "and nothing is counted twice"
-    (found,) = told["differences"]
+    report = await seen(bank)
+    assert counts(report) == {"compared": 1, "looser": 1}, "and nothing is counted twice"
+    (found,) = report["differences"]
     assert found["effect_id"] == view["effects"][0]["effect_id"]
     assert (found["tool"], found["agent"], found["way"]) == ("pay", "robot", "looser")
     assert found["in_force"] | {"policies": []} == {
@@ -95,13 +94,13 @@ async def test_what_a_candidate_would_have_said_is_listed_and_decides_nothing(
     await look(bank)
     view = await submit(bank, robot, 5)
     await look(bank)
-    told = await seen(bank)
-    assert counts(told) == {"compared": 1, "stricter": 1}
-    assert told["differences"][0]["candidate"]["reasons"] == ["never says no"]
+    report = await seen(bank)
+    assert counts(report) == {"compared": 1, "stricter": 1}
+    assert report["differences"][0]["candidate"]["reasons"] == ["never says no"]
     assert (await robot.spend(await robot.see(view["txn"])))["receipt"]
 
 
-async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: World, robot: Agent) -> None:
+async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: Bank, robot: Agent) -> None:
     view = await submit(bank, robot, 500)
     effects = table(EffectRow)
     bad = effects.c.effect_id == view["effects"][0]["effect_id"]
@@ -112,23 +111,21 @@ async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: World, 
     assert counts(await seen(bank)) == {"compared": 1, "looser": 1, "failed": 1}
 
 
-async def test_the_same_answer_is_counted_and_not_listed(
-    bank: World, robot: Agent, folder: Payments, candidate: Payments
-) -> None:
+async def test_equal_decisions_are_only_counted(bank: Bank, robot: Agent, candidate: Payments) -> None:
     candidate.policies("// in other words\n" + ANYBODY + LARGE + HUGE)
     await look(bank)
     for amount in (5, 500, 5_000):
         await submit(bank, robot, amount)
     assert await look(bank) == 3
     assert await look(bank) == 0
-    told = await seen(bank)
-    assert (counts(told), told["differences"]) == ({"compared": 3}, [])
-    candidate.policies((folder.path / "rules.cedar").read_text())  # the bundle in force itself
+    report = await seen(bank)
+    assert (counts(report), report["differences"]) == ({"compared": 3}, [])
+    candidate.policies((bank.folder.path / "rules.cedar").read_text())  # the bundle in force itself
     await submit(bank, robot, 600)
     assert await look(bank) == 0
 
 
-async def test_a_restart_goes_on_where_it_was(
+async def test_the_comparison_continues_after_a_restart(
     tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
 ) -> None:
     async with running(tmp_path / "data", folder.path, **database) as bank:
@@ -146,52 +143,49 @@ async def test_a_restart_goes_on_where_it_was(
         assert counts(await seen(bank)) == {"compared": 1, "looser": 1}
 
 
-async def test_a_candidate_that_does_not_load_is_told_of_and_harms_nothing(
-    bank: World, robot: Agent, candidate: Payments
-) -> None:
+async def test_an_invalid_candidate_is_reported(bank: Bank, robot: Agent, candidate: Payments) -> None:
     candidate.policies("nonsense;")
     await look(bank)
     finding = (await bank.http.get("/readyz")).json()["findings"]
     assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
-    told = await seen(bank)
-    assert "digest" not in told
-    assert told["problems"][0].startswith("rules.cedar:1: ")
+    report = await seen(bank)
+    assert "digest" not in report
+    assert report["problems"][0].startswith("rules.cedar:1: ")
     assert (await submit(bank, robot, 5))["state"] == "ready"
     candidate.policies(ANYBODY)
     await look(bank)
     assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
-async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_counted(
-    bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
+async def test_only_the_newest_are_kept(
+    bank: Bank, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "_MAX_DIFFERENCES", 2)
     for amount in (500, 501, 502):
         await submit(bank, robot, amount)
     await look(bank)
-    told = await seen(bank)
-    assert counts(told) == {"compared": 3, "looser": 3}
-    assert len(told["differences"]) == 2
-    at = [found["at"] for found in told["differences"]]
+    report = await seen(bank)
+    assert counts(report) == {"compared": 3, "looser": 3}
+    assert len(report["differences"]) == 2
+    at = [found["at"] for found in report["differences"]]
     assert at == sorted(at, reverse=True)
     monkeypatch.setattr(comparison, "_MAX_CANDIDATES", 1)
     bank.clock.pass_(seconds=1)
     candidate.policies(ANYBODY + LARGE)
     await look(bank)
-    assert await read_shadow(bank.service.ctx, told["digest"], 10) is None
+    assert await read_shadow(bank.service.ctx, report["digest"], 10) is None
     assert (await seen(bank))["since"]
 
 
-async def test_a_source_the_bundle_in_force_does_not_ask_is_not_asked(
-    bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
+async def test_own_sources_are_not_read(
+    bank: Bank, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(SqlReader, "read", lambda self, values: asked.append(values["args"]) or [])
     candidate.write("facts/copy.sqlite", b"")
     facts = '[entities.Account.attributes]\nstate = "String"\n[[source]]\nname = "own"\nkind = "sql"\n'
-    candidate.write(
-        "facts.toml", facts + 'path = "facts/copy.sqlite"\nquery = "SELECT :args"\nentity = "Account"\n'
-    )
+    facts += 'path = "facts/copy.sqlite"\nquery = "SELECT :args"\nentity = "Account"\n'
+    candidate.write("facts.toml", facts)
     await look(bank)
     await submit(bank, robot, 5)
     await look(bank)

@@ -17,9 +17,7 @@ from tests.fakes.payments import Payments, person
 from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account
 from tests.fakes.world import running
 from tests.integration.service.slack_links import MALLORY, MAYA, Workspace
-from tests.integration.service.stepping_up import Holder, told
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.stepping_up import Holder, refusal_text
 
 
 @pytest.fixture
@@ -41,11 +39,6 @@ async def opened(holder: Holder, path: str) -> httpx2.Response:
     return await holder.visitor.http.get("/slack/link", headers={"Cookie": cookies})
 
 
-async def linked(here: Workspace, holder: Holder) -> None:
-    answer = await holder.send("/slack/link", invitation=await here.invited(MAYA))
-    assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
-
-
 async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(replace(MAYA, email="maya@acme.example"))
     for _ in range(2):
@@ -61,14 +54,12 @@ async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
     again = await maya.send("/slack/link", invitation=secret)
     assert again.status_code == 400
     assert "No Slack account was linked" in again.text
-    assert "/countersign link" in told(again)
+    assert "/countersign link" in refusal_text(again)
     assert 'href="/slack"' in again.text
     assert len(await here.rows()) == 1
 
 
-async def test_no_page_of_an_invitation_holds_its_secret_but_for_the_form(
-    here: Workspace, maya: Holder
-) -> None:
+async def test_only_the_form_holds_the_secret(here: Workspace, maya: Holder) -> None:
     """Nor is a name that is markup or hides letters anything but text: Slack lets people call themselves so."""
     secret = await here.invited(account("U0EVIL", "<img src=x>\u202eayam"))
     page = (await opened(maya, at(secret))).text
@@ -79,7 +70,7 @@ async def test_no_page_of_an_invitation_holds_its_secret_but_for_the_form(
         assert "<img" not in text and "\u202e" not in text
 
 
-async def test_whoever_is_not_signed_in_is_sent_to_sign_in_and_back_to_it(here: Workspace) -> None:
+async def test_a_visitor_signs_in_before_linking(here: Workspace) -> None:
     """The secret is in the first address and in the cookie, and nowhere else."""
     secret = await here.invited(MAYA)
     http = here.world.http
@@ -111,25 +102,23 @@ async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Hold
     maya.visitor = await here.world.person("maya")
     for secret in ("", "x", "%00", "A" * 3_000, old):
         answer = await opened(maya, at(secret))
-        assert (answer.status_code, "/countersign link" in told(answer)) == (400, True)
+        assert (answer.status_code, "/countersign link" in refusal_text(answer)) == (400, True)
         assert (await maya.send("/slack/link", invitation=secret)).status_code == 400
     assert await here.rows() == []
 
 
-async def test_mallorys_invitation_before_an_approver_is_refused_with_the_reason(here: Workspace) -> None:
+async def test_the_page_refuses_an_invitation_of_another_address(here: Workspace) -> None:
     """G12: an approver with another address who presses the button all the same."""
     secret = await here.invited(MALLORY)
     maya = Holder(await here.browser("maya", "maya@acme.example"))
     assert "mallory@acme.example" in (await opened(maya, at(secret))).text
     answer = await maya.send("/slack/link", invitation=secret)
     assert answer.status_code == 403
-    assert "decide in your name" in told(answer)
+    assert "decide in your name" in refusal_text(answer)
     assert await here.rows() == []
 
 
-async def test_a_form_from_elsewhere_or_without_the_token_links_nothing(
-    here: Workspace, maya: Holder
-) -> None:
+async def test_a_foreign_form_links_nothing(here: Workspace, maya: Holder) -> None:
     form = {"csrf_token": maya.visitor.csrf, "invitation": await here.invited(MAYA)}
     cookie, origin = {"Cookie": f"countersign_dev={maya.visitor.cookie}"}, {"Origin": maya.visitor.origin}
     for headers, sent, status in (
@@ -141,8 +130,14 @@ async def test_a_form_from_elsewhere_or_without_the_token_links_nothing(
     assert await here.rows() == []
 
 
-async def test_a_person_unlinks_their_own_and_nobody_elses(here: Workspace, maya: Holder) -> None:
-    await linked(here, maya)
+async def test_a_person_changes_only_their_own_account(here: Workspace, maya: Holder) -> None:
+    answer = await maya.send("/slack/link", invitation=await here.invited(MAYA))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
+    for wanted, shown in (("yes", "in direct messages too"), ("no", "in channels only")):
+        answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted=wanted)
+        assert (answer.status_code, shown in await maya.page("/slack")) == (303, True)
+    answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted="perhaps")
+    assert answer.status_code == 400
     tomas = Holder(await here.world.person("tomas"))
     for path, more in (("/slack/unlink", {}), ("/slack/direct", {"wanted": "yes"})):
         answer = await tomas.send(path, team_id=TEAM, user_id="U0MAYA", **more)
@@ -157,9 +152,7 @@ async def test_a_person_unlinks_their_own_and_nobody_elses(here: Workspace, maya
     assert "None is linked to you" in await maya.page("/slack")
 
 
-async def test_whoever_links_in_a_stolen_session_signs_its_person_out_and_they_are_told(
-    here: Workspace, maya: Holder
-) -> None:
+async def test_linking_ends_other_use_of_the_cookie(here: Workspace, maya: Holder) -> None:
     """The thief holds the very cookie, and the form token with it; what they decide by Slack would outlive both."""
     thief = Holder(replace(maya.visitor))
     answer = await thief.send("/slack/link", invitation=await here.invited(account("U0THIEF", "thief")))
@@ -171,16 +164,6 @@ async def test_whoever_links_in_a_stolen_session_signs_its_person_out_and_they_a
     assert "thief" in page.split("Your Slack accounts were changed in another session")[1]
     assert (await again.send("/slack/unlink", team_id=TEAM, user_id="U0THIEF")).status_code == 303
     assert "changed in another session" not in await again.page("/")
-
-
-async def test_direct_messages_are_wished_for_and_not(here: Workspace, maya: Holder) -> None:
-    await linked(here, maya)
-    for wanted, told_so in (("yes", "in direct messages too"), ("no", "in channels only")):
-        answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted=wanted)
-        assert answer.status_code == 303
-        assert told_so in await maya.page("/slack")
-    answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted="perhaps")
-    assert answer.status_code == 400
 
 
 async def test_without_an_app_there_are_no_such_pages(tmp_path: Path, folder: Payments) -> None:

@@ -1,4 +1,4 @@
-"""What time does is done row by row: one that cannot be moved holds up no other, and is told."""
+"""Sweeps work row by row: a row that cannot be moved stops no other and is logged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from structlog.testing import capture_logs
 
 from policy_service.queries.context import Context
 from policy_service.workflow.expiry import sweep
-from tests.fakes.world import Agent, World
+from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_outcomes import undone
 
 
 @pytest.mark.parametrize("first", [0, 2])
-async def test_a_row_that_cannot_be_moved_holds_up_no_other(bank: World, robot: Agent, first: int) -> None:
+async def test_a_row_that_cannot_be_moved_holds_up_no_other(bank: Bank, robot: Agent, first: int) -> None:
     """Two questions of one transaction end as one: the second is then not due any more, and is no failure."""
     for what, tick in SWEEPS.items():
         txns = [await story(bank, robot, what, f"{what}-{n}") for n in range(HOW_MANY)]
@@ -27,23 +27,25 @@ async def test_a_row_that_cannot_be_moved_holds_up_no_other(bank: World, robot: 
         more = 1 if what == "waiting" else 0
         bank.clock.pass_(hours=25)
         stored = await gates(bank, txns[first], "{")
-        with capture_logs() as told:
+        with capture_logs() as logs:
             assert await tick(bank.service.ctx) == HOW_MANY + more - 1, "what moved, not what was found"
             assert await tick(bank.service.ctx) == 0
-        assert failures(told) == [txns[first]] * 2, "once in each round"
+        assert failures(logs) == [txns[first]] * 2, "once in each round"
         await gates(bank, txns[first], stored)
         assert await tick(bank.service.ctx) == 1
         assert await tick(bank.service.ctx) == 0
 
 
-async def test_what_is_not_due_is_left_alone(bank: World, robot: Agent) -> None:
+async def test_what_is_not_due_is_left_alone(bank: Bank, robot: Agent) -> None:
     for what in (*SWEEPS, "torn"):
         await story(bank, robot, what, what)
     for tick in (*SWEEPS.values(), sweep.open_compensation_tasks):
         assert await tick(bank.service.ctx) == 0
 
 
-async def test_what_was_torn_is_told_once(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partial_failure_is_one_task(
+    bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweep, "_PAGE", 2)  # more than one page of them
     for n in range(HOW_MANY):
         await story(bank, robot, "torn", f"torn-{n}")
@@ -54,7 +56,7 @@ async def test_what_was_torn_is_told_once(bank: World, robot: Agent, monkeypatch
         assert await tick(bank.service.ctx) == 0
 
 
-async def test_what_is_due_is_found_by_an_index(bank: World) -> None:
+async def test_what_is_due_is_found_by_an_index(bank: Bank) -> None:
     """A table of a million rows that are over must cost a tick nothing."""
     statements: list[tuple[str, Any]] = []
     engine = bank.service.db._readers
@@ -89,8 +91,8 @@ SWEEPS: dict[str, Sweep] = {
 }
 
 
-async def story(bank: World, robot: Agent, what: str, run: str) -> str:
-    """A payment that waits for people, may go, or was redeemed and is not told of; one that fired beside a mail that
+async def story(bank: Bank, robot: Agent, what: str, run: str) -> Any:
+    """A payment that waits for people, may go, or was redeemed and is not reported; one that fired next to a mail that
     failed is torn, or undoing where its compensation is released. Its transaction.
     """
     calls = [await pay(bank, 500 if what == "waiting" else 10)]
@@ -103,13 +105,12 @@ async def story(bank: World, robot: Agent, what: str, run: str) -> str:
         fired = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"}}
         await robot.report(run, fired, {"effect_id": two, "outcome": "failed"})
     if what == "undoing":
-        undo = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": one})
+        undo = await undone(robot, view)
         assert undo.json()["effect"]["state"] == "released", undo.text
-    txn: str = view["txn"]
-    return txn
+    return view["txn"]
 
 
-async def gates(bank: World, txn: str, instead: str | None = None) -> str:
+async def gates(bank: Bank, txn: str, instead: str | None = None) -> str:
     """The stored gates, changed behind the service's back: what is no JSON makes every reading of them raise."""
     query = text("SELECT gates FROM effects WHERE txn = :txn").bindparams(txn=txn)
     before = await bank.service.db.read(lambda conn: str(conn.execute(query).scalars().first()))
@@ -120,5 +121,5 @@ async def gates(bank: World, txn: str, instead: str | None = None) -> str:
     return before
 
 
-def failures(told: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [entry["txn"] for entry in told if entry["event"] == "sweep_failed"]
+def failures(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [entry["txn"] for entry in logs if entry["event"] == "sweep_failed"]

@@ -1,4 +1,4 @@
-"""Who asks for too much, is slow on purpose or sends what is too long: refused by itself, and nobody else notices."""
+"""Too many, slow or long requests are refused for their sender alone."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from policy_service.channels.http.api import RateLimits
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
 from policy_service.errors import QuotaError
 from policy_service.settings import load_settings
-from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.payments import ANYBODY, gate
 from tests.fakes.streaming import served
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.patience import until
-from tests.integration.service.test_plans import plans
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_plans import plans
 
 OPEN = 3
 
@@ -52,9 +51,7 @@ def counted(setting: str) -> float:
 
 
 @pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
-async def test_an_agent_has_no_more_questions_open_than_it_may(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_an_agent_has_no_more_questions_open_than_it_may(bank: Bank, robot: Agent) -> None:
     before = counted("open_reviews_per_agent")
     many = [await pay(bank, 500 + n) for n in range(OPEN + 1)]
     assert (await robot.submit(*many, run_key="many")).status_code == 429, "one that asks too much, whole"
@@ -82,12 +79,11 @@ async def test_an_agent_has_no_more_questions_open_than_it_may(
     late = (await robot.submit(await pay(bank, 5), run_key="late")).json()
     taken = await robot.submit(await pay(bank, 500), **again)
     assert (taken.status_code, taken.json()["state"]) == (201, "review")
-    folder.policies(ANYBODY + gate("all", "finance"))
-    await bank.activate()  # new rules ask again whatever it has open
+    await bank.policies(ANYBODY + gate("all", "finance"))  # new rules ask again about all it has open
     assert (await robot.see(late["txn"]))["effects"][0]["state"] == EffectState.REVIEW.value
 
 
-async def test_a_flood_of_one_agent_is_nothing_to_another(bank: World, robot: Agent) -> None:
+async def test_a_flood_of_one_agent_is_nothing_to_another(bank: Bank, robot: Agent) -> None:
     other = await bank.agent("other")
     calls = [await pay(bank, 500 + n) for n in range(30)]
     await robot.send("GET", "/v1/epoch")  # for a nonce
@@ -99,28 +95,28 @@ async def test_a_flood_of_one_agent_is_nothing_to_another(bank: World, robot: Ag
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-async def test_two_replicas_together_never_have_more_open_than_one_agent_may(
-    bank: World, robot: Agent, tmp_path: Path, folder: Payments, database: dict[str, Any]
+async def test_replicas_share_the_limit(
+    bank: Bank, robot: Agent, tmp_path: Path, database: dict[str, Any]
 ) -> None:
     shutil.copytree(bank.settings.data_dir, tmp_path / "beyond")  # the same keys, and the epoch's mark
-    async with running(tmp_path / "beyond", folder.path, clock=bank.clock, **database) as beyond:
+    async with running(tmp_path / "beyond", bank.folder.path, clock=bank.clock, **database) as beyond:
         there = Agent(robot.name, robot.key, beyond.http, robot.clock)
         for one in (robot, there):
             await one.send("GET", "/v1/epoch")
-        answers = await asyncio.gather(
-            *[
-                one.submit(await pay(bank, 500 + n), run_key=f"{name}-{n}")
-                for name, one in (("here", robot), ("there", there))
-                for n in range(8)
-            ]
+        calls = [await pay(bank, 500 + n) for n in range(8)]
+        asked = (
+            one.submit(call, run_key=f"{name}-{call['args']['amount']}")
+            for name, one in (("here", robot), ("there", there))
+            for call in calls
         )
+        answers = await asyncio.gather(*asked)
         assert sum(answer.status_code == 201 for answer in answers) == OPEN, [a.text for a in answers]
 
 
 # -- the rate --------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_submits_too_fast_is_told_when_to_come_back(bank: World, robot: Agent) -> None:
+async def test_submitting_too_fast_is_refused(bank: Bank, robot: Agent) -> None:
     await robot.send("GET", "/v1/epoch")
     answers = [await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}") for n in range(21)]
     assert [answer.status_code for answer in answers[:20]] == [201] * 20
@@ -128,12 +124,11 @@ async def test_an_agent_that_submits_too_fast_is_told_when_to_come_back(bank: Wo
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
     asked = await robot.send("POST", "/v1/evaluations", {"effects": [await pay(bank)], "run_key": "dry"})
     assert asked.status_code == 429
-    view = answers[0].json()
-    assert (await robot.release(view)).status_code == 200  # what it has, it can finish
+    assert (await robot.release(answers[0].json())).status_code == 200  # what it has, it can finish
     assert (await (await bank.agent("other")).submit(await pay(bank))).status_code == 201
 
 
-async def test_who_cannot_prove_who_they_are_uses_up_nobodys_minute(bank: World, robot: Agent) -> None:
+async def test_refused_proofs_use_up_no_limit(bank: Bank, robot: Agent) -> None:
     stranger = Agent(robot.name, (await bank.agent("stranger")).key, bank.http, bank.clock)
     for n in range(30):
         assert (await stranger.submit(await pay(bank), run_key=f"r-{n}")).status_code == 401
@@ -162,9 +157,7 @@ def test_a_bucket_fills_again_evenly() -> None:
 # -- waiting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_one_agent_waits_only_so_often_at_once_and_others_wait_as_before(
-    bank: World, robot: Agent
-) -> None:
+async def test_waits_of_an_agent_are_limited(bank: Bank, robot: Agent) -> None:
     view = (await robot.submit(await pay(bank, 500))).json()
     other = await bank.agent("other")
     theirs = (await other.submit(await pay(bank, 500))).json()
@@ -174,7 +167,7 @@ async def test_one_agent_waits_only_so_often_at_once_and_others_wait_as_before(
     over = await robot.send("GET", path, headers={"Prefer": "wait=20"})
     assert refusal(over) == (429, "rate_limited", "waits_per_agent", 2)
     assert (await robot.send("GET", path)).status_code == 200  # to look is no wait
-    # what is submitted is submitted: it is told how it stands at once
+    # what is submitted is submitted, and is answered at once
     submitted = await robot.submit(await mail(bank), await pay(bank, 600), run_key="r-2", wait=20)
     assert (submitted.status_code, submitted.json()["state"]) == (201, "review")
     asked = asyncio.create_task(other.see(theirs["txn"], wait=20))
@@ -241,7 +234,7 @@ SLOW = {
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
+async def test_who_is_slow_on_purpose_is_let_go(bank: Bank) -> None:
     async with served(bank) as port:
         for name, parts in SLOW.items():
             _, took = await spoken(port, *parts, every=0.1)
@@ -251,9 +244,7 @@ async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_answer_may_take_its_time_and_so_may_the_pause_between_two(
-    bank: World, robot: Agent
-) -> None:
+async def test_an_answer_may_take_its_time_and_so_may_the_pause_between_two(bank: Bank, robot: Agent) -> None:
     path = f"/v1/transactions/{(await robot.submit(await pay(bank, 500))).json()['txn']}"
     wait = f"Prefer: wait=1\r\nAgent-Proof: {robot.proof('GET', path)}\r\nConnection: close\r\n"
     async with served(bank) as port:
@@ -270,7 +261,7 @@ HUGE = {
 }
 
 
-async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World) -> None:
+async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: Bank) -> None:
     body = b" " * (3 * MAX_HEAD_BYTES)
     head = f"Content-Length: {len(body)}\r\nConnection: close\r\nContent-Type: application/json\r\n".encode()
     async with served(bank) as port:
@@ -282,7 +273,7 @@ async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World) ->
     assert answer.startswith(b"HTTP/1.1 401"), "a large body in the same breath is no long head"
 
 
-async def test_nothing_packed_is_unpacked(bank: World, robot: Agent) -> None:
+async def test_nothing_packed_is_unpacked(bank: Bank, robot: Agent) -> None:
     body = json.dumps({"run_key": "x", "effects": []}).encode()
     bomb = gzip.compress(b" " * 50_000_000 + body, compresslevel=1)
     headers = {"Content-Encoding": "gzip", "Idempotency-Key": "k"}

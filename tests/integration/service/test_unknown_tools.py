@@ -14,8 +14,6 @@ from policy_service.settings import load_settings
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, running
 
-pytestmark = pytest.mark.anyio
-
 NUKE = ToolManifest.model_validate(
     {
         "tool": "nuke",
@@ -29,9 +27,7 @@ NUKE = ToolManifest.model_validate(
 UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": NUKE.digest}
 
 
-async def test_in_dev_it_is_asked_loudly_seen_whole_and_denied_by_a_service_that_is_not(
-    tmp_path: Path, folder: Payments
-) -> None:
+async def test_only_dev_asks_about_unknown_tools(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path, environment="dev") as dev:
         robot, ingrid = await dev.agent("robot"), await dev.person("ingrid")
         with capture_logs() as logs:

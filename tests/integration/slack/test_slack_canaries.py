@@ -18,7 +18,7 @@ from tests.fakes.canaries import Ears
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, Status
-from tests.integration.service.test_secrets import TRANSFER
+from tests.integration.service.test_recorded_calls import TRANSFER
 from tests.integration.slack.attacking import value_of
 from tests.integration.slack.conftest import OpenOffice, SlackAndFaults
 from tests.integration.slack.office import APPROVALS, Office, words

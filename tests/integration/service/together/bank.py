@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
 from sqlalchemy import select
 
 from policy_service.queries.vote_eligibility import Voter
-from policy_service.storage.core import table
-from policy_service.storage.tables import TaskRow
+from policy_service.storage.core import find, table
+from policy_service.storage.tables import TaskRow, VoteRow
+from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person
-from tests.fakes.world import Agent, Visitor, World
+from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 
 
@@ -34,12 +36,23 @@ class Bank(World):
     ingrid: Visitor = field(init=False)
     jonas: Visitor = field(init=False)
     _numbers: Iterator[int] = field(init=False, default_factory=lambda: itertools.count(1))
+    _warehouse: Agent | None = field(init=False, default=None)
     _signed_in: dict[str, tuple[datetime, Visitor]] = field(init=False, default_factory=dict)
 
     async def fresh(self) -> Agent:
         """Another agent from here on, which has submitted nothing."""
         self.robot = await self.agent(f"robot-{next(self._numbers)}")
         return self.robot
+
+    async def other_agent(self, word: str = "other", **more: Any) -> Agent:
+        """One more agent, which no other test has."""
+        return await self.agent(f"{self.robot.name}-{word}", **more)
+
+    async def warehouse(self) -> Agent:
+        """The party that redeems shipments."""
+        if self._warehouse is None:
+            self._warehouse = await self.agent("warehouse")
+        return self._warehouse
 
     async def sign_in(self) -> None:
         """Give the four people sessions that are young and in force."""
@@ -51,10 +64,9 @@ class Bank(World):
                 self._signed_in[name] = (self.clock(), visitor)
             setattr(self, name, replace(visitor))
 
-    async def asks(self, amount: int = 500, *, robot: Agent | None = None, **members: Any) -> dict[str, Any]:
+    async def asks(self, amount: int = 500, *, robot: Agent | None = None, **members: Any) -> Any:
         """The agent submits a payment, of which finance is asked unless it is a small one."""
-        view: dict[str, Any] = (await (robot or self.robot).submit(await pay(self, amount), **members)).json()
-        return view
+        return (await (robot or self.robot).submit(await pay(self, amount), **members)).json()
 
     async def released(
         self, *effects: dict[str, Any], robot: Agent | None = None, **members: Any
@@ -64,11 +76,10 @@ class Bank(World):
         view = (await robot.submit(*effects, **members)).json()
         return view, await self.tokens(view, robot)
 
-    async def tokens(self, view: dict[str, Any], robot: Agent | None = None) -> list[str]:
+    async def tokens(self, view: dict[str, Any], robot: Agent | None = None) -> Any:
         """The releases of a transaction as it is now."""
         robot = robot or self.robot
-        tokens: list[str] = (await robot.release(await robot.see(view["txn"]))).json()["releases"]
-        return tokens
+        return (await robot.release(await robot.see(view["txn"]))).json()["releases"]
 
     async def states(self, view: dict[str, Any], robot: Agent | None = None) -> list[str]:
         """The states of a transaction and of its effects."""
@@ -81,6 +92,21 @@ class Bank(World):
         mine = select(row.kind).where(row.txn.in_((robot or self.robot).txns), row.state == "open")
         query = mine.order_by(row.task_id)
         return await self.service.db.read(lambda conn: list(conn.execute(query).scalars()))
+
+    async def votes(self, view: dict[str, Any]) -> list[VoteRow]:
+        """The votes on the first effect of a transaction, oldest first."""
+        review_id = view["effects"][0]["review"]["review_id"]
+        rows = await self.service.db.read(lambda conn: find(conn, VoteRow, review_id=review_id))
+        return sorted(rows, key=lambda row: row.vote_id)
+
+    async def counts(self, view: dict[str, Any], *kinds: str) -> list[int]:
+        """How many lines of each of these kinds the log of a transaction has."""
+        logged = [kind for kind, _ in await self.log(view["txn"])]
+        return [logged.count(kind) for kind in kinds]
+
+    async def review(self, view: dict[str, Any]) -> Any:
+        """The review of the first effect as Maya's API client reads it."""
+        return (await self.maya.get(f"/v1/reviews/{view['effects'][0]['review']['review_id']}")).json()
 
     async def withdraw(self, view: dict[str, Any], **said: str) -> httpx2.Response:
         """The agent takes a transaction back."""
@@ -120,6 +146,15 @@ class Bank(World):
         """One file of the bundle."""
         self.folder.write(file, content)
         await self.activate()
+
+
+@asynccontextmanager
+async def serving(data: Path, folder: Payments, **settings: Any) -> AsyncIterator[Bank]:
+    """The service over a folder of policies; at the end its audit log must match what happened (I-8)."""
+    async with running(data, folder.path, **settings) as started:
+        bank = Bank(started.app, started.settings, started.http, started.clock, folder=folder)
+        yield bank
+        assert await bank.service.db.read(faults_of_log) == []
 
 
 def voter(name: str, step_up: str | None = None) -> Voter:

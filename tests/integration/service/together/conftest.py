@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
-from tests.fakes.world import running
+from tests.fakes.world import Agent, Visitor
 from tests.integration.service.engines import ENGINES, database_on
-from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.bank import Bank, serving
 
 # These run on both engines in the short suite; everything else on PostgreSQL is for the long one.
 _RACES = {
@@ -50,9 +49,8 @@ async def bank_of_all(
     """The service for a file's tests; at the end its audit log must match what happened (I-8)."""
     folder = Payments(tmp_path_factory.mktemp("together") / "bundle")
     data = tmp_path_factory.mktemp("together") / "data"
-    async with running(data, folder.path, **database_of_all) as started:
-        yield Bank(started.app, started.settings, started.http, started.clock, folder=folder)
-        assert await started.service.db.read(faults_of_log) == []
+    async with serving(data, folder, **database_of_all) as started:
+        yield started
 
 
 @pytest.fixture
@@ -65,3 +63,15 @@ async def bank(bank_of_all: Bank) -> AsyncIterator[Bank]:
     if bank_of_all.folder.touched:
         bank_of_all.folder.restore()
         await bank_of_all.activate()
+
+
+@pytest.fixture
+def robot(bank: Bank) -> Agent:
+    """The fresh agent of a test."""
+    return bank.robot
+
+
+@pytest.fixture
+def maya(bank: Bank) -> Visitor:
+    """A member of finance, signed in."""
+    return bank.maya

@@ -10,11 +10,10 @@ import pytest
 from countersign.contract import Mode
 from policy_service import metrics
 from tests.fakes.payments import ANYBODY, GROUPS, LARGE, gate, person, plain_forbid
-from tests.fakes.world import Visitor
+from tests.fakes.world import Visitor, stamp
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.test_edits import address
 
 PEOPLE = {**GROUPS, "oncall": ("ingrid", "jonas"), "captain": ("jonas",)}
 
@@ -38,8 +37,7 @@ def of_browser(visitor: Visitor) -> dict[str, str]:
 
 async def shown(visitor: Visitor, view: dict[str, Any]) -> dict[str, str]:
     """What the form of a review's page says it showed; empty without a form."""
-    path = f"/reviews/{view['effects'][0]['review']['review_id']}"
-    page = await visitor.http.get(path, params={"full": "1"}, headers=of_browser(visitor))
+    page = await visitor.http.get(address(view), params={"full": "1"}, headers=of_browser(visitor))
     return dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', page.text))
 
 
@@ -47,14 +45,9 @@ async def sign(
     visitor: Visitor, view: dict[str, Any], reason: str = "it is down", *, read: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Send the form of the review's page; returns the status and the page's text."""
-    seen = view["effects"][0]
-    form = {
-        "csrf_token": visitor.csrf, "verdict": "break_glass", "rev": str(view["rev"]), "reason": reason,
-        "effect_digest": seen["effect_digest"], "txn_digest": view["txn_digest"],
-    }  # fmt: skip
+    form = {"csrf_token": visitor.csrf, "verdict": "break_glass", "reason": reason, **stamp(view)}
     form |= read or await shown(visitor, view)
-    path = f"/reviews/{seen['review']['review_id']}/votes"
-    answer = await visitor.http.post(path, data=form, headers=of_browser(visitor))
+    answer = await visitor.http.post(f"{address(view)}/votes", data=form, headers=of_browser(visitor))
     return answer.status_code, " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
 
@@ -79,10 +72,7 @@ async def test_two_signers_release_it_and_the_token_says_so(glass: Bank) -> None
     token = glass.release_of((await glass.tokens(view))[0])
     assert (token.decision.mode, len(token.decision.votes)) == (Mode.BREAK_GLASS, 2)
     assert (await glass.robot.spend(await glass.robot.see(view["txn"])))["receipt"]
-    kinds = [kind for kind, _ in await glass.log(view["txn"])]
-    assert kinds.count("break_glass_signed") == 2
-    assert kinds.count("break_glass_opened") == 1
-    assert "task_opened" not in kinds
+    assert await glass.counts(view, "break_glass_signed", "break_glass_opened", "task_opened") == [2, 1, 0]
 
 
 async def test_one_permitted_signer_releases_it_alone_and_another_person_reviews_it(glass: Bank) -> None:
@@ -92,10 +82,7 @@ async def test_one_permitted_signer_releases_it_alone_and_another_person_reviews
     assert await state(glass, view) == ("released", "break_glass")
     assert metrics.BREAK_GLASS.labels("1")._value.get() == before + 1
     task = await glass.maya.task(view, "break_glass_review")
-    assert (
-        task["task"]["text"]
-        == "Jonas released this alone by break-glass, without the approvals its gates require"
-    )
+    assert "Jonas released this alone by break-glass" in task["task"]["text"]
     own = await glass.jonas.settle(task, "justified")
     assert (own.status_code, "somebody else has to review" in own.json()["detail"]) == (403, True)
     assert (await glass.maya.settle(task, "fired")).json()["code"] == "wrong_answer"
@@ -112,12 +99,8 @@ async def test_one_remaining_signer_of_two_requires_a_review(glass: Bank) -> Non
     async with glass.revoked("ingrid"):
         assert (await glass.robot.spend(ready))["receipt"]
     task = await glass.maya.task(view, "break_glass_review")
-    assert (
-        task["task"]["text"]
-        == "Jonas released this alone by break-glass, without the approvals its gates require"
-    )
-    kinds = [kind for kind, _ in await glass.log(view["txn"])]
-    assert (kinds.count("break_glass_opened"), kinds.count("task_opened")) == (2, 1)
+    assert "Jonas released this alone by break-glass" in task["task"]["text"]
+    assert await glass.counts(view, "break_glass_opened", "task_opened") == [2, 1]
 
 
 async def test_a_person_without_permission_cannot_sign(glass: Bank) -> None:
@@ -151,7 +134,7 @@ async def test_a_signature_on_folded_arguments_is_refused(glass: Bank) -> None:
     """A signature names the page it was given on, and no argument was folded there."""
     view = (await glass.robot.submit(await pay(glass, 5_000, account="a" * 400))).json()
     assert await refused(glass.jonas, view, "does not name the view", read={"view_parts": ""}) == 400
-    path = f"/reviews/{view['effects'][0]['review']['review_id']}"
+    path = address(view)
     assert 'value="break_glass"' not in (await glass.jonas.get(path)).text
     folded = (await glass.maya.get(path)).text  # she may still deny with folded arguments
     read = dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', folded))
@@ -213,12 +196,8 @@ async def test_votes_before_and_after_a_signature_count(glass: Bank) -> None:
 
 async def test_an_emergency_stop_blocks_break_glass(glass: Bank) -> None:
     view = await glass.asks(5_000)
-    of_agent = {"agent": glass.robot.name}
-    for verb, what, end in (
-        ("stop", {"tool": "pay"}, "go-on"),
-        ("stop", {"tool": None}, "go-on"),
-        ("freeze", of_agent, "unfreeze"),
-    ):
+    freeze = ("freeze", {"agent": glass.robot.name}, "unfreeze")
+    for verb, what, end in (*(("stop", {"tool": tool}, "go-on") for tool in ("pay", None)), freeze):
         await glass.operator(verb, what | {"reason": "look"})
         status = await refused(glass.jonas, view, "is frozen")
         await glass.operator(end, what)

@@ -1,30 +1,30 @@
-"""The page of a review: the view in every vote, recent denials, and the response to a form."""
+"""The page of a review and of a whole transaction: the view in every vote, recent denials, the response to a form."""
 
 from __future__ import annotations
 
 import json
 import re
+import threading
 from html import unescape
 from typing import Any
 
 import httpx2
 import pytest
 
+from countersign.contract.receipt import MAX_EFFECTS
+from policy_service.channels.web import batches
+from policy_service.channels.web.batches import part_views
 from policy_service.queries.view_digest import RenderedView
 from policy_service.storage.core import find
 from policy_service.storage.system_tables import ViewRow
-from policy_service.storage.tables import VoteRow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
-from tests.fakes.world import Visitor
+from tests.fakes.world import URL, Visitor
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.stepping_up import Holder, review_of
-from tests.integration.service.stepping_up import told as refused_with
-from tests.integration.service.test_plans import plans
+from tests.integration.service.stepping_up import refusal_text as refused_with
 from tests.integration.service.together.bank import Bank, refusal
-from tests.integration.service.together.test_edit_forms import address, send
-from tests.integration.service.together.test_edits import LESS
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.test_edits import LESS, address, send
+from tests.integration.service.together.test_plans import plans
 
 CHANGED = "The policies changed during this review."
 
@@ -35,10 +35,6 @@ async def staged(bank: Bank) -> tuple[dict[str, Any], Holder, str]:
     return view, Holder(bank.maya), f"/reviews/{review_of(view)}/votes"
 
 
-async def votes_on(bank: Bank, view: dict[str, Any]) -> list[VoteRow]:
-    return await bank.service.db.read(lambda conn: find(conn, VoteRow, review_id=review_of(view)))
-
-
 async def test_a_vote_names_its_view(bank: Bank) -> None:
     view, maya, votes = await staged(bank)
     form = await maya.form(review_of(view))
@@ -46,7 +42,7 @@ async def test_a_vote_names_its_view(bank: Bank) -> None:
     answer = await maya.send(votes, **unnamed)
     assert (answer.status_code, "does not name the view" in refused_with(answer)) == (400, True)
     assert (await maya.send(votes, **form)).status_code == 303
-    (vote,) = await votes_on(bank, view)
+    (vote,) = await bank.votes(view)
     digest = form["view_digest"]
     (kept,) = await bank.service.db.read(lambda conn: find(conn, ViewRow, view_digest=digest))
     assert vote.view_digest == digest == RenderedView(json.loads(kept.material)).digest
@@ -63,7 +59,7 @@ async def test_a_page_is_stale_after_its_policies_changed(bank: Bank) -> None:
     assert "Something else on the page has changed: the gates" in refused_with(answer)
     # a denial is never refused for what was shown; it then names no view
     assert (await maya.send(votes, **denial, reason="no")).status_code == 303
-    (vote,) = await votes_on(bank, view)
+    (vote,) = await bank.votes(view)
     assert (vote.verdict, vote.view_digest) == ("deny", None)
 
 
@@ -74,22 +70,14 @@ async def test_a_stale_page_names_the_revision_that_was_read(bank: Bank) -> None
     answer = await maya.send(votes, **form)
     assert answer.status_code == 409
     assert "You were reading revision 1. It has changed since: revision 2 is the newest." in answer.text
-    pages = (
-        f"/reviews/{review_of(view)}",
-        "/passkeys",
-        "/reviews/none",
-        "/stop",
-        "/policies",
-        "/agents",
-        "/audit",
-    )
+    pages = f"/reviews/{review_of(view)} /passkeys /reviews/none /stop /policies /agents /audit".split()
     for page in (answer, *[await maya.visitor.get(path) for path in pages]):
         assert "to settle" in page.text, page.url
 
 
 async def test_an_api_client_may_name_its_view(bank: Bank) -> None:
     view, _, _ = await staged(bank)
-    shown = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
+    shown = await bank.review(view)
     stale = await bank.maya.vote(view, view_digest="0" * 64)
     assert refusal(stale) == (409, "stale_review")
     assert (stale.json()["read_rev"], stale.json()["rev"]) == (1, 1)
@@ -202,11 +190,10 @@ async def test_an_identical_recent_denial_is_shown(bank: Bank) -> None:
 
 async def test_other_denials_are_not_shown(bank: Bank) -> None:
     pair = [await pay(bank, 500), await pay(bank, 500, "beta")]
-    view = (await bank.robot.submit(*pair, run_key="pair")).json()
-    await bank.maya.vote(view, "deny", reason="no")
+    await bank.maya.vote((await bank.robot.submit(*pair, run_key="pair")).json(), "deny", reason="no")
     sibling = (await bank.robot.submit(await pay(bank, 500, "beta"), run_key="sibling")).json()
     assert await recent_denials(bank, sibling) == []
-    stranger = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-other"))
+    stranger = await bank.asks(robot=await bank.other_agent())
     assert await recent_denials(bank, stranger) == []
     assert await denied_part(bank, stranger) == ""
 
@@ -232,17 +219,11 @@ async def test_a_withdrawal_expiry_or_approval_is_not_shown_as_a_denial(bank: Ba
 
 async def test_the_newest_five_denials_are_shown(bank: Bank) -> None:
     for n in range(7):
-        view = await bank.asks(500 + n, run_key=f"try-{n}")
-        await bank.maya.vote(view, "deny", reason=f"no {n}")
+        await bank.maya.vote(await bank.asks(500 + n, run_key=f"try-{n}"), "deny", reason=f"no {n}")
         bank.clock.pass_(seconds=1)
     again = await bank.asks(600, run_key="again")
-    assert [one["reason"] for one in await recent_denials(bank, again)] == [
-        "no 6",
-        "no 5",
-        "no 4",
-        "no 3",
-        "no 2",
-    ]
+    reasons = [one["reason"] for one in await recent_denials(bank, again)]
+    assert reasons == [f"no {n}" for n in (6, 5, 4, 3, 2)]
     assert "Denied 5 times before" in await denied_part(bank, again)
 
 
@@ -297,7 +278,7 @@ async def test_break_glass_is_never_shown_as_an_approval(bank: Bank) -> None:
 
 
 async def test_a_superseded_revision_links_to_the_current_one(bank: Bank) -> None:
-    owned = await bank.agent("replaced", owner=person("jonas"))
+    owned = await bank.other_agent("replaced", owner=person("jonas"))
     old = await bank.asks(robot=owned)
     await owned.accept(await bank.maya.proposed(old, LESS))
     new = await owned.see(old["txn"])
@@ -308,11 +289,174 @@ async def test_a_superseded_revision_links_to_the_current_one(bank: Bank) -> Non
 
 
 async def test_a_stopped_effect_is_not_shown_as_about_to_fire(bank: Bank) -> None:
-    loop = await bank.agent("in-a-loop")
-    view = await bank.asks(robot=loop)
+    view = await bank.asks(robot=await bank.agent("in-a-loop"))
     form = await form_of(bank.maya, view, "approve")
     assert (await press(bank.maya, view, form, "approve")).status_code == 303
     assert "it does not fire until" not in (await bank.maya.get(address(view))).text
     stop = {"csrf_token": bank.maya.csrf, "what": "agent", "name": "in-a-loop", "reason": "refunds in a loop"}
     assert (await send(bank.maya, "/stop", stop)).status_code == 303
     assert "it does not fire until" in (await bank.maya.get(address(view))).text
+
+
+# -- A transaction of several effects, decided on one page with a separate vote for each effect
+
+_LINES = re.compile(r'name="(line-\d+)" value="([^"]*)"')
+NOT_HERE = re.compile(r"Not here: ([^<]*)\.<")
+
+
+async def whole(visitor: Visitor, review_id: str) -> str:
+    answer = await visitor.get(f"/reviews/{review_id}/whole")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def lines_in(page: str) -> dict[str, str]:
+    """What the approving button sends; the denying form comes first, and sends the first line alone."""
+    return dict(_LINES.findall(page[page.index('id="approve"') :])) if 'id="approve"' in page else {}
+
+
+async def send_batch(visitor: Visitor, review_id: str, *, status: int = 200, **fields: str) -> str:
+    answer = await visitor.http.post(
+        f"/reviews/{review_id}/whole/votes",
+        data={"csrf_token": visitor.csrf, **fields},
+        headers={"Cookie": f"countersign_dev={visitor.cookie}", "Origin": URL},
+    )
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+async def approved(visitor: Visitor, view: dict[str, Any], lines: dict[str, str], **more: str) -> str:
+    """The text after the approving button for those lines was pressed."""
+    return await send_batch(visitor, review_of(view), verdict="approve", seen="yes", **more, **lines)
+
+
+async def rules(bank: Bank, *gates: str, risk: str = "medium") -> None:
+    bank.folder.policies(ANYBODY + "".join(gates or (gate("fin", "finance"),)))
+    await bank.write("tools/pay.json", PAY | {"risk": risk})
+
+
+async def plan(bank: Bank, *amounts: int, key: str = "plan") -> Any:
+    effects = [await pay(bank, amount) for amount in amounts]
+    return (await bank.robot.submit(*effects, run_key=key)).json()
+
+
+async def test_a_transaction_is_approved_on_one_page_with_separate_votes(bank: Bank) -> None:
+    await rules(bank)
+    view = await plan(bank, 500, 501, 502)
+    own = (await bank.maya.get(f"/reviews/{review_of(view, 1)}")).text
+    assert f'href="/reviews/{review_of(view, 1)}/whole"' in own
+    lines = lines_in(await whole(bank.maya, review_of(view, 1)))
+    assert [value.split()[0] for value in lines.values()] == [review_of(view, place) for place in range(3)]
+    other = await plan(bank, 600, 601, key="other")  # what is not of this one is not decided with it
+    theirs = lines_in(await whole(bank.maya, review_of(other)))
+    assert "0 of 2 votes counted" in await approved(bank.maya, view, theirs)
+    assert (await bank.states(other))[0] == "review"
+    assert "3 of 3 votes counted" in await approved(bank.maya, view, lines, note="as agreed")
+    assert (await bank.states(view))[0] == "ready"
+    votes = [body for kind, body in await bank.log(view["txn"]) if kind == "vote_recorded"]
+    assert [body["channel"] for body in votes] == ["web"] * 3
+    assert len({body["effect_digest"] for body in votes}) == 3
+
+
+@pytest.mark.long
+async def test_the_longest_transaction_fits_on_the_page(bank: Bank) -> None:
+    await rules(bank)
+    view = await plan(bank, *range(500, 500 + MAX_EFFECTS))
+    lines = lines_in(await whole(bank.maya, review_of(view)))
+    assert f"{MAX_EFFECTS} of {MAX_EFFECTS} votes counted" in await approved(bank.maya, view, lines)
+    assert (await bank.states(view))[0] == "ready"
+
+
+async def test_one_denial_ends_the_transaction(bank: Bank) -> None:
+    await rules(bank)
+    view = await plan(bank, 500, 501)
+    first, *_ = _LINES.findall(await whole(bank.maya, review_of(view)))
+    text = await send_batch(bank.maya, review_of(view), verdict="deny", reason="too many", **dict([first]))
+    assert "1 of 1 vote counted" in text
+    assert (await bank.states(view))[0] == "ended"
+    assert lines_in(await whole(bank.maya, review_of(view))) == {}
+
+
+async def test_effects_released_at_once_are_shown_with_the_reviews(bank: Bank) -> None:
+    await rules(bank)
+    effects = [await mail(bank, "the money is on its way"), await pay(bank, 500), await pay(bank, 501)]
+    view = (await bank.robot.submit(*effects, run_key="plan")).json()
+    page = await whole(bank.maya, review_of(view, 1))
+    assert "the money is on its way" in page and "no gate applies to it" in page
+    assert len(lines_in(page)) == 2
+    alone = await plan(bank, 500, key="alone")  # a transaction of one effect has no such page
+    path = f"/reviews/{review_of(alone)}"
+    assert (await bank.maya.get(f"{path}/whole")).status_code == 400
+    assert f"{path}/whole" not in (await bank.maya.get(path)).text
+    assert (await bank.maya.get("/reviews/rev_none/whole")).status_code == 404
+
+
+async def test_an_effect_that_needs_more_than_a_vote_has_its_own_page(bank: Bank) -> None:
+    for why, asking, risk in (
+        ("a gate asks for a passkey", {"step_up": "passkey"}, "medium"),
+        ("a gate asks for a reason", {"reason": ""}, "medium"),
+        ("it is of high risk", {}, "high"),
+    ):
+        await rules(bank, gate("fin", "finance", **asking), risk=risk)
+        view = await plan(bank, 500, 501, key=why)
+        page = await whole(bank.maya, review_of(view))
+        assert NOT_HERE.findall(page) == [why, why] and lines_in(page) == {}
+        effect = view["effects"][0]
+        line = f"{review_of(view)} {view['rev']} {effect['effect_digest']} {view['txn_digest']} {'0' * 64}"
+        assert "0 of 1 vote counted" in await approved(bank.maya, view, {"line-1": line})
+        assert (await bank.states(view))[0] == "review"
+
+
+async def test_each_effect_asks_its_own_groups(bank: Bank) -> None:
+    small, large = "context.input.amount < 600", "context.input.amount >= 600"
+    await rules(bank, gate("fin", "finance", small), gate("law", "legal", large))
+    view = await plan(bank, 500, 700)
+    page = await whole(bank.maya, review_of(view))
+    [line] = lines_in(page).values()
+    assert line.split()[0] == review_of(view, 0) and "only people in legal decide this" in page
+    assert "1 of 1 vote counted" in await approved(bank.maya, view, {"line-1": line})
+    assert (await bank.states(view))[0] == "review"
+    [other] = lines_in(await whole(bank.ingrid, review_of(view))).values()
+    await approved(bank.ingrid, view, {"line-1": other})
+    assert (await bank.states(view))[0] == "ready"
+
+
+async def test_a_stale_page_does_not_approve_another_revision(bank: Bank) -> None:
+    await rules(bank)
+    view = await plan(bank, 500, 501)
+    lines = lines_in(await whole(bank.maya, review_of(view)))
+    text = await send_batch(bank.maya, review_of(view), status=400, verdict="approve", **lines)
+    assert "confirm that you have read every effect" in text.lower()
+    again = await plan(bank, 500, 9_000)
+    text = await send_batch(bank.maya, review_of(view), status=400, verdict="approve", seen="yes", **lines)
+    assert "not the newest" in text.lower()
+    assert "0 of 2 votes counted" in await approved(bank.maya, again, lines)
+    assert (await bank.states(view))[0] == "review"
+
+
+async def test_a_repeated_form_is_the_same_votes(bank: Bank) -> None:
+    """Reloading the page shows that the votes count."""
+    await rules(bank, gate("fin", "finance", quorum="2"))
+    view = await plan(bank, 500, 501)
+    lines = lines_in(await whole(bank.maya, review_of(view)))
+    for _ in range(2):
+        assert "2 of 2 votes counted" in await approved(bank.maya, view, lines)
+    assert await bank.counts(view, "vote_recorded") == [2]
+    text = await send_batch(bank.maya, review_of(view), verdict="deny", reason="after all", **lines)
+    assert "your vote to approve counts: open the review" in text.lower() and "0 of 2 votes counted" in text
+
+
+async def test_a_long_page_is_rendered_in_a_thread(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents wait for their responses on the loop."""
+    await bank.only(gate("fin", "finance", action="mail"))
+    drawn = list[bool]()
+
+    def views(*given: Any) -> Any:
+        drawn.append(threading.current_thread() is threading.main_thread())
+        return part_views(*given)
+
+    monkeypatch.setattr(batches, "part_views", views)
+    for key, text in (("short", "hello "), ("long", "hello " * 800)):
+        effects = [await mail(bank, f"{text}{number}") for number in range(5)]
+        await whole(bank.maya, review_of((await bank.robot.submit(*effects, run_key=key)).json()))
+    assert drawn == [True, False]

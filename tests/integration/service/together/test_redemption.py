@@ -1,4 +1,4 @@
-"""Redeeming releases: the whole transaction once, by the party and key they were made for, or nothing."""
+"""Redeeming releases: the whole transaction once, by their party and key, or nothing; renewals of a redemption."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import pytest
+import httpx2
 from sqlalchemy import select
 
 from countersign.contract import (
-    TYP_RECEIPT,
     TYP_RELEASE,
     PrivateKey,
     sign,
 )
 from policy_service.storage.core import table
 from policy_service.storage.tables import AttemptRow, RedemptionRow
+from tests.fakes.payments import GROUPS, gate, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.test_outcomes import fired, undone
 
 
 async def spent(bank: Bank, robot: Agent | None = None) -> tuple[int, int]:
@@ -45,13 +44,12 @@ async def test_the_claims_of_a_release(bank: Bank) -> None:
     claims, seen = bank.release_of(tokens[0]), view["effects"][0]
     assert (claims.iss, claims.aud, claims.sub) == (bank.settings.iss, bank.robot.name, bank.robot.name)
     assert (claims.txn, claims.txn_digest, claims.kind) == (view["txn"], view["txn_digest"], "effect")
-    assert claims.exp - claims.iat == 120 and claims.nbf == claims.iat
+    assert (claims.exp - claims.iat, claims.nbf - claims.iat) == (120, 0)
     assert claims.cnf_jkt == bank.robot.key.public.kid
-    assert claims.detail.effect_digest == seen["effect_digest"]
-    assert claims.detail.args_digest == seen["args_digest"]
-    assert (claims.decision.mode, claims.decision.rev, claims.decision.votes) == ("auto", 1, ())
-    assert claims.decision.assurance == "none"
-    assert claims.decision.bundle == bank.service.active.current.digest
+    detail, decision = claims.detail, claims.decision
+    assert (detail.effect_digest, detail.args_digest) == (seen["effect_digest"], seen["args_digest"])
+    assert (decision.mode, decision.rev, decision.votes, decision.assurance) == ("auto", 1, (), "none")
+    assert decision.bundle == bank.service.active.current.digest
     bank.clock.pass_(minutes=59, seconds=30)  # it never outlives the time releases may be used
     claims = bank.release_of((await bank.tokens(view))[0])
     assert 0 < claims.exp - claims.iat <= 30
@@ -110,7 +108,7 @@ async def test_sixteen_redeemers_get_one_receipt_and_sixteen_repeats_the_same_on
 
 async def test_attempt_names_are_scoped_to_their_party(bank: Bank) -> None:
     """A name that another party used is neither refused nor answered with that party's attempt."""
-    attempt, other = bank.robot.attempt, await bank.agent("of-the-same-word")
+    attempt, other = bank.robot.attempt, await bank.other_agent("of-the-same-word")
     view, tokens = await bank.released(await pay(bank))
     await bank.robot.redeem(tokens)
     theirs, more = await bank.released(await pay(bank), robot=other)
@@ -123,7 +121,7 @@ async def test_attempt_names_are_scoped_to_their_party(bank: Bank) -> None:
     await other.report(attempt, {"effect_id": other_effect, "outcome": "fired"})
     assert await bank.states(view) == ["redeemed", "redeemed"]
     assert bank.receipt_of((await bank.robot.redeem(tokens)).json()).effects[0].effect_id == mine
-    third = await bank.agent("of-the-same-word-at-once")
+    third = await bank.other_agent("of-the-same-word-at-once")
     at_once = await bank.asks(10, robot=third, attempt_id=attempt)
     assert (at_once["state"], bool(at_once["receipt"])) == ("redeemed", True)
 
@@ -131,7 +129,7 @@ async def test_attempt_names_are_scoped_to_their_party(bank: Bank) -> None:
 async def test_tokens_of_another_key_or_agent_are_refused(bank: Bank) -> None:
     view, tokens = await bank.released(await pay(bank))
     other = await bank.another_key(bank.robot)
-    for thief in (other, await bank.agent("thief")):
+    for thief in (other, await bank.other_agent("thief")):
         assert refusal(await thief.redeem(tokens)) == (403, "not_redeemer")
     await bank.operator("agent-key-revoke", {"kid": bank.robot.key.public.kid})
     assert (await bank.robot.redeem(tokens)).status_code == 401
@@ -158,6 +156,7 @@ def tampered(token: str, **claims: Any) -> str:
 
 
 async def test_a_foreign_or_tampered_token_is_refused(bank: Bank) -> None:
+    """More of them: tests/unit/contract/test_jws.py."""
     _, tokens = await bank.released(await pay(bank))
     real = bank.release_of(tokens[0])
     pen, stranger = bank.service.ctx.signer, PrivateKey.generate()
@@ -167,9 +166,6 @@ async def test_a_foreign_or_tampered_token_is_refused(bank: Bank) -> None:
         "of another deployment": pen.sign_release(replace(real, iss="https://other.example")),
         "changed": tampered(tokens[0], exp=2**40),
         "signed by another": sign(real.to_claims(), typ=TYP_RELEASE, key=stranger),
-        "a receipt": sign(real.to_claims(), typ=TYP_RECEIPT, key=stranger),
-        "cut": tokens[0][:-2],
-        "padded": tokens[0] + "A",
         "nothing": "a.b.c",
     }
     for what, token in bad.items():
@@ -247,8 +243,7 @@ async def test_a_used_attempt_name_does_not_redeem_another_transaction(bank: Ban
 
 
 async def test_the_receipt_of_the_longest_list_is_accepted(bank: Bank) -> None:
-    effects = [await pay(bank, account=f"account-{n}") for n in range(100)]
-    view, tokens = await bank.released(*effects)
+    view, tokens = await bank.released(*[await pay(bank, account=f"account-{n}") for n in range(100)])
     receipt = bank.receipt_of((await bank.robot.redeem(tokens)).json())
     assert [one.effect_id for one in receipt.effects] == [one["effect_id"] for one in view["effects"]]
 
@@ -281,3 +276,120 @@ async def test_every_redeemed_attempt_can_be_renewed_and_reported(bank: Bank) ->
         assert renewed.json()["redeemed"] is True, attempt
         response = await bank.robot.report(attempt, {"effect_id": effect, "outcome": "fired"})
         assert response.status_code == 200, attempt
+
+
+# -- Renewals: more time to fire under the same attempt; everything is evaluated again, and a refusal renews nothing
+
+
+async def renewed(robot: Agent, *effect_ids: str, attempt_id: str | None = None) -> httpx2.Response:
+    path = f"/v1/redemptions/{attempt_id or robot.attempt}/renew"
+    return await robot.send("POST", path, {"effect_ids": list(effect_ids)})
+
+
+async def redeemed_at_once(robot: Agent, *effects: dict[str, Any]) -> dict[str, Any]:
+    view: dict[str, Any] = (await robot.submit(*effects, attempt_id=robot.attempt)).json()
+    assert view["state"] == "redeemed"
+    return view
+
+
+async def approved(bank: Bank, amount: int) -> Any:
+    """The effect of a payment that Maya approved and the agent redeemed."""
+    view = await bank.asks(amount)
+    await bank.maya.vote(view)
+    await bank.robot.spend(await bank.robot.see(view["txn"]))
+    return view["effects"][0]["effect_id"]
+
+
+async def test_a_renewal_extends_the_named_effects(bank: Bank) -> None:
+    view = await redeemed_at_once(bank.robot, await pay(bank), await mail(bank))
+    before = bank.receipt_of(view)
+    bank.clock.pass_(seconds=20)
+    answer = (await renewed(bank.robot, view["effects"][1]["effect_id"])).json()
+    after = bank.receipt_of(answer)
+    assert answer["redeemed"] is True and answer["attempt_id"] == bank.robot.attempt
+    assert [e.effect_id for e in after.effects] == [view["effects"][1]["effect_id"]]
+    assert after.effects[0] == before.effects[1]
+    assert 20 <= after.fire_by - before.fire_by <= 22
+    bank.clock.pass_(seconds=60)
+    await renewed(bank.robot, view["effects"][1]["effect_id"])
+    bank.clock.pass_(seconds=50)  # it moves the time at which silence becomes unknown
+    await bank.sweep()
+    assert (await bank.states(view))[1:] == ["unknown", "redeemed"]
+
+
+async def test_a_renewal_does_not_extend_other_effects(bank: Bank) -> None:
+    """Repeating the redemption afterwards does not extend them either."""
+    view = await redeemed_at_once(bank.robot, await pay(bank), await mail(bank))
+    before = bank.receipt_of(view)
+    await bank.rules(plain_forbid("no-more-pay"))
+    bank.clock.pass_(seconds=25)
+    assert (await renewed(bank.robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
+    assert (await renewed(bank.robot, *(e["effect_id"] for e in view["effects"]))).json()["redeemed"] is False
+    again = bank.receipt_of((await bank.robot.redeem(["a.b.c"], bank.robot.attempt)).json())
+    assert again.fire_by == before.fire_by and len(again.effects) == 2
+
+
+async def test_an_effect_that_would_not_be_released_now_is_not_renewed(bank: Bank) -> None:
+    for rule in (plain_forbid("stop"), gate("late", "legal")):
+        robot = await bank.fresh()
+        effect_id = (await redeemed_at_once(robot, await pay(bank)))["effects"][0]["effect_id"]
+        await bank.rules(rule)
+        answer = (await renewed(robot, effect_id)).json()
+        assert answer["redeemed"] is False and "receipt" not in answer
+        (effect,) = answer["transaction"]["effects"]
+        assert effect["state"] == "redeemed"  # only the redeemer knows what fired
+        unused = await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": "unused"})
+        assert unused.json()["state"] == "ended"
+        await bank.rules()
+    await bank.fresh()
+    effect_id = await approved(bank, 500)  # nor is it renewed once the person who approved it has left
+    await bank.people(GROUPS | {"finance": ("tomas",)})
+    assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
+
+
+async def test_no_renewal_after_the_validity_of_the_release(bank: Bank) -> None:
+    for valid_for, seconds, shorter, later in (("1m", 50, "1m", 11), ("1h", 300, "1m", 0)):
+        await bank.fresh()
+        await bank.rules(gate("brief", "finance", valid_for=valid_for))
+        effect_id = await approved(bank, 10)
+        bank.clock.pass_(seconds=seconds)
+        assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is True
+        await bank.rules(gate("brief", "finance", valid_for=shorter))
+        bank.clock.pass_(seconds=later)
+        assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
+
+
+async def test_a_compensation_is_renewed_within_its_own_validity(bank: Bank) -> None:
+    view, attempt = await fired(bank, bank.robot), f"{bank.robot.name}-undo"
+    undo = (await undone(bank.robot, view)).json()
+    assert (await bank.robot.redeem([undo["release"]], attempt)).json()["redeemed"] is True
+    times = 0
+    while (await renewed(bank.robot, undo["effect"]["effect_id"], attempt_id=attempt)).json()["redeemed"]:
+        bank.clock.pass_(seconds=80)
+        times += 1
+        assert times < 1_000, "it may be renewed for ever"
+    assert times > 1
+    bank.clock.pass_(seconds=200)
+    await bank.sweep()
+    assert await (await bank.person("tomas")).task(view, "unknown")
+
+
+async def test_an_effect_with_an_outcome_is_not_renewed(bank: Bank) -> None:
+    for outcome in ("fired", "failed", "unknown", "unused"):
+        robot = await bank.fresh()
+        effect_id = (await redeemed_at_once(robot, await pay(bank)))["effects"][0]["effect_id"]
+        await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": outcome})
+        assert refusal(await renewed(robot, effect_id)) == (409, "illegal_state")
+
+
+async def test_only_effects_of_the_attempt_are_renewed_and_audited(bank: Bank) -> None:
+    view = await redeemed_at_once(bank.robot, await pay(bank))
+    effect_id = view["effects"][0]["effect_id"]
+    for effect_ids in (["0" * 64], [effect_id, "0" * 64]):
+        assert refusal(await renewed(bank.robot, *effect_ids)) == (404, "not_found")
+    other = await bank.another_key(bank.robot)
+    receipt = bank.receipt_of((await renewed(other, effect_id, effect_id)).json())
+    assert (len(receipt.effects), receipt.cnf_jkt) == (1, other.key.public.kid)
+    await bank.rules(plain_forbid("stop"))
+    await renewed(bank.robot, effect_id)
+    assert await bank.counts(view, "redemption_renewed", "renewal_refused") == [1, 1]

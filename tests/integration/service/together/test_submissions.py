@@ -1,18 +1,17 @@
-"""Submissions: names are computed by the service, a rerun finds its revision, and U+0000 is refused in text."""
+"""Submissions: names are computed, a rerun finds its revision, U+0000 is refused in text, tool versions."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from countersign.contract import PrivateKey, names
-from tests.fakes.payments import gate, plain_forbid
+from countersign.contract import PrivateKey, ToolManifest, manifest_file, names
+from tests.fakes.payments import ANYBODY, PAY, gate, manifest, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import call, mail, pay, ship
 from tests.integration.service.together.bank import Bank, refusal
-
-pytestmark = pytest.mark.anyio
 
 
 async def refused(bank: Bank, *effects: dict[str, Any]) -> tuple[int, str]:
@@ -166,8 +165,7 @@ async def test_the_same_list_is_decided_again_after_its_end(bank: Bank) -> None:
     await bank.maya.vote(old)
     await bank.withdraw(old, reason="no more")
     new = await bank.asks()
-    assert (new["rev"], new["state"]) == (2, "review")
-    assert new["effects"][0]["review"]["needs"][0]["have"] == 0
+    assert (new["rev"], new["state"], new["effects"][0]["review"]["needs"][0]["have"]) == (2, "review", 0)
     assert new["effects"][0]["effect_digest"] == old["effects"][0]["effect_digest"]
     stale = await bank.maya.vote(old)
     assert refusal(stale) == (409, "stale_review")
@@ -272,9 +270,8 @@ async def test_text_with_a_nul_character_is_refused(bank: Bank) -> None:
         "a query": maya.get("/v1/tasks?cursor=a%00"),
         "the address of a page": maya.get("/reviews/a%00"),
     }
-    assert {where: (await answer).status_code for where, answer in answers.items()} == dict.fromkeys(
-        answers, 400
-    )
+    for where, answer in answers.items():
+        assert (await answer).status_code == 400, where
 
 
 async def test_an_agent_name_with_a_nul_character_is_refused(bank: Bank) -> None:
@@ -294,3 +291,68 @@ async def test_a_nul_character_in_args_is_data(bank: Bank) -> None:
     refused["args"][f"odd{NUL}"] = NUL
     view = (await bank.robot.submit(refused, run_key="quoted")).json()
     assert view["effects"][0]["decision"]["outcome"] == "deny", "a reason may quote it"
+
+
+# -- A rollout of a tool's manifest: agents on the old and the new version work at the same time
+
+OLD_DIGEST = ToolManifest.model_validate(PAY).digest
+NOTED = {"properties": {**PAY["args"]["properties"], "note": {"type": "string"}}}
+NEW_PAY = PAY | {"args": PAY["args"] | NOTED}
+
+
+@pytest.fixture
+async def rollout(bank: Bank) -> Bank:
+    """The bank with the new manifest current and the old one still in force."""
+    bank.folder.write("tools/pay.json", NEW_PAY).write("tools/pay@before-notes.json", PAY)
+    assert await bank.activate()
+    return bank
+
+
+async def test_both_versions_work_until_the_old_one_ends(rollout: Bank) -> None:
+    """People see the old one as it was reviewed; what waits under it when it ends is denied."""
+    robot = rollout.robot
+    staged = {"tool": "pay", "tool_digest": OLD_DIGEST, "args": {"account": "acme", "amount": 500}}
+    old, late = (await robot.submit(staged)).json(), (await robot.submit(staged, run_key="late")).json()
+    new = (await robot.submit(await pay(rollout, note="thanks"), run_key="new")).json()
+    waits = await rollout.asks(500, run_key="waits")
+    assert [view["state"] for view in (old, late, new, waits)] == ["review", "review", "ready", "review"]
+    page = await rollout.maya.get("/reviews/" + old["effects"][0]["review"]["review_id"])
+    assert page.status_code == 200 and "Pay for acme" in page.text
+    assert "does not contain this version" not in page.text
+    await rollout.maya.vote(old)
+    for view, attempt in ((await robot.see(old["txn"]), "a"), (new, "b")):
+        await robot.spend(view, attempt)
+        assert (await rollout.states(view))[1] == "redeemed"
+    (rollout.folder.path / "tools/pay@before-notes.json").unlink()
+    assert await rollout.activate()
+    assert ((await rollout.states(late))[0], (await rollout.states(waits))[0]) == ("ended", "review")
+    assert (await robot.see(late["txn"]))["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
+
+
+async def test_the_service_serves_the_current_version_and_others_by_digest(rollout: Bank) -> None:
+    robot = rollout.robot
+    current = (await robot.send("GET", "/v1/tools/pay")).json()
+    old = (await robot.send("GET", f"/v1/tools/pay?digest={OLD_DIGEST}")).json()
+    assert (current, old) == (_json(NEW_PAY), _json(PAY))
+    missing = await robot.send("GET", f"/v1/tools/pay?digest={'0' * 64}")
+    assert missing.status_code == 404 and "no version" in missing.json()["detail"]
+    body = (await robot.send("GET", f"/v1/tools/pay?full=true&digest={OLD_DIGEST}")).json()
+    assert (body["tool_digest"], body["unseen"], body["manifest"]) == (OLD_DIGEST, ["items"], _json(PAY))
+    versions = {one["file"]: one["current"] for one in body["versions"]}
+    assert versions == {"tools/pay.json": True, "tools/pay@before-notes.json": False}
+
+
+async def test_a_tool_of_any_name_is_served_and_released(bank: Bank) -> None:
+    for tool in ("mail.send", "a/b", "srv:tool"):
+        described = manifest(tool, PAY["args"], "/account")
+        bank.folder.write(f"tools/{manifest_file(tool)}", described).policies(ANYBODY)
+        assert await bank.activate()
+        answer = await bank.robot.send("GET", f"/v1/tools/{quote(tool, safe='')}")
+        assert (answer.status_code, answer.json()) == (200, _json(described))
+        digest = ToolManifest.model_validate(described).digest
+        call = {"tool": tool, "tool_digest": digest, "args": {"account": "acme", "amount": 1}}
+        await bank.robot.spend((await bank.robot.submit(call, run_key=tool)).json(), f"attempt-{digest[:8]}")
+
+
+def _json(described: dict[str, Any]) -> Any:
+    return ToolManifest.model_validate(described).to_json()

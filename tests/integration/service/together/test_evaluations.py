@@ -1,8 +1,7 @@
-"""Questions: a dry run stores and promises nothing; one about a live effect is answered and stands in the log."""
+"""Evaluations: a dry run stores and promises nothing; one about a live effect is answered and audited."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,28 +12,27 @@ from countersign.contract import names
 from policy_service import metrics
 from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.effects import evaluation_requests as evaluating
-from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
-from tests.fakes.world import Agent, World
+from tests.fakes.payments import PAY, gate, manifest, plain_forbid
+from tests.fakes.world import Agent
 from tests.integration.service.effects import call, mail, pay
-from tests.integration.service.engines import SQLITE_IN_SHORT
-
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
+from tests.integration.service.together.bank import Bank, refusal
 
 NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
 NOTES = (
     gate("note-large", "finance", "context.input.amount > 100", action="note"),
     plain_forbid("note-never", "context.input.amount > 1000", action="note"),
 )
-TXN = names.txn_id(agent="robot", run_key="r")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Payments:
-    """The bank's bundle with a live tool that is asked about."""
-    made = Payments(tmp_path / "bundle")
-    made.write("tools/note.json", NOTE)
-    made.rules(*NOTES)
-    return made
+@pytest.fixture(autouse=True)
+async def notes(bank: Bank) -> None:
+    """The bundle has a live tool that is asked about."""
+    bank.folder.write("tools/note.json", NOTE)
+    await bank.rules(*NOTES)
+
+
+def txn_of(robot: Agent) -> str:
+    return names.txn_id(agent=robot.name, run_key="r")
 
 
 async def ask(robot: Agent, *effects: dict[str, Any], **members: Any) -> Any:
@@ -48,22 +46,19 @@ async def evaluated(robot: Agent, *effects: dict[str, Any], **members: Any) -> l
     return [effect["decision"] for effect in answer.json()["effects"]]
 
 
-async def note(bank: World, amount: int = 10) -> dict[str, Any]:
+async def note(bank: Bank, amount: int = 10) -> dict[str, Any]:
     return await call(bank, "note", {"account": "acme", "amount": amount})
 
 
 def sizes(conn: Connection) -> dict[str, int]:
     """How many rows every table has."""
-    return {
-        name: conn.execute(select(func.count()).select_from(table)).scalar_one()
-        for name, table in SQLModel.metadata.tables.items()
-    }
+    tables = SQLModel.metadata.tables.items()
+    return {name: conn.execute(select(func.count()).select_from(one)).scalar_one() for name, one in tables}
 
 
-async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent) -> None:
-    effects = [
-        await pay(bank), await pay(bank, 500), await mail(bank), await call(bank, "pay", {"account": "a"}),
-    ]  # fmt: skip
+async def test_a_dry_run_answers_as_a_submission_would(bank: Bank, robot: Agent) -> None:
+    invalid = await call(bank, "pay", {"account": "a"})
+    effects = [await pay(bank), await pay(bank, 500), await mail(bank), invalid]
     await bank.service.sequencer.number()
     before = await bank.service.db.read(sizes)
     dry = await ask(robot, *effects)
@@ -82,23 +77,21 @@ async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent
     await (await bank.person("maya")).vote(view, effect=1)
     (_, decision) = await evaluated(robot, *two)  # nothing is said about what was submitted
     assert (decision["outcome"], decision["decision_id"]) == ("review", "dry-run")
-    refused = await ask(robot, two[0], attempt_id="a1")
-    assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
+    assert refusal(await ask(robot, two[0], attempt_id="a1")) == (400, "unknown_field")
 
 
-async def test_a_dry_run_follows_what_is_claimed(bank: World, folder: Payments, robot: Agent) -> None:
+async def test_a_dry_run_follows_what_is_claimed(bank: Bank, robot: Agent) -> None:
     bribe = 'context.claimed has purpose && context.claimed.purpose == "bribe"'
-    folder.rules(gate("if-told", "legal", bribe))
-    await bank.activate()
+    await bank.rules(gate("if-claimed", "legal", bribe))
     (plain,) = await evaluated(robot, await pay(bank))
-    (told,) = await evaluated(robot, await pay(bank), claimed={"purpose": "bribe"})
-    assert (plain["gates"], told["gates"]) == ([], ["if-told"])
+    (bribed,) = await evaluated(robot, await pay(bank), claimed={"purpose": "bribe"})
+    assert (plain["gates"], bribed["gates"]) == ([], ["if-claimed"])
 
 
 # ------------------------------------------------------------------------------------------------------- live effects
 
 
-async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: World, robot: Agent) -> None:
+async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: Bank, robot: Agent) -> None:
     for n, (amount, outcome, policies, reasons) in enumerate([
         (10, "release", [], []),
         (500, "review", ["note-large"], []),
@@ -113,38 +106,37 @@ async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: World,
         after = await bank.service.db.read(sizes)
         assert {name for name in after if after[name] != before[name]} == {"audit"}
         assert decided["outcome"] == outcome
-        kind, body = (await bank.log(TXN))[n]
+        kind, body = (await bank.log(txn_of(robot)))[n]
         line = (kind, body["tool"], body["outcome"], body["reasons"])
         assert line == ("live_decided", "note", outcome, reasons)
         assert set(policies) <= {*body["policies"], *body["gates"]}
         assert body["args_digest"] == names.args_digest(args=effect["args"])
         assert (body["bundle"], body["commit"]) == (decided["bundle"], decided["commit"])
         assert metrics.DECISIONS.labels(outcome, "live")._value.get() == counted + 1
-    key = names.call_key(agent="robot", run_key="r", tool="note", args=effect["args"], n=0)
+    key = names.call_key(agent=robot.name, run_key="r", tool="note", args=effect["args"], n=0)
     lines = AuditRow.__table__  # type: ignore[attr-defined]
-    query = lines.select().where(lines.c.effect_id == names.effect_id(txn=TXN, call_key=key))
+    query = lines.select().where(lines.c.effect_id == names.effect_id(txn=txn_of(robot), call_key=key))
     (row,) = await bank.service.db.read(lambda conn: conn.execute(query).all())
-    assert (row.actor, row.agent, row.txn) == ("agent:robot", "robot", TXN)
+    assert (row.actor, row.agent, row.txn) == (f"agent:{robot.name}", robot.name, txn_of(robot))
     changed = await note(bank) | {"tool_digest": "0" * 64}  # another manifest than the reviewed one
     assert [one["outcome"] for one in await evaluated(robot, changed, live=True)] == ["deny"]
-    body = (await bank.log(TXN))[3][1]
+    body = (await bank.log(txn_of(robot)))[3][1]
     assert (body["outcome"], body["reasons"]) == ("deny", ["tool_changed"])
 
 
-async def test_what_is_not_live_is_not_noted(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+async def test_only_live_questions_are_audited(
+    bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ask(robot, await note(bank, 500), live=False)
     answer = await ask(robot, await pay(bank), live=True)  # staged by its manifest: to be submitted
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert refusal(answer) == (400, "invalid_request")
     assert "staged in its reviewed manifest" in answer.json()["detail"]
-    frozen = ("freeze", "unfreeze", {"agent": "robot"})
+    frozen = ("freeze", "unfreeze", {"agent": robot.name})
     for stop, end, args in (("stop", "go-on", {"tool": "note"}), ("stop", "go-on", {"tool": None}), frozen):
         await bank.operator(stop, args | {"reason": "it loops"})
-        answer = await ask(robot, await note(bank), live=True)
-        assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
+        assert refusal(await ask(robot, await note(bank), live=True)) == (403, "frozen")
         await bank.operator(end, args)
-    assert await bank.log(TXN) == []
+    assert await bank.log(txn_of(robot)) == []
     assert (await ask(robot, await note(bank), live=True)).status_code == 200
 
     def full(*_: Any, **__: Any) -> None:
@@ -154,8 +146,8 @@ async def test_what_is_not_live_is_not_noted(
     assert (await ask(robot, await note(bank, 11), live=True)).status_code >= 500, "what cannot be logged"
 
 
-async def test_another_bundle_that_came_into_force_meanwhile_answers(
-    bank: World, folder: Payments, robot: Agent, monkeypatch: pytest.MonkeyPatch
+async def test_a_bundle_activated_meanwhile_decides(
+    bank: Bank, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decided under one bundle and noted under the next, an agent would run what was just forbidden."""
     gather, effect = evaluating.gather_facts, await note(bank)
@@ -164,11 +156,11 @@ async def test_another_bundle_that_came_into_force_meanwhile_answers(
     async def swapped(*about: Any) -> Any:
         facts = await gather(*about)
         if not swaps:
-            folder.rules(plain_forbid("from-now-on", action="note"))
+            bank.folder.rules(plain_forbid("from-now-on", action="note"))
             swaps.append(await bank.activate())
         return facts
 
     monkeypatch.setattr(evaluating, "gather_facts", swapped)
     assert [one["outcome"] for one in await evaluated(robot, effect, live=True)] == ["deny"]
     assert swaps == [True]
-    assert [body["outcome"] for _, body in await bank.log(TXN)] == ["deny"]
+    assert [body["outcome"] for _, body in await bank.log(txn_of(robot))] == ["deny"]

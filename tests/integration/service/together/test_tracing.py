@@ -1,4 +1,4 @@
-"""What the service puts into spans and takes from a `traceparent`, and that it does neither unless told to."""
+"""What the service puts into spans and takes from a `traceparent`, and that it traces nothing by default."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from policy_service import tracing
 from policy_service.errors import StartError
 from policy_service.sampling import RateLimitedSampler
 from policy_service.workflow.releases import redeem
-from tests.fakes.world import Agent, World
+from tests.fakes.world import Agent
 from tests.integration.service.effects import pay
 from tests.integration.service.test_costs import REDEEMED_LATER, Statements
-
-pytestmark = pytest.mark.anyio
+from tests.integration.service.together.bank import Bank
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -42,9 +41,7 @@ def requests_of(exporter: InMemorySpanExporter) -> list[tuple[str, int, int | No
     ]
 
 
-async def test_a_request_joins_the_trace_it_names_and_takes_nothing_else_along(
-    bank: World, robot: Agent, exported: InMemorySpanExporter
-) -> None:
+async def test_a_request_joins_its_trace(bank: Bank, robot: Agent, exported: InMemorySpanExporter) -> None:
     exported.clear()
     extra = ((b"traceparent", CALLER.encode()), (b"tracestate", b"x=hunter2"), (b"baggage", b"y=hunter2"))
     assert await submitted(bank, robot, *extra) == 201
@@ -53,7 +50,7 @@ async def test_a_request_joins_the_trace_it_names_and_takes_nothing_else_along(
 
 
 @pytest.fixture
-def exported(bank: World) -> Iterator[InMemorySpanExporter]:
+def exported(bank: Bank) -> Iterator[InMemorySpanExporter]:
     """What the service exports from now on."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -64,7 +61,7 @@ def exported(bank: World) -> Iterator[InMemorySpanExporter]:
     assert not tracing.enabled()
 
 
-async def submitted(bank: World, robot: Agent, *headers: tuple[bytes, bytes]) -> int:
+async def submitted(bank: Bank, robot: Agent, *headers: tuple[bytes, bytes]) -> int:
     """Submit with raw headers of this request alone; its status."""
 
     async def add(request: object) -> None:
@@ -78,9 +75,7 @@ async def submitted(bank: World, robot: Agent, *headers: tuple[bytes, bytes]) ->
         bank.http.event_hooks = hooks
 
 
-async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
-    bank: World, robot: Agent, exported: InMemorySpanExporter
-) -> None:
+async def test_a_bad_traceparent_is_ignored(bank: Bank, robot: Agent, exported: InMemorySpanExporter) -> None:
     for value in BAD:
         assert await submitted(bank, robot, (b"traceparent", value.encode())) in {200, 201}, value[:60]
     assert await submitted(bank, robot, *((b"traceparent", CALLER.encode()),) * 2) == 200
@@ -88,9 +83,7 @@ async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
     assert found == {("POST /v1/transactions", None)}
 
 
-async def test_a_span_holds_no_path_no_query_and_no_header(
-    bank: World, exported: InMemorySpanExporter
-) -> None:
+async def test_a_span_holds_no_values(bank: Bank, exported: InMemorySpanExporter) -> None:
     await bank.http.get("/sign-in/dev?token=hunter2", headers={"Cookie": "a=hunter2"})
     await bank.http.get("/sign-in/corp/callback?code=hunter2&state=hunter2")
     await bank.http.get("/hunter2")
@@ -101,7 +94,7 @@ async def test_a_span_holds_no_path_no_query_and_no_header(
     assert "hunter2" not in "".join(one.to_json() for one in spans).lower()
 
 
-async def test_nothing_is_traced_unless_somebody_asks(bank: World, robot: Agent) -> None:
+async def test_nothing_is_traced_by_default(bank: Bank, robot: Agent) -> None:
     """Nor by FastAPI's own telemetry, when the program has a provider."""
     assert not tracing.enabled()
     view = (await robot.submit(await pay(bank))).json()
@@ -110,11 +103,11 @@ async def test_nothing_is_traced_unless_somebody_asks(bank: World, robot: Agent)
     assert not (config["tracing"] or config["metrics"] or config["logs"])
 
 
-async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submitted(
-    bank: World, robot: Agent, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("database_of_all", ["sqlite"], indirect=True)  # whose statements are counted
+async def test_a_redemption_links_its_trace(
+    bank: Bank, robot: Agent, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = (await robot.submit(await pay(bank))).json()
-    tokens = (await robot.release(view)).json()["releases"]
+    tokens = (await robot.release((await robot.submit(await pay(bank))).json())).json()["releases"]
     bank.service.db.set_listener(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
     statements = Statements(bank, monkeypatch, redeem.__name__)
     assert (await robot.redeem(tokens)).json()["redeemed"] is True
@@ -145,7 +138,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
         (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
     ],
 )
-async def test_the_standard_variables_switch_it_on(
+async def test_variables_switch_it_on(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], wanted: bool
 ) -> None:
     for name, value in environment.items():
@@ -163,17 +156,16 @@ async def test_an_endpoint_without_the_exporter_is_a_sentence(monkeypatch: pytes
         tracing.start()
 
 
-async def test_nobody_makes_the_service_record_more_than_its_limit() -> None:
+async def test_recorded_traces_are_limited() -> None:
     now = [0.0]
     sampler = RateLimitedSampler(3, lambda: now[0])
 
     def sampled(flags: int | None = None, *, remote: bool = True) -> bool:
-        """Whether a request is recorded whose caller has those flags; nobody's where it has none."""
+        """Whether a request of a caller with those flags (or without a trace) is recorded."""
         context = None
         if flags is not None:
-            parent = SpanContext(
-                int(TRACE, 16), int(SPAN, 16), is_remote=remote, trace_flags=TraceFlags(flags)
-            )
+            ids = int(TRACE, 16), int(SPAN, 16)
+            parent = SpanContext(*ids, is_remote=remote, trace_flags=TraceFlags(flags))
             context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
         return sampler.should_sample(context, 1, "POST").decision.is_sampled()
 

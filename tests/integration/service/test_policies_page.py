@@ -1,0 +1,126 @@
+"""The page about the policies: what is in force, a trial, the shadow, commits and cases."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+
+from policy_service.storage.core import table
+from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.tables import DecisionRow
+from policy_service.workflow.shadow import comparison
+from tests.fakes.pages import holds, words
+from tests.fakes.payments import ANYBODY, Payments, plain_forbid
+from tests.fakes.repository import Repository
+from tests.fakes.world import Agent, Visitor, running
+from tests.integration.service.effects import pay
+from tests.integration.service.stepping_up import Holder
+from tests.integration.service.together.bank import Bank
+
+
+async def text_of(visitor: Visitor) -> str:
+    return words((await visitor.get("/policies")).text)
+
+
+async def attempt(maya: Visitor, **changes: str) -> tuple[int, str]:
+    """Send the form as the page would."""
+    fields = {"agent": "robot", "tool": "pay", "args": '{"account": "a1", "amount": 500}'} | changes
+    answer = await Holder(maya).send("/policies/try", **fields)
+    return answer.status_code, words(answer.text)
+
+
+def rows_written(conn: Any) -> list[int]:
+    counts = [select(func.count()).select_from(table(model)) for model in (DecisionRow, AuditRow)]
+    return [conn.execute(count).scalar_one() for count in counts]
+
+
+async def test_the_page_says_what_is_in_force(bank: Bank, robot: Agent) -> None:
+    for n in range(3):
+        await robot.submit(await pay(bank, 500), run_key=f"run-{n}")
+    text = await text_of(await bank.person("maya"))
+    holds(text, bank.service.active.current.commit, "3 decisions in 7 days")
+    assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
+    assert re.search(r"huge rules.cedar, line \d+ gate 2 of finance not lately", text)
+    bank.clock.pass_(days=8)
+    holds(await text_of(await bank.person("maya")), "0 decisions in 7 days")
+    await bank.rules('@id("who") permit (principal, action == Action::"approve", resource);\n')
+    about_people = r"who rules.cedar, line \d+ who may approve no approval"
+    assert re.search(about_people, await text_of(await bank.person("maya")))
+
+
+REFUSED: list[tuple[dict[str, str], int, str]] = [
+    ({"agent": "unknown"}, 404, "No agent 'unknown' is enrolled here"),
+    ({"args": "[1]"}, 400, "effects/0/args"),
+    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not valid JSON"),
+    ({"tool": "x" * 201}, 400, "effects/0/tool"),
+]
+
+
+async def test_a_trial_is_not_recorded(bank: Bank, robot: Agent, maya: Visitor) -> None:
+    before = await bank.service.db.read(rows_written)
+    status, text = await attempt(maya)
+    assert status == 200
+    holds(text, "Review, approval needed Asks 1 of finance.")
+    holds((await attempt(maya, args='{"account": "a1", "amount": 5}'))[1], "Release, no approval needed")
+    holds((await attempt(maya, tool="gone"))[1], "the active bundle holds no tool 'gone'")
+    for changes, status, said in REFUSED:
+        found, text = await attempt(maya, **changes)
+        assert (found, said.lower() in text.lower()) == (status, True), text
+    assert await bank.service.db.read(rows_written) == before
+    await bank.policies(ANYBODY + plain_forbid("stop"))
+    holds((await attempt(maya))[1], "Deny stop says no")
+
+
+async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> None:
+    candidate = Payments(tmp_path / "candidate")
+    candidate.policies(ANYBODY)
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path) as bank:
+        ctx = bank.service.ctx
+        assert ctx.candidate is not None
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
+        await (await bank.agent("robot")).submit(await pay(bank, 500))
+        await bank.service.sequencer.number()
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
+        text = await text_of(await bank.person("maya"))
+    difference = "pay robot review by 1 of finance release, looser large"
+    holds(text, "0 the same 0 stricter 1 looser 0 ask others", difference)
+
+
+async def test_commits_are_listed_with_their_result(tmp_path: Path) -> None:
+    folder = Payments(tmp_path / "rules")
+    repository = Repository(folder.path)
+    first = repository.commit("Ask finance\n\nfrom 100 on")
+    given = {"policies_repository": str(folder.path), "policies_poll_s": 3600}
+    async with running(tmp_path / "data", tmp_path / "none", **given) as bank:
+        folder.policies(ANYBODY + '@id("x") @aproval("finance")\nforbid (principal, action, resource);\n')
+        bad = repository.commit("A slip\n\nand more")
+        await bank.activate()
+        maya = await bank.person("maya")
+        text = await text_of(maya)
+        shutil.rmtree(tmp_path / "data" / "policies.git")
+        without = await text_of(maya)
+    by = "Maya <maya@example.com>"
+    holds(text, f"Ask finance {by}, ", without=["from 100 on", "and more"])
+    assert re.search(f"{bad[:4]} .{{,40}}refused A slip {by} does not load: rules.cedar:2", text)
+    assert re.search(f"{first[:4]} .{{,40}}in force Ask finance {by} ", text)
+    assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
+
+
+async def test_the_cases_of_the_rules_are_counted(bank: Bank, maya: Visitor) -> None:
+    holds(await text_of(maya), "0 cases: nothing holds these rules")
+    case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
+    case += "    args: { account: a1, amount: 500 }\n    expect: review\n"
+    for cases, summary in (
+        (case + "    needs: { finance: 1 }\n", "1 cases, all pass"),
+        (case + "    needs: { cfo: 1 }\n", "1 cases, 1 do not hold"),
+        ("cases: [", "cases cannot be read: cases/pay.yaml:"),
+    ):
+        await bank.write("cases/pay.yaml", cases)
+        text = await text_of(maya)
+        holds(text, summary)
+        counted = re.search(r"large rules.cedar, line 2 gate finance not lately 1 ", text)
+        assert "all pass" not in summary or counted
