@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from policy_service.cli import app
 from policy_service.pap.policy_tests import parser
 from policy_service.pap.policy_tests.parser import read_cases
-from tests.fakes.cases import one_case, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/how-to/test-policies.md").read_text()
@@ -47,7 +46,3 @@ def test_every_case_key_is_documented() -> None:
     keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', source))
     assert len(keys) > 20
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", PAGE)] == []
-
-
-def test_unknown_key_is_refused() -> None:
-    assert problems(one_case("it: a\nexpect: release\nsurprise: 1"))

@@ -115,9 +115,8 @@ WHOLE = [("", 0, 0, 0)] * 10
 
 SCRIPTS = st.lists(st.lists(st.sampled_from(["1", "2"]), max_size=3), min_size=1, max_size=4)
 # where, at which time, how many of the last messages are lost, and how many of the first turns are left out
-CUTS = st.lists(
-    st.tuples(st.sampled_from(FAULTS), st.integers(1, 4), st.integers(0, 8), st.integers(0, 3)), max_size=5
-)
+CUT = st.tuples(st.sampled_from(FAULTS), st.integers(1, 4), st.integers(0, 8), st.integers(0, 3))
+CUTS = st.lists(CUT, max_size=5)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -62,7 +62,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
-async def test_chunked_body_is_decoded_and_trailers_are_not_headers(
+async def test_trailers_are_not_headers(
     server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: list[int]
 ) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)

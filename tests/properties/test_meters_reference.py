@@ -155,9 +155,7 @@ SPEND = [("submit", [(400, "a")]), ("submit", [(600, "a")]), ("submit", [(401, "
 @example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
 @example(steps=[SPEND[0], ("wait", 120), SPEND[1], ("wait", -240), SPEND[2]])
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
-def test_meters_equal_the_reference_account(
-    world: World, runner: asyncio.Runner, steps: list[tuple[str, Any]]
-) -> None:
+def test_meters_equal_the_reference_account(world: World, runner: asyncio.Runner, steps: list[Any]) -> None:
     async def run_story() -> None:
         world.clock.stop_at(datetime(2026, 11, 21, 12, tzinfo=UTC))
         story = Story(world, await world.agent(f"robot-{next(_names)}"))

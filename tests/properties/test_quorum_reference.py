@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,9 +31,7 @@ fired = st.lists(
 )  # fmt: skip
 
 
-def votes_of(
-    verdict: st.SearchStrategy[str], **more: st.SearchStrategy[bool]
-) -> st.SearchStrategy[BallotVote]:
+def votes_of(verdict: st.SearchStrategy[str], **more: Any) -> st.SearchStrategy[BallotVote]:
     """Votes of anybody."""
     return st.builds(
         BallotVote, vote_id=st.uuids().map(str), person=st.sampled_from(PERSONS), verdict=verdict, step_up=step_ups,
@@ -144,9 +143,7 @@ def test_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote
 
 
 @given(fired, ballots, st.sampled_from(PERSONS))
-def test_the_requester_never_raises_the_count(
-    gates: list[Gate], votes: list[BallotVote], requester: str
-) -> None:
+def test_requester_never_raises_the_count(gates: list[Gate], votes: list[BallotVote], requester: str) -> None:
     merged = merge(gates)
     with_them = tally(merged, votes, excluded=frozenset({requester}))
     without = tally(merged, [vote for vote in votes if vote.person != requester])

@@ -227,9 +227,7 @@ def test_reply_is_within_limits(text: str, actor: str, channel: str, words: str 
 def test_list_is_within_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(
-        tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped))
-    )
+    queue = QueuePage(tuple(map(reviews.row_of, some)), None, TabCounts(me=CappedCount(more, capped)))
     require_sound(views.my_reviews_message(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home_view(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
@@ -238,9 +236,7 @@ def test_list_is_within_limits(some: tuple[ReviewPage, ...], more: int, capped: 
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
-def test_answer_is_within_limits(
-    text: str, unseen: tuple[str, ...], texts: tuple[str, ...], outcome: Any
-) -> None:
+def test_answer_is_within_limits(text: str, unseen: Any, texts: Any, outcome: Any) -> None:
     require_sound(views.refusal_message(text, url=URL))
     require_sound(views.text_message(text))
     tried = policies.tried(outcome=outcome, unseen=unseen, asks=texts, reasons=texts, advice=texts)

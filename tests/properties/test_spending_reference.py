@@ -48,10 +48,7 @@ class Call:
     asked: dict[tuple[str, str], int]
 
 
-PRICED = {
-    "example-small": (Decimal("0.15"), Decimal("0.60")),
-    "example-opus-1": (Decimal("6.25"), Decimal(25)),
-}
+PRICED = dict(zip(MODELS, ((Decimal("0.15"), Decimal("0.60")), (Decimal("6.25"), Decimal(25))), strict=True))
 
 
 def asked_of(budget: Budget, model: str, bounds: Bounds) -> int:

@@ -97,9 +97,8 @@ async def ask_issuer(url: str, route: Route, folder: Path) -> None:
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:
-    slack = SlackClient(
-        SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route
-    )
+    app = SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5)
+    slack = SlackClient(app, "xoxb-1", route)
     with suppress(SlackCallError):
         await slack.call("auth.test")
     await slack.close()
@@ -181,7 +180,7 @@ async def test_an_authority_of_the_environment_is_not_trusted(
     assert secure.asked == []
 
 
-async def test_the_password_of_a_netrc_file_is_not_sent(
+async def test_a_netrc_password_is_not_sent(
     plain: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password canary\n")

@@ -13,13 +13,7 @@ HOST = {"url": "https://facts.example/accounts"}
 DIRECTORY = {"url": "https://acme.example/scim/v2", "person": "https://login.example|{value}"}
 
 
-NO_PEOPLE = [
-    "{value}",
-    "https://login.example|{userName}",
-    "https://login.example|maya",
-    "|{value}",
-    "a|b|{value}",
-]
+NO_PEOPLE = ["{value}", "https://a.example|{userName}", "https://a.example|maya", "|{value}", "a|b|{value}"]
 
 
 def test_a_member_is_spelt_by_an_id_and_by_nothing_else() -> None:

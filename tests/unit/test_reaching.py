@@ -25,9 +25,7 @@ from tests.unit.tokens.test_webhook_keys import SHARED
 pytestmark = pytest.mark.anyio
 
 
-PUBLIC = (
-    "93.184.215.14 2606:2800:21f:cb07:6820:80da:af6b:8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
-)
+PUBLIC = "93.184.215.14 2606:2800:21f:cb07::8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
 
 
 INSIDE = {
@@ -188,9 +186,7 @@ RESTS = {
 
 
 @pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
-async def test_retry_after_in_seconds_is_honoured(
-    step: Step, seconds: int | None, receiver: Receiver
-) -> None:
+async def test_retry_after_is_honoured(step: Step, seconds: int | None, receiver: Receiver) -> None:
     answer = await here(receiver, step)
     assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
 
@@ -202,9 +198,7 @@ async def test_retry_after_may_be_a_date(receiver: Receiver) -> None:
     assert 364 < rest.total_seconds() / 86_400 <= 365
 
 
-async def test_no_proxy_of_the_environment_is_used(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_variable_is_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     with Receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")

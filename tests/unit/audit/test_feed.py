@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
     """Things that happen, each in its own unit, with their indexes."""
     for kind in kinds:
         await db.write(
-            lambda tx, kind=kind: append(tx, kind, actor="system", txn=txn, body={"review_id": f"r-{kind}"})
+            lambda tx, kind=kind: append(tx, kind, actor="s", txn=txn, body={"review_id": f"r-{kind}"})
         )
     await Sequencer(db, holder="a").number()
 
@@ -55,9 +56,7 @@ async def happen_and_look(feed: Feed, *kinds: str, txn: str | None = None) -> No
 
 
 async def test_events_come_in_order_with_ids_and_nothing_else(store: Database, feed: Feed) -> None:
-    await store.write(
-        lambda tx: append(tx, "opened", actor="system", txn="t" * 64, body={"review_id": "r-1"})
-    )
+    await store.write(lambda tx: append(tx, "opened", actor="s", txn="t" * 64, body={"review_id": "r-1"}))
     await feed.refresh()
     assert (feed.index, await feed.events_after(0, 10)) == (0, []), "a line without an index is no event yet"
     await happen_and_look(feed, *"abc")
@@ -125,9 +124,7 @@ WAKES: list[tuple[dict[str, str], str, bool]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "wakes"), WAKES)
-async def test_pages_wake_for_reviews_tasks_and_sign_outs(
-    store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
-) -> None:
+async def test_kinds_that_wake_pages(store: Database, feed: Feed, body: Any, kind: str, wakes: bool) -> None:
     page = asyncio.create_task(feed.follow(0, 1.0 if wakes else 0.1, PEOPLE))
     await asyncio.sleep(0)
     await store.write(lambda tx: append(tx, kind, actor="system", body=body))
@@ -136,9 +133,7 @@ async def test_pages_wake_for_reviews_tasks_and_sign_outs(
     await asyncio.sleep(0.02)
     assert page.done() is wakes
     events, reached = await page
-    assert (kinds(events), reached) == ([kind] if wakes else [], 1), (
-        "an event without a waiting reader is skipped"
-    )
+    assert (kinds(events), reached) == ([kind] if wakes else [], 1), "others are skipped"
 
 
 @pytest.mark.parametrize(("keep", "page"), [(1, 2), (100, 2), (100, 500)])
@@ -184,9 +179,8 @@ async def test_close_wakes_every_reader_and_cancelled_ones_are_removed(feed: Fee
     await happen_and_look(feed, "a")
     assert {event.kind for events in await asyncio.gather(*waiting) for event in events} == {"a"}
     assert feed._waiting == {}
-    leaving, *left = (
-        asyncio.create_task(feed.wait_after(1, 30, **on)) for on in ({"topic": MINE}, {"topic": MINE}, {})
-    )
+    topics = ({"topic": MINE}, {"topic": MINE}, {})
+    leaving, *left = (asyncio.create_task(feed.wait_after(1, 30, **on)) for on in topics)
     await asyncio.sleep(0.01)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)

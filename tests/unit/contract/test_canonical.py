@@ -84,9 +84,7 @@ def test_the_fast_path_is_not_used_where_it_would_differ(value: Any) -> None:
     assert canonicalize(value) == rfc8785.dumps(value)
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda value: [value], lambda value: {"a": value}], ids=["arrays", "objects"]
-)
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}], ids=["array", "object"])
 def test_depth_is_twice_that_of_admission(wrap: Any) -> None:
     assert MAX_DEPTH == 2 * ARGS_LIMITS.max_depth == 128
     value: object = 1

@@ -107,9 +107,10 @@ def test_a_resource_needs_a_type_and_an_id() -> None:
             Resource(*other)
 
 
-@pytest.mark.parametrize(
-    "source", ["id", "env:/HOME", "args:id", "const:{", "const:", 'const:{"a":1,"a":2}', "result:/~2"]
-)
+SOURCES = ["id", "env:/HOME", "args:id", "const:{", "const:", 'const:{"a":1,"a":2}', "result:/~2"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_compensation_takes_its_args_from_known_places(source: str) -> None:
     with pytest.raises(PointerError):
         Compensation("undo", HEX, {"id": source})

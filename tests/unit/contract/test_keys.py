@@ -69,10 +69,7 @@ def test_one_key_that_is_not_ours_refuses_the_whole_set(changed: dict[str, Any])
     KeySet.from_jwks({"keys": [good, jwk()]})
 
 
-NO_SETS: list[Any] = [
-    *(None, [], "x", {}),
-    *({"keys": keys} for keys in (None, {}, ["x"], [None], [{}])),
-]
+NO_SETS: list[Any] = [*(None, [], "x", {}), *({"keys": keys} for keys in (None, {}, ["x"], [None], [{}]))]
 
 
 @pytest.mark.parametrize("jwks", NO_SETS)

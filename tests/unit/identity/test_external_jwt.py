@@ -92,10 +92,7 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
 SIGNERS: dict[str, tuple[dict[str, Any], str]] = {
     "an unpublished key id": ({}, "'acme' publishes no key with kid 'k2'"),
     "another key under the id": ({"kid": "k1"}, "its signature is invalid (issuer 'acme', kid 'k1')"),
-    "a key for something else": (
-        {"kid": "k1", "alg": "ES256"},
-        "no key of 'acme' with kid 'k1' is for ES256",
-    ),
+    "a key for another use": ({"kid": "k1", "alg": "ES256"}, "no key of 'acme' with kid 'k1' is for ES256"),
 }
 
 

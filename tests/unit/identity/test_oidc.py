@@ -126,9 +126,8 @@ async def test_an_ed25519_token_with_an_access_token_hash_holds() -> None:
     at_hash = base64.urlsafe_b64encode(half).rstrip(b"=").decode()
     browser = Browser().but(published=("ed",), signed_with="ed", header={"alg": "Ed25519"})
     assert (await browser.but(id_token={"at_hash": at_hash}).through()).sub == "248"
-    assert (await refusal(browser.but(id_token={"at_hash": at_hash[::-1]}).through())).startswith(
-        "forbidden:"
-    )
+    message = await refusal(browser.but(id_token={"at_hash": at_hash[::-1]}).through())
+    assert message.startswith("forbidden:")
 
 
 CHANGED: dict[str, dict[str, str | None]] = {
@@ -149,9 +148,7 @@ async def test_an_answer_that_is_not_this_browsers_buys_nothing(change: dict[str
     assert "/token" not in browser.provider.asked, "a code that came in the wrong way is never spent"
 
 
-@pytest.mark.parametrize(
-    "how", ["no note", "a later note", "a note we did not seal", "too late", "other door"]
-)
+@pytest.mark.parametrize("how", ["no note", "a later note", "a note not sealed", "too late", "other door"])
 async def test_an_answer_without_this_departures_note_buys_nothing(how: str) -> None:
     browser, other = Browser(), Browser()
     answer = await browser.leave()
@@ -159,7 +156,7 @@ async def test_an_answer_without_this_departures_note_buys_nothing(how: str) -> 
         browser.note = None
     elif how == "a later note":
         await browser.leave()
-    elif how == "a note we did not seal":
+    elif how == "a note not sealed":
         transport = browser.provider.transport
         other.sign_in = SignIn(other.sign_in._providers, HERE, b"y" * 32, lambda: NOW, transport)
         await other.leave()
@@ -231,10 +228,7 @@ async def test_a_key_set_that_is_none_or_private_is_not_taken(published: dict[st
 NAMES: list[tuple[dict[str, Any], str]] = [
     ({"name": "  Maya  "}, "Maya"),
     ({"name": "Ma\u202eya", "preferred_username": "maya"}, "maya"),
-    (
-        {"name": "", "preferred_username": 7, "email": "m@acme.example", "email_verified": True},
-        "m@acme.example",
-    ),
+    ({"name": "", "preferred_username": 7, "email": "m@a.example", "email_verified": True}, "m@a.example"),
     ({"email": "ceo@acme.example"}, "248"),
     ({"name": "\u3164", "preferred_username": "\u2800"}, "248"),
     ({"name": "M" * 101}, "248"),
@@ -293,9 +287,7 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
     browser = Browser().but(refuses_codes={"error": "invalid_client", "error_description": said})
     with capture_logs() as logged:
         message = await refusal(browser.through())
-    assert message.startswith(
-        "forbidden: Acme did not finish the sign-in (invalid_client); an operator has to look"
-    )
+    assert message.startswith("forbidden: Acme did not finish the sign-in (invalid_client); an operator")
     (line,) = [line for line in logged if line["event"] == "sign_in_refused"]
     assert (line["provider"], line["error"]) == ("acme", "invalid_client")
     assert line["description"].startswith("AADSTS7000215: Invalid client secret <b>provided</b>. xxx")
@@ -304,9 +296,8 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
 
 @pytest.mark.parametrize("error", [7, None, {"code": "x"}, ["x"], "", "x\ny"])
 async def test_an_error_of_any_form_is_a_refusal(error: object) -> None:
-    message = await refusal(
-        Browser().but(refuses_codes={"error": error, "error_description": {"a": [1]}}).through()
-    )
+    answer = {"error": error, "error_description": {"a": [1]}}
+    message = await refusal(Browser().but(refuses_codes=answer).through())
     assert message.startswith("forbidden: Acme did not finish the sign-in (")
     assert message.isprintable()
 

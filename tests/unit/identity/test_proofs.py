@@ -146,10 +146,7 @@ async def test_a_revoked_key_is_refused_from_that_moment(door: Door) -> None:
     assert await door.refused(proof) == "bad_proof"
 
 
-NO_PROOFS = (
-    *("", ".", "..", "x", "a.b.c", "=.=.=", "e30.e30.", "\udc80.a.b"),
-    *("A" * 20_000, "bnVsbA.e30.AA", "W10.e30.AA"),
-)
+NO_PROOFS = *"  . .. x a.b.c =.=.= e30.e30. bnVsbA.e30.AA W10.e30.AA".split(" "), "\udc80.a.b", "A" * 20_000
 
 
 async def test_what_is_no_proof_is_refused(door: Door) -> None:

@@ -34,9 +34,7 @@ async def test_userinfo_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPat
     assert "/elsewhere" not in browser.provider.asked
 
 
-@pytest.mark.parametrize(
-    "said", [{"groups": ["finance"]}, {"sub": 248, "groups": ["finance"]}, [GROUPS], "248"]
-)
+@pytest.mark.parametrize("said", [{"groups": ["finance"]}, GROUPS | {"sub": 248}, [GROUPS], "248"])
 async def test_userinfo_without_a_subject_is_not_used(said: Any) -> None:
     who = await asking().but(userinfo=said).through()
     assert who.groups == frozenset()
@@ -63,9 +61,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("header", "more", "why"), BAD.values(), ids=BAD.keys())
-async def test_userinfo_badly_signed_is_not_used(
-    header: dict[str, Any], more: dict[str, Any], why: str
-) -> None:
+async def test_userinfo_badly_signed_is_not_used(header: Any, more: dict[str, Any], why: str) -> None:
     browser = asking().but(signs_userinfo=True, userinfo=GROUPS | more)
     honest = browser.provider.token
 

@@ -92,9 +92,7 @@ async def test_the_final_write_is_current(tmp_path: Path) -> None:
     assert read_mark(tmp_path) == Mark(1, 6)
 
 
-async def test_a_mark_is_written_again_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_mark_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_folder: Path, _mark: Mark) -> None:
         raise OSError(28, "No space left on device")
 

@@ -220,7 +220,7 @@ def test_silent_host_times_out_and_its_error_is_truncated(tmp_path: Path, ssh: P
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_too_large_history_is_not_fetched(
+def test_large_history_is_refused(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirrors, "MAX_PACK_BYTES", 300)
@@ -231,7 +231,7 @@ def test_too_large_history_is_not_fetched(
     assert list((copy.path / "objects/pack").iterdir()) == []
 
 
-def test_small_pack_with_a_large_object_is_not_unpacked(
+def test_large_object_is_refused(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", 1_000_000)

@@ -99,9 +99,8 @@ NO_SIGNATURES = {
 
 
 @pytest.mark.parametrize(("kind", "content", "message"), NO_SIGNATURES.values(), ids=NO_SIGNATURES)
-def test_invalid_signature_is_refused(
-    repository: Repository, tmp_path: Path, kind: str, content: bytes, message: str
-) -> None:
+def test_invalid_signature_is_refused(tmp_path: Path, kind: str, content: bytes, message: str) -> None:
+    repository = Repository(tmp_path / "rules").write("rules.cedar", "// nothing\n")
     repository.commit()
     begin, end = (f"-----{word} {kind} SIGNATURE-----".encode() for word in ("BEGIN", "END"))
     with pytest.raises(SignatureError, match=message):
@@ -111,9 +110,8 @@ def test_invalid_signature_is_refused(
 def test_sha1_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     commit, key = raw(repository), rsa.generate_private_key(65537, 3072)
-    public = base64.b64decode(
-        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1]
-    )
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    public = base64.b64decode(line.split()[1])
 
     def strings(*parts: bytes) -> bytes:
         return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
@@ -147,9 +145,8 @@ def test_signer_is_valid_for_its_namespaces_and_period(repository: Repository, t
     key = Key(tmp_path)
     key.sign(repository)
     for options, taken in OPTIONS.values():
-        file = trusted(
-            tmp_path, f'"{key.name}, the desk" {options} {key.public} a comment'.replace("  ", " ")
-        )
+        line = f'"{key.name}, the desk" {options} {key.public} a comment'
+        file = trusted(tmp_path, line.replace("  ", " "))
         if taken:
             assert who(raw(repository), file) == f"{key.name}, the desk", options
         else:

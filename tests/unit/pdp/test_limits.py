@@ -1,5 +1,7 @@
 """A limit is found only where a policy's text has a single meaning."""
 
+from typing import Any
+
 import pytest
 
 from policy_service.domain.gates import Gate
@@ -14,17 +16,10 @@ PAYING = 'principal, action == Action::"pay", resource'
 
 
 def policy(
-    when: str,
-    *,
-    scope: str = PAYING,
-    effect: str = "forbid",
-    more: str = "",
-    asks: bool = False,
-    name: str = "cap",
+    when: str, effect: Any = "forbid", scope: str = PAYING, more: str = "", **made: Any
 ) -> PolicySource:
-    text = f'@id("{name}") {effect} ({scope}) when {{ {when} }}{more};'
-    gate = Gate(name, frozenset({"finance"})) if asks else None
-    return PolicySource(id=name, effect=effect, file="x.cedar", line=1, text=text, gate=gate)  # type: ignore[arg-type]
+    text = f'@id("cap") {effect} ({scope}) when {{ {when} }}{more};'
+    return PolicySource(**{"id": "cap", "effect": effect, "file": "x.cedar", "line": 1, "text": text} | made)
 
 
 def total_of(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
@@ -68,9 +63,7 @@ NOT_PLAIN = {
     "exactly": policy(f"{ADDED} == 1000"),
     "twice what it adds": policy(f"{ADDED} + context.input.amount > 1000"),
     "a permit": policy(f"{ADDED} > 1000", effect="permit"),
-    "some principals": policy(
-        f"{ADDED} > 1000", scope=PAYING.replace("principal", 'principal in Role::"intern"')
-    ),
+    "some principals": policy(f"{ADDED} > 1000", scope=f'principal in Role::"intern"{PAYING[9:]}'),
     "some resources": policy(f"{ADDED} > 1000", scope=f'{PAYING} == Account::"acme"'),
     "another tool": policy(f"{ADDED} > 1000", scope='principal, action == Action::"payout", resource'),
     "a policy longer than any plain one": policy(f"{ADDED} > 1000", more=" // " + "x" * 4_000 + "\n"),
@@ -83,8 +76,8 @@ def test_other_policies_have_no_limit(one: PolicySource) -> None:
 
 
 def test_lowest_limit_counts_and_a_forbid_before_a_gate() -> None:
-    low, high = policy(f"{ADDED} > 10", name="low"), policy(f"{ADDED} > 20", name="high")
-    asks = policy(f"{ADDED} > 5", asks=True, name="asks")
+    low, high = policy(f"{ADDED} > 10", id="low"), policy(f"{ADDED} > 20", id="high")
+    asks = policy(f"{ADDED} > 5", id="asks", gate=Gate("asks", frozenset({"finance"})))
     assert total_of(high, low) == 10
     assert total_of(asks, high) == 20
     assert total_of(asks) == 5

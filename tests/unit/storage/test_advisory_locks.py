@@ -28,6 +28,7 @@ from policy_service.workflow.revocation.revoke import revoke_approver
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 _PATIENCE_S = 60.0
+Unit = Callable[[Tx], Any]
 
 
 @pytest.fixture
@@ -40,13 +41,13 @@ def replica(migrated_url: str) -> Iterator[Database]:
 class Held:
     """A unit that blocks at a given point until it is released."""
 
-    def __init__(self, db: Database, ask: Callable[[Tx], Any]) -> None:
+    def __init__(self, db: Database, ask: Unit) -> None:
         self._there, self._go = threading.Event(), threading.Event()
         self._threads = ThreadPoolExecutor(1)
         self.ended: Future[datetime] = self._threads.submit(db.write_sync, lambda tx: self._stand(tx, ask))
         assert self._there.wait(_PATIENCE_S)
 
-    def _stand(self, tx: Tx, ask: Callable[[Tx], Any]) -> datetime:
+    def _stand(self, tx: Tx, ask: Unit) -> datetime:
         ask(tx)
         self._there.set()
         assert self._go.wait(_PATIENCE_S)
@@ -71,9 +72,7 @@ def until_it_waits(db: Database, second: Future[Any]) -> None:
         pass
 
 
-def second_after(
-    db: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any]
-) -> bool:
+def second_after(db: Database, replica: Database, first: Unit, second: Unit) -> bool:
     """Whether the second unit went on only after the first had ended."""
     held = Held(db, first)
     with ThreadPoolExecutor(1) as threads:
@@ -82,23 +81,23 @@ def second_after(
         return held.let_go() < went_on.result(_PATIENCE_S)[1]
 
 
-def on(txn: str) -> Callable[[Tx], Any]:
+def on(txn: str) -> Unit:
     return lambda tx: lock_transaction(tx, txn)
 
 
-def acting(party: str) -> Callable[[Tx], Any]:
+def acting(party: str) -> Unit:
     return lambda tx: lock_shared(tx, party)
 
 
-def stopping(party: str) -> Callable[[Tx], Any]:
+def stopping(party: str) -> Unit:
     return lambda tx: lock_exclusive(tx, party)
 
 
-def revoking(sub: str) -> Callable[[Tx], Any]:
+def revoking(sub: str) -> Unit:
     return lambda tx: revoke_approver(tx, "idp", sub, "a stolen laptop")
 
 
-def deciding(sub: str) -> Callable[[Tx], Any]:
+def deciding(sub: str) -> Unit:
     def unit(tx: Tx) -> None:
         with suppress(ForbiddenError):  # where they were revoked first
             require_active_person(tx, "idp", sub)
@@ -123,7 +122,7 @@ PAIRS = {
 @pytest.mark.parametrize("engine", ["postgresql"])
 @pytest.mark.parametrize(("first", "second", "waits"), PAIRS.values(), ids=PAIRS)
 def test_locks_serialize_conflicting_units(
-    store: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any], waits: bool
+    store: Database, replica: Database, first: Unit, second: Unit, waits: bool
 ) -> None:
     assert second_after(store, replica, first, second) is waits
 
@@ -160,7 +159,7 @@ def test_a_lock_timeout_asks_the_caller_to_repeat(store: Database, migrated_url:
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_locks_of_a_dead_replica_are_released(
+def test_a_dead_replica_loses_its_locks(
     store: Database, replica: Database, monkeypatch: pytest.MonkeyPatch, migrated_url: str
 ) -> None:
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it

@@ -202,9 +202,7 @@ def test_a_server_that_acknowledges_what_it_may_lose_is_refused(postgres_url: st
 
 
 @pytest.mark.anyio
-async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(
-    postgres_url: str,
-) -> None:
+async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(postgres_url: str) -> None:
     """N6."""
     with Database.open(postgres_url) as db:
         create(db)

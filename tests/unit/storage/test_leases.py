@@ -55,9 +55,7 @@ def test_only_the_holder_can_release_a_lease(timed: Database) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("lapsed", [True, False])
-async def test_of_many_concurrent_holders_one_gets_the_lease(
-    timed: Database, clock: Clock, lapsed: bool
-) -> None:
+async def test_one_of_many_holders_gets_the_lease(timed: Database, clock: Clock, lapsed: bool) -> None:
     if lapsed:
         await timed.write(take("old"))
         clock.later(10)

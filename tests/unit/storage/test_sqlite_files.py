@@ -7,9 +7,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from tests.conventions.repository import ROOT
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from policy_service.storage.sqlite import ProcessLock
 lock = ProcessLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
@@ -102,9 +103,7 @@ def require_sound(backup: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to], ids=["a link", "a second name"])
-def test_a_link_planted_in_its_place_leads_nowhere(
-    database: Path, backup: Path, tmp_path: Path, plant: Callable[[Path, Path], None]
-) -> None:
+def test_a_planted_link_leads_nowhere(database: Path, backup: Path, tmp_path: Path, plant: Any) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
     plant(backup.with_name("taken.db.part"), target)

@@ -124,9 +124,7 @@ def bomb(db: Database) -> Unit:
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(
-    db: Database, bomb: Unit, position: int
-) -> None:
+def test_a_rollback_by_a_trigger_acknowledges_nothing(db: Database, bomb: Unit, position: int) -> None:
     units = [note("a"), note("b")]
     units.insert(position, bomb)
     assert [cause(one) for one in one_batch(db, *units)] == [TransactionLostError] * 3
@@ -135,9 +133,7 @@ def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(
 
 
 @pytest.mark.parametrize("writes_on", [True, False])
-def test_a_unit_that_hides_a_lost_transaction_fails_its_batch(
-    db: Database, bomb: Unit, writes_on: bool
-) -> None:
+def test_a_hidden_lost_transaction_fails_the_batch(db: Database, bomb: Unit, writes_on: bool) -> None:
     """The author caught the error and wrote on: outside any transaction, each statement its own commit."""
 
     def hide(tx: Tx) -> int:

@@ -22,9 +22,5 @@ RELEASE = ReleaseClaims(
     decision=contract.DecisionClaims(id="dec_1", mode=contract.Mode.AUTO, commit="c", bundle="b" * 64, **_BY),
     **_BOTH,
 )
-RECEIPT = ReceiptClaims(
-    fire_by=1_795_000_030,
-    attempt="att_1",
-    effects=(ReceiptEffect(EFFECT.effect_id, EFFECT.digest, "j" * 22),),
-    **_BOTH,
-)
+_EFFECTS = (ReceiptEffect(EFFECT.effect_id, EFFECT.digest, "j" * 22),)
+RECEIPT = ReceiptClaims(fire_by=1_795_000_030, attempt="att_1", effects=_EFFECTS, **_BOTH)

@@ -69,9 +69,10 @@ def test_a_mark_is_for_its_owner_alone(tmp_path: Path) -> None:
         read_mark(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", "1", '{"epoch": 1}', '{"epoch": "x", "highest_index": 1}', "\x00"]
-)
+DAMAGED = ["", "{", "[]", "null", "1", '{"epoch": 1}', '{"epoch": "x", "highest_index": 1}', "\x00"]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_mark_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "epoch.json").write_text(content)
     (tmp_path / "epoch.json").chmod(0o600)

@@ -73,16 +73,11 @@ def test_a_missing_key_is_refused_with_the_command(folder: Path, name: str) -> N
         read_keys(folder)
 
 
-DAMAGED = [
-    b"",
-    b"not a key",
-    PrivateKey.from_seed(bytes(32)).to_pem()[:-40],
-    b"-----BEGIN PRIVATE KEY-----\n",
-]
+PEM = PrivateKey.from_seed(bytes(32)).to_pem()
 
 
 @pytest.mark.parametrize("name", [CURRENT, NEXT, PREVIOUS])
-@pytest.mark.parametrize("content", DAMAGED, ids=["empty", "words", "cut short", "only a header"])
+@pytest.mark.parametrize("content", [b"", b"not a key", PEM[:-40], b"-----BEGIN PRIVATE KEY-----\n"])
 def test_a_damaged_key_is_refused_by_name_and_not_quoted(folder: Path, name: str, content: bytes) -> None:
     replace(folder / name, content)
     with pytest.raises(StartError, match=name) as caught:
@@ -175,7 +170,7 @@ def test_compromised_rotation_needs_no_next_key(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_an_interrupted_compromised_rotation_is_repeatable(
+def test_a_cut_emergency_rotation_is_repeatable(
     folder: Path, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rotate_keys(folder, now=later(folder))
@@ -198,9 +193,7 @@ def test_an_interrupted_compromised_rotation_is_repeatable(
 
 
 @pytest.mark.parametrize("step", ["previous", "current", "next"])
-def test_an_interrupted_rotation_is_repeatable(
-    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_rotation_is_repeatable(folder: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last signing key stays published, and the command can be repeated."""
     signed = read_keys(folder).current.public.kid
     following = PrivateKey.from_pem((folder / NEXT).read_bytes()).public.kid

@@ -65,7 +65,7 @@ TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "siblings", "follows"), TABLE)
-def test_the_consequence_covers_all_siblings(
+def test_the_consequence_covers_siblings(
     answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str
 ) -> None:
     text = consequence(answer, *siblings, undo="take_back")

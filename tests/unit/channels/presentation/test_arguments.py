@@ -106,9 +106,10 @@ def said_of(*rows: ArgRow) -> dict[str, list[str]]:
     return {view.row.name: [finding.short for finding in view.of_names] for view in views}
 
 
-@pytest.mark.parametrize(
-    "other", ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
-)
+SIMILAR = ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
+
+
+@pytest.mark.parametrize("other", SIMILAR)
 def test_similar_names_are_both_reported(other: str) -> None:
     said = said_of(AMOUNT, arg(other, 9, "integer"), arg("to", "x", "string"))
     assert said == {"amount": ["a name similar to another"], other: ["a name similar to another"], "to": []}
@@ -123,6 +124,4 @@ def test_a_name_missing_in_the_schema_is_reported() -> None:
 
 def test_name_findings_count_as_warnings() -> None:
     page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
-    assert [warning.text for warning in argument_warnings(arg_views(page))] == [
-        "a name similar to another"
-    ] * 2
+    assert [one.text for one in argument_warnings(arg_views(page))] == ["a name similar to another"] * 2

@@ -147,6 +147,7 @@ def test_a_title_shows_hidden_characters_as_code_points() -> None:
 
 
 # What no page may draw: the directions of text, and what has no width.
+TAGS = ('<span class="hid" title="', '<span class="sus" title="', '">', "</span>", '<span class="sr')
 UNDRAWN = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200f")
 
 
@@ -156,14 +157,8 @@ def assert_whole(text: str) -> None:
         marked = mark(text, block=block, every=every)
         assert "".join(span.text for span in marked.spans) == text
         bare = str(shown(marked))
-        for ours in (
-            '<span class="hid" title="',
-            '<span class="sus" title="',
-            '">',
-            "</span>",
-            '<span class="sr',
-        ):
-            bare = bare.replace(ours, "")
+        for tag in TAGS:
+            bare = bare.replace(tag, "")
         assert not set(bare) & set("<>\"'")
         drawn = "".join(span.text for span in marked.spans if span.kind != "hidden")
         assert not [char for char in drawn if unicodedata.category(char) == "Cc" and char not in "\n\t"]

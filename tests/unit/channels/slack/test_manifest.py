@@ -50,11 +50,8 @@ def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
 
 def test_every_request_url_is_the_events_endpoint() -> None:
     settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
-    output = [
-        command["url"],
-        settings["event_subscriptions"]["request_url"],
-        settings["interactivity"]["request_url"],
-    ]
+    parts = [settings[part]["request_url"] for part in ("event_subscriptions", "interactivity")]
+    output = [command["url"], *parts]
     assert set(output) == {HOME + PATH}
     assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(output)
 

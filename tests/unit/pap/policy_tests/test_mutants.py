@@ -42,8 +42,7 @@ ANYTHING = "(principal, action, resource)"
 T, EVENING = "((context.now).toTime())", 'context.now.toTime() >= duration("18h")'
 MADE = {
     "a bare permit": (f"permit {ANYTHING};", ["permit -> forbid"]),
-    "a role": (
-        'permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
+    "a role": ('permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
     "two actions": (
         'permit (principal, action in [Action::"x", Action::"y"], resource);',
         ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"']),
@@ -70,8 +69,7 @@ MADE = {
         ["@approval is dropped: nobody is asked", "@approval: cfo|finance -> finance", "@approval: cfo|finance -> cfo",
          "@quorum: 2 -> 1", "@quorum: 2 -> 3", "@step_up is dropped", "@answer_within: 4:00:00 -> 8:00:00",
          "@valid_for: 0:30:00 -> 1:00:00", "@reason is dropped", "@shared is dropped"]),
-    "fields exempt from review": (
-        f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
+    "fields exempt from review": (f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
 }  # fmt: skip
 
 
@@ -151,9 +149,7 @@ def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------ acknowledging
 
-ENTRY = (
-    '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "it never fires with another gate"\n'
-)
+ENTRY = '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "no other gate fires with it"\n'
 
 
 def survivor(tmp_path: Path) -> list[Mutant]:
@@ -163,7 +159,7 @@ def survivor(tmp_path: Path) -> list[Mutant]:
 
 def test_acknowledged_survivor_and_stale_acknowledgement(tmp_path: Path) -> None:
     acknowledged = read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
-    assert acknowledged == {("large", "@shared is added"): "it never fires with another gate"}
+    assert acknowledged == {("large", "@shared is added"): "no other gate fires with it"}
     survived = survivor(tmp_path)
     assert unacknowledged_mutants(survived, acknowledged) == ([], [])
     for entry, hint in (
@@ -171,9 +167,8 @@ def test_acknowledged_survivor_and_stale_acknowledgement(tmp_path: Path) -> None
         (ENTRY.replace('"large"', '"gone"'), "remove the entry"),
         (ENTRY.replace("@shared is added", "@reason is dropped"), "remove the entry"),
     ):
-        left, stale = unacknowledged_mutants(
-            survived, read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
-        )
+        entries = read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
+        left, stale = unacknowledged_mutants(survived, entries)
         assert (len(left), len(stale)) == (1, 1)
         assert hint in stale[0].message
 
@@ -182,8 +177,8 @@ WRONG = [
     ("[[survives", "cases/mutants.toml: "),
     ('[survives]\npolicy = "a"', "in two brackets"),
     ("[[survive]]", "'survive' is not a key of this file"),
-    (ENTRY.replace('why = "it', 'because = "it'), "needs why = a text"),
-    (ENTRY.replace("it never fires with another gate", "  "), "needs why = a text"),
+    (ENTRY.replace("why", "because"), "needs why = a text"),
+    (ENTRY.replace("no other gate fires with it", "  "), "needs why = a text"),
     (ENTRY + "when = 1", "'when' is unknown"),
     ("survives = [1]", "needs policy = a text"),
 ]

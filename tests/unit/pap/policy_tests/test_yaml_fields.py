@@ -31,11 +31,7 @@ REFUSED = {
     "a merge key": ("a: &a {b: 1}\nc:\n  <<: *a", 3, "merge keys"),
     "a list as a key": ("? [a]\n: 1", 1, "a key is one word"),
     "an alias of itself": ("a: &a [*a]", 1, f"more than {MAX_DEPTH} levels"),
-    "more values than anybody reads": (
-        "[" + "1," * MAX_VALUES + "1]",
-        1,
-        f"more than {MAX_VALUES} values; split",
-    ),
+    "too many values": ("[" + "1," * MAX_VALUES + "1]", 1, f"more than {MAX_VALUES} values; split"),
     "aliases of aliases": (BOMB, 1, f"{MAX_VALUES} values"),
     "an alias of nothing": ("a: *b", 1, "undefined alias"),
     "a tab": ("a:\n\tb: 1", 2, "this is not YAML"),

@@ -69,7 +69,7 @@ def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, fol
     assert lines[7].startswith(f"release of pay by {folder.load().digest} at ")
 
 
-def test_a_different_decision_today_is_reported(
+def test_another_decision_today_is_reported(
     explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     assert as_json()["differs"] is False
@@ -85,9 +85,8 @@ def test_a_different_decision_today_is_reported(
 def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: BundleFolder) -> None:
     file = tmp_path / "call.json"
     file.write_text(json.dumps({name: CALL[name] for name in ("agent", "tool", "args")}))
-    plain, result = (
-        CliRunner().invoke(app, ["explain", str(file), str(folder.path), *more]) for more in ([], ["--json"])
-    )
+    command = ["explain", str(file), str(folder.path)]
+    plain, result = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--json"]))
     assert json.loads(result.stdout)["differs"] is None
     assert "Decisions on" not in plain.stdout
 
@@ -117,12 +116,11 @@ def test_arguments_of_an_older_version_are_accepted(as_json: AsJson, folder: Bun
 UNLIKE = "context.input has note && context.input.note != context.input.account"
 
 
-@pytest.mark.parametrize(
-    ("condition", "shown_as"), [('context.input.account like "b*"', ""), (UNLIKE, "note = ")]
-)
-def test_recorded_secrets_stay_hidden(
-    explained: Explain, folder: BundleFolder, condition: str, shown_as: str
-) -> None:
+LIKE_B = 'context.input.account like "b*"'
+
+
+@pytest.mark.parametrize(("condition", "shown_as"), [(LIKE_B, ""), (UNLIKE, "note = ")])
+def test_secrets_stay_hidden(explained: Explain, folder: BundleFolder, condition: str, shown_as: str) -> None:
     """A suggested change does not reveal it either."""
     folder.write("tools/pay.json", pay_manifest(args=pay_args(note={"type": "string"})))
     folder.policies(GATED.replace(ABOVE_50, condition))
