@@ -73,7 +73,7 @@ async def test_trailers_are_not_headers(
 
 
 @given(st.lists(CHUNK, max_size=3), st.integers(0, 2), st.integers(-3_000, 3_000), CUTS)
-async def test_framing_has_one_limit_everywhere(
+async def test_framing_has_one_limit(
     server: EchoServer, chunks: Pairs, where: int, beyond: int, cuts: list[int]
 ) -> None:
     """Data in the same packet as the end of the request may be counted late."""

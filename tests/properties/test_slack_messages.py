@@ -211,8 +211,7 @@ def test_plain_content_is_shown_exactly_with_buttons(values: list[Any], secret: 
 def test_form_is_within_limits(page: ReviewPage) -> None:
     for form in (views.deny_modal, views.ask_modal, views.approve_modal):
         view = form(page, POINTER)
-        assert refused_view(view) == []
-        assert view["private_metadata"] == POINTER.value
+        assert (refused_view(view), view["private_metadata"]) == ([], POINTER.value)
 
 
 @settings(max_examples=2_000 if LONG else 40)

@@ -51,8 +51,7 @@ def test_a_problem_has_a_code_and_a_sentence() -> None:
     kind = {"type": "urn:countersign:problem:superseded", "title": "superseded", "code": "superseded"}
     output = kind | {"status": 409, "detail": "revision 2 was replaced; submit again", "rev": 3}
     assert error.to_problem("/v1/transactions/abc") == output | {"instance": "/v1/transactions/abc"}
-    assert error.to_problem() == output
-    assert str(error) == error.detail
+    assert (error.to_problem(), str(error)) == (output, error.detail)
 
 
 @pytest.mark.parametrize("member", ["type", "title", "status", "instance"])

@@ -18,9 +18,8 @@ MINE = transaction_topic("mine")
 async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
     """Things that happen, each in its own unit, with their indexes."""
     for kind in kinds:
-        await db.write(
-            lambda tx, kind=kind: append(tx, kind, actor="s", txn=txn, body={"review_id": f"r-{kind}"})
-        )
+        body = {"review_id": f"r-{kind}"}
+        await db.write(lambda tx, kind=kind, body=body: append(tx, kind, actor="s", txn=txn, body=body))
     await Sequencer(db, holder="a").number()
 
 
@@ -100,8 +99,7 @@ async def test_waiting_ends_with_the_event(feed: Feed) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.02])
 async def test_waiting_ends_empty_after_the_timeout(feed: Feed, seconds: float) -> None:
-    assert await feed.wait_after(0, seconds) == []
-    assert feed._waiting == {}
+    assert (await feed.wait_after(0, seconds), feed._waiting) == ([], {})
 
 
 async def test_a_reader_wakes_only_for_its_transaction(feed: Feed) -> None:

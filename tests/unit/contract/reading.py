@@ -54,9 +54,8 @@ def expectation(vector: Vector) -> contract.Expectation:
     """What the verifier of a release vector knows."""
     known = dict(vector["expectation"])
     jwks = known.pop("jwks")
-    return contract.Expectation(
-        **{**known, "keys": contract.KeySet.from_jwks(jwks), "effect": effect(known["effect"])}
-    )
+    known |= {"keys": contract.KeySet.from_jwks(jwks), "effect": effect(known["effect"])}
+    return contract.Expectation(**known)
 
 
 def receipt_state(vector: Vector) -> ReceiptState:
@@ -74,10 +73,8 @@ def check_receipt(vector: Vector) -> object:
 def _known_of_receipt(vector: Vector) -> Vector:
     known = dict(vector["expectation"])
     keys = contract.KeySet.from_jwks(known.pop("jwks"))
-    return known | {
-        "keys": keys,
-        "effects": tuple(contract.ReceiptEffect(**item) for item in known["effects"]),
-    }
+    effects = tuple(contract.ReceiptEffect(**item) for item in known["effects"])
+    return known | {"keys": keys, "effects": effects}
 
 
 def proof_arguments(vector: Vector) -> Vector:

@@ -47,10 +47,8 @@ def proof(**changed: Any) -> str:
 
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(range(256))])
 def test_a_proof_made_for_a_request_is_accepted_with_it(body: bytes) -> None:
-    request = REQUEST | {"body": body}
-    claims = contract.verify_proof(
-        proof(body=body), key_for=_key, accept_nonce="n".__eq__, now=1030, **request
-    )
+    known = REQUEST | {"body": body, "key_for": _key, "accept_nonce": "n".__eq__, "now": 1030}
+    claims = contract.verify_proof(proof(body=body), **known)
     assert (claims.agent, claims.kid, claims.iat, claims.nonce) == ("bot", KEY.public.kid, 1000, "n")
 
 

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign.contract import (
-    AdmissionError,
-    Compensation,
-    ContractError,
-    Effect,
-    PointerError,
-    Resource,
-    canonicalize,
-)
+from countersign import contract
 from tests.unit.contract.reading import effect, read
 from tests.unit.contract.test_admission import json_values
 
@@ -23,10 +15,10 @@ HEX = "ab" * 32
 EFFECTS = [case["value"] for case in read("names/effect_digest.json")["cases"]]
 
 
-def stage(args: object = None, **changed: Any) -> Effect:
+def stage(args: object = None, **changed: Any) -> contract.Effect:
     members: dict[str, Any] = {"agent": "bot", "txn": HEX, "call_key": "cd" * 32, "seq": 1, "tool": "refund"}
-    members |= {"tool_digest": "ef" * 32, "resource": Resource("Account", "acc-17")}
-    return Effect.stage(**members | {"args": {"amount": 5} if args is None else args} | changed)
+    members |= {"tool_digest": "ef" * 32, "resource": contract.Resource("Account", "acc-17")}
+    return contract.Effect.stage(**members | {"args": {"amount": 5} if args is None else args} | changed)
 
 
 def test_mutating_what_was_staged_changes_nothing() -> None:
@@ -35,8 +27,7 @@ def test_mutating_what_was_staged_changes_nothing() -> None:
     before = staged.digest
     args["to"].append("thief@example.com")
     staged.args["to"] = "thief@example.com"
-    assert staged.args == {"to": ["a@example.com"]}
-    assert staged.digest == before
+    assert (staged.args, staged.digest) == ({"to": ["a@example.com"]}, before)
 
 
 def test_the_tool_gets_the_canonical_value() -> None:
@@ -45,27 +36,27 @@ def test_the_tool_gets_the_canonical_value() -> None:
 
 @pytest.mark.parametrize("value", EFFECTS, ids=["with", "without", "compensating"])
 def test_the_canonical_bytes_are_those_of_the_whole_object(value: dict[str, Any]) -> None:
-    assert effect(value).canonical == canonicalize(value)
+    assert effect(value).canonical == contract.canonicalize(value)
 
 
 @given(args=st.dictionaries(st.text(), json_values, max_size=4), agent=st.text(min_size=1, max_size=20))
 def test_splicing_the_args_gives_canonical_bytes(args: dict[str, Any], agent: str) -> None:
     try:
         staged = stage(args, agent=agent)
-    except AdmissionError:
+    except contract.AdmissionError:
         return
     whole = {"v": 1, "agent": agent, "args": staged.args, "resource": staged.resource.to_json()}
     names = ("txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
-    assert staged.canonical == canonicalize(whole | {name: getattr(staged, name) for name in names})
+    assert staged.canonical == contract.canonicalize(whole | {name: getattr(staged, name) for name in names})
 
 
 TAKEN = {"id": "result:/id"}
-UNDO = Compensation("undo", HEX, TAKEN)
+UNDO = contract.Compensation("undo", HEX, TAKEN)
 
 
 def test_a_compensation_keeps_its_own_copy_of_the_map() -> None:
     mapping = {"id": "result:/id"}
-    undo = Compensation("undo", HEX, mapping)
+    undo = contract.Compensation("undo", HEX, mapping)
     mapping["id"] = "const:1"
     assert undo == UNDO
 
@@ -87,24 +78,24 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changed", "code"), INCONSISTENT)
 def test_an_inconsistent_effect_cannot_be_made(changed: dict[str, Any], code: str) -> None:
-    with pytest.raises(ContractError) as refused:
+    with pytest.raises(contract.ContractError) as refused:
         replace(stage(), **changed)
     assert refused.value.code == code
 
 
 @pytest.mark.parametrize(("tool", "digest", "code"), [("", HEX, "bad_name"), ("undo", "ab", "bad_digest")])
 def test_a_compensation_names_a_reviewed_tool(tool: str, digest: str, code: str) -> None:
-    with pytest.raises(ContractError) as refused:
-        Compensation(tool, digest, {})
+    with pytest.raises(contract.ContractError) as refused:
+        contract.Compensation(tool, digest, {})
     assert refused.value.code == code
 
 
 def test_a_resource_needs_a_type_and_an_id() -> None:
-    assert Resource("A", "x" * 1024).id == "x" * 1024
+    assert contract.Resource("A", "x" * 1024).id == "x" * 1024
     others: list[Any] = [("", "a"), ("A", ""), ("A", "x" * 1025), (None, "a"), ("A", 7)]
     for other in others:
-        with pytest.raises(ContractError, match="1 to 1024 characters"):
-            Resource(*other)
+        with pytest.raises(contract.ContractError, match="1 to 1024 characters"):
+            contract.Resource(*other)
 
 
 SOURCES = ["id", "env:/HOME", "args:id", "const:{", "const:", 'const:{"a":1,"a":2}', "result:/~2"]
@@ -112,11 +103,11 @@ SOURCES = ["id", "env:/HOME", "args:id", "const:{", "const:", 'const:{"a":1,"a":
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_compensation_takes_its_args_from_known_places(source: str) -> None:
-    with pytest.raises(PointerError):
-        Compensation("undo", HEX, {"id": source})
+    with pytest.raises(contract.PointerError):
+        contract.Compensation("undo", HEX, {"id": source})
 
 
 @pytest.mark.parametrize("args", [[1], "text", False, 1])
 def test_args_are_an_object(args: object) -> None:
-    with pytest.raises(ContractError, match="form of an object"):
+    with pytest.raises(contract.ContractError, match="form of an object"):
         stage(args)

@@ -7,21 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from countersign.contract import (
-    AdmissionError,
-    CompensationRule,
-    Lane,
-    ManifestError,
-    MoneyField,
-    Resource,
-    ResourceRule,
-    Risk,
-    SentencePart,
-    ToolManifest,
-    canonicalize,
-    load_manifest,
-    split_sentence,
-)
+from countersign import contract
 
 PAYMENT = {"id": {"type": "string"}, "currency": {"type": "string"}}
 ARGS: dict[str, Any] = {
@@ -38,22 +24,21 @@ REFUND: dict[str, Any] = {
 }
 
 
-def manifest(**changed: Any) -> ToolManifest:
-    return load_manifest(canonicalize({**REFUND, **changed}))
+def manifest(**changed: Any) -> contract.ToolManifest:
+    return contract.load_manifest(contract.canonicalize({**REFUND, **changed}))
 
 
 def test_defaults_are_the_careful_choice() -> None:
     plain = manifest()
-    assert (plain.lane, plain.risk, plain.timeout_seconds) == (Lane.STAGED, Risk.MEDIUM, 60)
+    assert (plain.lane, plain.risk, plain.timeout_seconds) == (contract.Lane.STAGED, contract.Risk.MEDIUM, 60)
     assert (plain.idempotent, plain.recheck, plain.may_fail) == (False, False, False)
     assert (plain.aud, plain.probe, plain.compensation) == (None, None, None)
 
 
 def test_the_constructor_and_the_file_say_the_same() -> None:
-    rule = ResourceRule(type="Account", id="/account")
-    made = ToolManifest(**{**REFUND, "args": copy.deepcopy(REFUND["args"]), "resource": rule})
-    assert made == manifest()
-    assert made.digest == manifest().digest
+    rule = contract.ResourceRule(type="Account", id="/account")
+    made = contract.ToolManifest(**{**REFUND, "args": copy.deepcopy(REFUND["args"]), "resource": rule})
+    assert (made, made.digest) == (manifest(), manifest().digest)
 
 
 FULL: dict[str, Any] = {
@@ -90,9 +75,9 @@ def test_every_member_is_in_the_digest(member: str) -> None:
 
 def test_a_full_manifest_survives_a_round_trip() -> None:
     full = manifest(**FULL)
-    assert load_manifest(canonicalize(full.to_json())) == full
-    assert full.money == (MoneyField(amount="/amount_cents", currency="/payment/currency"),)
-    assert full.compensation == CompensationRule(tool="cancel", map=FULL["compensation"]["map"])
+    assert contract.load_manifest(contract.canonicalize(full.to_json())) == full
+    assert full.money == (contract.MoneyField(amount="/amount_cents", currency="/payment/currency"),)
+    assert full.compensation == contract.CompensationRule(tool="cancel", map=FULL["compensation"]["map"])
 
 
 def test_a_manifest_is_frozen() -> None:
@@ -138,7 +123,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changed", "message"), BROKEN)
 def test_an_invalid_manifest_is_refused_with_the_location(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ManifestError, match="not a tool manifest") as refused:
+    with pytest.raises(contract.ManifestError, match="not a tool manifest") as refused:
         manifest(**changed)
     assert refused.value.code == "invalid_manifest"
     assert message in str(refused.value)
@@ -147,8 +132,8 @@ def test_an_invalid_manifest_is_refused_with_the_location(changed: dict[str, Any
 @pytest.mark.parametrize("member", ["tool", "title", "args", "resource", "sentence"])
 def test_what_a_manifest_must_say(member: str) -> None:
     short = {name: value for name, value in REFUND.items() if name != member}
-    with pytest.raises(ManifestError, match=f"{member}: is required"):
-        load_manifest(canonicalize(short))
+    with pytest.raises(contract.ManifestError, match=f"{member}: is required"):
+        contract.load_manifest(contract.canonicalize(short))
 
 
 OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -185,7 +170,7 @@ OPEN: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("account", "place"), OPEN)
 def test_every_object_refuses_undeclared_members(account: dict[str, Any], place: str) -> None:
     odd = {"a": {"contentSchema": {"type": "object"}}} if "contentSchema" in place else {}
-    with pytest.raises(ManifestError) as refused:
+    with pytest.raises(contract.ManifestError) as refused:
         manifest(args={**OBJECT, "properties": {**odd, "account": account}}, sentence="Refund")
     assert place in str(refused.value)
 
@@ -197,11 +182,12 @@ def test_arguments_may_have_names_of_refused_keywords() -> None:
     assert manifest(args={**OBJECT, "$schema": DIALECT, "properties": declared}, sentence="x")
 
 
-@pytest.mark.parametrize(
-    "args", [{}, {**OBJECT, "type": "array"}, {"type": "object"}, {**OBJECT, "additionalProperties": {}}]
-)
+OTHER_ARGS = [{}, {**OBJECT, "type": "array"}, {"type": "object"}, {**OBJECT, "additionalProperties": {}}]
+
+
+@pytest.mark.parametrize("args", OTHER_ARGS)
 def test_args_are_one_closed_object(args: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"args must be|args need"):
+    with pytest.raises(contract.ManifestError, match=r"args must be|args need"):
         manifest(args=args)
 
 
@@ -222,41 +208,41 @@ LAX: list[Any] = [
 
 @pytest.mark.parametrize(("raw", "code"), LAX)
 def test_a_manifest_is_strict_json(raw: bytes, code: str) -> None:
-    with pytest.raises(AdmissionError) as refused:
-        load_manifest(raw)
+    with pytest.raises(contract.AdmissionError) as refused:
+        contract.load_manifest(raw)
     assert refused.value.code == code
 
 
 @pytest.mark.parametrize("raw", [b"[]", b'"refund"', b"null", b"{}"])
 def test_a_manifest_is_an_object(raw: bytes) -> None:
-    with pytest.raises(ManifestError):
-        load_manifest(raw)
+    with pytest.raises(contract.ManifestError):
+        contract.load_manifest(raw)
 
 
 def test_args_keep_the_order_their_author_gave_them() -> None:
     args = {**OBJECT, "properties": {"b": {}, "a": {"minimum": 1.0}}}
     raw = json.dumps({**REFUND, "args": args, "sentence": "x"})
-    read = load_manifest(raw.replace("/account", "/b").encode())
+    read = contract.load_manifest(raw.replace("/account", "/b").encode())
     assert repr(read.args["properties"]) == "{'b': {}, 'a': {'minimum': 1}}"
 
 
 RESOURCES: list[Any] = [
-    ("/account", {"account": "acc-17"}, Resource("Account", "acc-17")),
-    ("/account", {"account": 17}, Resource("Account", "17")),
-    ("/payment/id", {"payment": {"id": "p"}}, Resource("Account", "p")),
-    ("const:everybody", {}, Resource("Account", "everybody")),
+    ("/account", {"account": "acc-17"}, contract.Resource("Account", "acc-17")),
+    ("/account", {"account": 17}, contract.Resource("Account", "17")),
+    ("/payment/id", {"payment": {"id": "p"}}, contract.Resource("Account", "p")),
+    ("const:everybody", {}, contract.Resource("Account", "everybody")),
 ]
 
 
 @pytest.mark.parametrize(("rule", "args", "resource"), RESOURCES)
-def test_the_resource_follows_from_the_args(rule: str, args: Any, resource: Resource) -> None:
+def test_the_resource_follows_from_the_args(rule: str, args: Any, resource: contract.Resource) -> None:
     assert manifest(resource={"type": "Account", "id": rule}).resource_of(args) == resource
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "", [], {}, ...])
 def test_args_without_a_usable_resource_are_invalid(value: Any) -> None:
     args = {} if value is ... else {"account": value}
-    with pytest.raises(ManifestError) as refused:
+    with pytest.raises(contract.ManifestError) as refused:
         manifest().resource_of(args)
     assert refused.value.code == "invalid_args"
 
@@ -274,13 +260,13 @@ SENTENCES: list[Any] = [
 
 @pytest.mark.parametrize(("template", "parts"), SENTENCES)
 def test_a_sentence_is_cut_into_text_and_pointers(template: str, parts: list[tuple[str, str | None]]) -> None:
-    assert split_sentence(template) == tuple(SentencePart(*part) for part in parts)
+    assert contract.split_sentence(template) == tuple(contract.SentencePart(*part) for part in parts)
 
 
 @pytest.mark.parametrize("template", ["{", "}", "a } b", "{}", "{a{b}}", "{a", "{{a}"])
 def test_a_lone_brace_is_refused(template: str) -> None:
-    with pytest.raises(ManifestError, match="lone"):
-        split_sentence(template)
+    with pytest.raises(contract.ManifestError, match="lone"):
+        contract.split_sentence(template)
 
 
 def test_a_live_tool_may_be_evaluated_before_it_runs() -> None:

@@ -83,9 +83,8 @@ def test_an_argument_may_be_called_pattern() -> None:
     require_patterns({"properties": {"pattern": {"type": "string"}, "x": {"const": {"pattern": "(?=a)"}}}})
 
 
-VALIDATOR: Any = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, pattern_keywords(jsonschema.ValidationError)
-)
+KEYWORDS = pattern_keywords(jsonschema.ValidationError)
+VALIDATOR: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, KEYWORDS)
 NAMED = {"patternProperties": {EVIL["a repeated repetition"]: {}}}
 UNEVALUATED: dict[str, tuple[dict[str, Any], Any]] = {
     "unevaluatedProperties": ({**NAMED, "unevaluatedProperties": False}, {"b": 1}),

@@ -247,10 +247,8 @@ OTHER_TRANSACTIONS: dict[str, Any] = {
 @pytest.mark.parametrize(("tokens", "effects", "code"), OTHER_TRANSACTIONS.values(), ids=OTHER_TRANSACTIONS)
 def test_no_effect_is_dropped_added_or_reordered(tokens: list[Vector], effects: list[Any], code: str) -> None:
     presented = [vector["token"] for vector in tokens]
-    refusal = _refusal(
-        lambda given: contract.verify_transaction(given, effects, keys=KEYS, **KNOWN), presented
-    )
-    assert refusal[1] == code
+    known = {"effects": effects, "keys": KEYS, **KNOWN}
+    assert _refusal(lambda given: contract.verify_transaction(given, **known), presented)[1] == code
 
 
 def test_an_empty_transaction_has_nothing_to_verify() -> None:
@@ -289,7 +287,5 @@ def test_a_table_without_the_step_that_reads_the_claims_verifies_nothing(kind: K
 
 @pytest.mark.parametrize("token", [None, 7, b"a.b.c", ["a"]])
 def test_what_is_not_text_is_no_token(token: Any) -> None:
-    assert _refusal(lambda given: contract.verify_release(given, expectation(REFUND)), token)[:2] == (
-        1,
-        "not_text",
-    )
+    refusal = _refusal(lambda given: contract.verify_release(given, expectation(REFUND)), token)
+    assert refusal[:2] == (1, "not_text")

@@ -41,9 +41,8 @@ SUBMIT: dict[str, Any] = {"run_key": "r", "effects": [STAGED]}
 DIGESTS: dict[str, Any] = {"tool_digest": HEX, "args_digest": HEX, "effect_digest": HEX, "call_key": HEX}
 REASON = wire.Reason(code="no_permit", text="no rule permits it", advice="write a permit")
 NEED = wire.Need(gates=("large",), groups=("finance",), quorum=2, have=1)
-DECISION = wire.DecisionView(
-    decision_id="d1", outcome=Verdict.REVIEW, gates=("large",), reasons=(REASON,), bundle=HEX, commit="abc"
-)
+OF_BUNDLE: dict[str, Any] = {"bundle": HEX, "commit": "abc", "gates": ("large",), "reasons": (REASON,)}
+DECISION = wire.DecisionView(decision_id="d1", outcome=Verdict.REVIEW, **OF_BUNDLE)
 EFFECT = wire.EffectView(
     effect_id=HEX,
     seq=1,
@@ -54,7 +53,7 @@ EFFECT = wire.EffectView(
     args={"a": None, "b": [1, {"c": None}]},
     decision=DECISION,
     review=wire.ReviewSummary(
-        review_id="r1", state="open", url="https://x.example/r1", answer_by=AT, needs=(NEED,)
+        review_id="r1", state="open", url="https://a.example", answer_by=AT, needs=(NEED,)
     ),
     outcome=wire.OutcomeView(outcome=Outcome.UNKNOWN, at=AT),
     compensation=wire.CompensationRef(effect_id=HEX, state=EffectState.RELEASED),
@@ -131,8 +130,7 @@ WRONG_SUBMISSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_wrong_submission_is_refused_by_place(changed: dict[str, Any], code: str, pointer: str) -> None:
     with pytest.raises(WireError, match="the body is not a SubmitRequest") as refused:
         parse(wire.SubmitRequest, body({**SUBMIT, **changed}))
-    assert refused.value.code == code
-    assert [place for place, _ in refused.value.problems] == [pointer]
+    assert (refused.value.code, [place for place, _ in refused.value.problems]) == (code, [pointer])
 
 
 WRONG_EFFECTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -76,8 +76,7 @@ def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder
     assert "was edited by you and is unchanged" in first
     assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
     assert "delete the file and save my_agent.py" in last
-    assert manifest(folder).read_text() == edited
-    assert merge_manifests(folder, tools_of(two)) == []
+    assert (manifest(folder).read_text(), merge_manifests(folder, tools_of(two))) == (edited, [])
     manifest(folder).unlink()
     assert "drafted" in merge_manifests(folder, tools_of(two))[0]
 

@@ -86,11 +86,7 @@ DENIALS: dict[str, tuple[str, list[BallotVote], str | None]] = {
     "for any one of the gates": ("cfo 1, finance 1", [DENY], "v-ana"),
     "the first deny is the one": ("finance 1", [DENY, vote("maya", "finance", "deny")], "v-ana"),
     "an outsider may not": ("finance 1", [vote("jo", "support", "deny")], None),
-    "a person that Cedar forbids may not": (
-        "finance 1",
-        [vote("ana", "finance", "deny", permitted=False)],
-        None,
-    ),
+    "one Cedar forbids may not": ("finance 1", [vote("ana", "finance", "deny", permitted=False)], None),
 }
 
 

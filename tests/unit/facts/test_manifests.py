@@ -13,11 +13,8 @@ from tests.fakes.bundles import pay_manifest
 
 MONEY = {"type": "number", "format": "decimal"}
 CLOSED = {"type": "object", "additionalProperties": False}
-TEXT, SET, DECIMAL = (
-    {"type": "string"},
-    {"type": "array", "uniqueItems": True},
-    {"type": "Extension", "name": "decimal"},
-)
+TEXT, SET = {"type": "string"}, {"type": "array", "uniqueItems": True}
+DECIMAL = {"type": "Extension", "name": "decimal"}
 
 
 def manifest(properties: dict[str, Any], required: tuple[str, ...] = (), **changes: Any) -> ToolManifest:
@@ -186,8 +183,7 @@ def test_references_inside_the_document_are_followed() -> None:
                         "Zip": {"type": "string", "description": "a code"}}},
     )  # fmt: skip
     encoded = it.encode({"account": "a", "to": {"zip": "0150"}, "list": [{"zip": "0150"}]})
-    assert encoded.input["to"] == {"zip": "0150"}
-    assert encoded.unseen == ("list",)
+    assert (encoded.input["to"], encoded.unseen) == ({"zip": "0150"}, ("list",))
     with pytest.raises(InvalidArgsError, match="list/0/zip"):
         it.encode({"account": "a", "list": [{"zip": 150}]})
 

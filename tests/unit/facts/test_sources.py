@@ -66,9 +66,8 @@ def test_a_query_weighs_the_args_and_hands_policy_a_typed_answer(folder: BundleF
 
 def test_sources_by_environment_variable(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     database(folder, "CREATE TABLE t AS SELECT 'open' AS state")
-    text = ENTITY + SQL.replace('path = "facts/db.sqlite"', 'url_env = "FACTS_URL"').format(
-        "SELECT state FROM t"
-    )
+    source = SQL.replace('path = "facts/db.sqlite"', 'url_env = "FACTS_URL"')
+    text = ENTITY + source.format("SELECT state FROM t")
     monkeypatch.setenv("FACTS_URL", f"sqlite:///{folder.path}/facts/db.sqlite")
     assert gather(folder.write("facts.toml", text)).resource == {"state": "open"}
     monkeypatch.delenv("FACTS_URL")

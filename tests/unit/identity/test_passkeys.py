@@ -86,9 +86,7 @@ CHALLENGE = bytes(range(32))
 
 
 def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
-    options = webauthn.registration_options(
-        HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300
-    )
+    options = webauthn.registration_options(HERE, CHALLENGE, handle=b"h", name="m", known=(), timeout_s=300)
     made = json.loads(options)
     assert made["authenticatorSelection"]["userVerification"] == "required"
     assert made["attestation"] == "none"
@@ -110,9 +108,8 @@ def test_a_key_of_another_algorithm_is_refused() -> None:
 def answered(passkey: Passkey) -> int:
     """The counter a passkey's honest answer brings."""
     asked = webauthn.authentication_options(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
-    return webauthn.verify_assertion(
-        HERE, CHALLENGE, webauthn.read_assertion(passkey.get(asked)), passkey.public_key
-    )
+    answer = webauthn.read_assertion(passkey.get(asked))
+    return webauthn.verify_assertion(HERE, CHALLENGE, answer, passkey.public_key)
 
 
 PERIOD = 60

@@ -181,7 +181,7 @@ async def test_every_refusal_reads_the_same_and_only_the_log_says_why(door: Door
 
 
 async def by_key(
-    db: Database, folder: Path, secret: str, *, allowed: bool = True, scheme: str = "Bearer ", **more: str
+    db: Database, folder: Path, secret: str, allowed: bool = True, scheme: str = "Bearer ", **more: str
 ) -> Caller:
     authenticator = Authenticator(db, Nonces(b"s" * 32, 60), settings(folder, api_keys=allowed), Clock())
     return await authenticator.authenticate(replace(REQUEST, authorization=scheme + secret, **more), BODY)

@@ -28,8 +28,7 @@ def test_bundle_has_its_parts(folder: BundleFolder) -> None:
     big = bundle.policies["big"]
     assert (big.file, big.line, big.effect, big.title) == ("rules.cedar", 3, "forbid", "big")
     assert big.text.startswith("@id") and big.text.endswith("amount > 5 };")
-    assert bundle.digest == bundle.rules.digest
-    assert bundle.commit == f"dir-{bundle.digest[:12]}"
+    assert (bundle.digest, bundle.commit) == (bundle.rules.digest, f"dir-{bundle.digest[:12]}")
     built_in = bundle.describe("unseen")
     assert built_in is not None and built_in.doc and built_in.gate is not None and built_in.gate.shared
     assert bundle.describe("all") is bundle.policies["all"]

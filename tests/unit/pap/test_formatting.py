@@ -86,8 +86,7 @@ def test_statement_that_would_change_is_left(monkeypatch: pytest.MonkeyPatch, ol
     condition = "context.input.amount > 5 // mine\n"
     text = f'// head\n@id("a") forbid (principal, action, resource) when {{ {condition}}};\n'
     done = format_file("a.cedar", text.encode())
-    assert done.text == text
-    assert [(one.line, one.code) for one in done.left] == [(2, "not-formatted")]
+    assert (done.text, [(one.line, one.code) for one in done.left]) == (text, [(2, "not-formatted")])
 
 
 REFUSED = {

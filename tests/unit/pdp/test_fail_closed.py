@@ -55,10 +55,8 @@ CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
     "a missing attribute": ("context.input.amount > 100", {"account": "a1"}),
     "a text amount": ("context.input.amount > 100", {**PAY, "amount": "500"}),
     "an overflow": ("context.input.amount * 2 > 100", {**PAY, "amount": 2**62}),
-    "an injected extension": (
-        "context.input.amount > 100", {**PAY, "amount": {"__extn": {"fn": "unknown", "arg": "x"}}}),
-    "an injected entity": (
-        'context.input.account like "a*"', {**PAY, "account": {"__entity": {"type": "User", "id": "root"}}}),
+    "an extension": ("context.input.amount > 100", {**PAY, "amount": {"__extn": {"fn": "unknown", "arg": "x"}}}),
+    "an entity": ('context.input.account like "a*"', {**PAY, "account": {"__entity": {"type": "User", "id": "r"}}}),
     "null": ("context.input.amount > 100", {**PAY, "amount": None}),
 }  # fmt: skip
 

@@ -13,14 +13,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from policy_service.errors import ForbiddenError, StorageUnavailableError
-from policy_service.storage import postgres
-from policy_service.storage.advisory_locks import (
-    lock_counters,
-    lock_exclusive,
-    lock_shared,
-    lock_transaction,
-    require_locked,
-)
+from policy_service.storage import advisory_locks, postgres
 from policy_service.storage.database import Database, StorageLimits, Tx
 from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.revocation.revoke import revoke_approver
@@ -82,15 +75,15 @@ def second_after(db: Database, replica: Database, first: Unit, second: Unit) -> 
 
 
 def on(txn: str) -> Unit:
-    return lambda tx: lock_transaction(tx, txn)
+    return lambda tx: advisory_locks.lock_transaction(tx, txn)
 
 
 def acting(party: str) -> Unit:
-    return lambda tx: lock_shared(tx, party)
+    return lambda tx: advisory_locks.lock_shared(tx, party)
 
 
 def stopping(party: str) -> Unit:
-    return lambda tx: lock_exclusive(tx, party)
+    return lambda tx: advisory_locks.lock_exclusive(tx, party)
 
 
 def revoking(sub: str) -> Unit:
@@ -131,7 +124,9 @@ def test_locks_serialize_conflicting_units(
 def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Database) -> None:
     held = Held(store, on(ONE))
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(replica.write_sync, lambda tx: (tx.now, lock_transaction(tx, ONE).now))
+        waiting = threads.submit(
+            replica.write_sync, lambda tx: (tx.now, advisory_locks.lock_transaction(tx, ONE).now)
+        )
         until_it_waits(store, waiting)
         ended = held.let_go()
         before, after = waiting.result(_PATIENCE_S)
@@ -140,11 +135,13 @@ def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Data
 
 def test_a_unit_locks_one_transaction_and_changes_no_other(store: Database) -> None:
     with pytest.raises(RuntimeError, match="one transaction at most"):
-        store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
+        store.write_sync(
+            lambda tx: advisory_locks.lock_transaction(advisory_locks.lock_transaction(tx, ONE), OTHER)
+        )
     for ask in (lambda tx: tx, on(OTHER)):  # without a lock, or with another one
         with pytest.raises(RuntimeError, match="call lock_transaction first"):
-            store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
-    store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
+            store.write_sync(lambda tx, ask=ask: advisory_locks.require_locked(ask(tx), ONE))
+    store.write_sync(lambda tx: advisory_locks.require_locked(advisory_locks.lock_transaction(tx, ONE), ONE))
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -155,7 +152,7 @@ def test_a_lock_timeout_asks_the_caller_to_repeat(store: Database, migrated_url:
         with pytest.raises(StorageUnavailableError, match="repeat the request"):
             impatient.write_sync(on(ONE))
         held.let_go()
-        assert impatient.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
+        assert impatient.write_sync(lambda tx: advisory_locks.lock_transaction(tx, ONE).locked_txn) == ONE
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -165,7 +162,7 @@ def test_a_dead_replica_loses_its_locks(
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it
     with Database.open(migrated_url) as hanging:
         held = Held(hanging, on(ONE))
-        assert replica.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
+        assert replica.write_sync(lambda tx: advisory_locks.lock_transaction(tx, ONE).locked_txn) == ONE
         with pytest.raises(StorageUnavailableError):
             held.let_go()
 
@@ -177,7 +174,7 @@ def test_metered_subjects_are_locked_in_one_order(replica: Database) -> None:
     def ask(tx: Tx, names: list[str]) -> None:
         keys: list[int] = []
         event.listen(tx.conn, "before_cursor_execute", lambda *said: keys.append(said[3]["key"]))
-        lock_counters(tx, names)
+        advisory_locks.lock_counters(tx, names)
         asked.append(keys)
 
     names = [f"agent {n}" for n in range(9)]

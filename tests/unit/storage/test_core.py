@@ -65,10 +65,8 @@ def test_a_missing_value_is_an_error_not_null(store: Database) -> None:
     ended = update(META).where(META.c.name == bindparam("asked")).values(value=bindparam("said"))
     with pytest.raises(KeyError, match="said"):
         store.write_sync(lambda tx: core.execute_write(tx.conn, ended, {"asked": "epoch"}))
-    assert (
-        store.write_sync(lambda tx: core.execute_write(tx.conn, ended, {"asked": "unknown", "said": "x"}))
-        == 0
-    )
+    values = {"asked": "unknown", "said": "x"}
+    assert store.write_sync(lambda tx: core.execute_write(tx.conn, ended, values)) == 0
 
 
 def test_an_update_returns_the_number_of_matching_rows(store: Database) -> None:
@@ -105,9 +103,8 @@ def test_a_process_that_never_created_a_row_reads_them(store: Database, migrated
 def test_the_first_is_written_and_the_second_yields(store: Database) -> None:
     def put(value: str | None) -> int:
         row = {"name": "epoch", "value": value}
-        return store.write_sync(
-            lambda tx: tx.conn.execute(core.insert_or_ignore(tx.conn, META).values(row)).rowcount
-        )
+        insert = core.insert_or_ignore
+        return store.write_sync(lambda tx: tx.conn.execute(insert(tx.conn, META).values(row)).rowcount)
 
     with pytest.raises(Exception, match=r"(?i)null"):  # another rule than the key's
         put(None)

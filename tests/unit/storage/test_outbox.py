@@ -122,8 +122,7 @@ async def test_a_claim_of_a_dead_process_becomes_due_again(timed: Database, cloc
     clock.later(59.9)
     assert await receiver.drains(timed) == DrainResult()
     clock.later(0.1)
-    assert await receiver.drains(timed) == DrainResult(sent=1)
-    assert receiver.got == [("a", 2)]
+    assert (await receiver.drains(timed), receiver.got) == (DrainResult(sent=1), [("a", 2)])
 
 
 async def test_two_concurrent_drains_claim_different_messages(timed: Database) -> None:

@@ -42,8 +42,7 @@ def test_a_time_comes_back_as_aware_utc(moments: Database) -> None:
     put(moments, *({"n": n, "at": moment} for n, moment in enumerate(TIMES.values())))
     times = select(MOMENTS.c.at).order_by(MOMENTS.c.n)
     found = moments.read_sync(lambda conn: list(conn.scalars(times)))
-    assert found == list(TIMES.values())
-    assert {moment.tzinfo for moment in found} == {UTC}
+    assert (found, {moment.tzinfo for moment in found}) == (list(TIMES.values()), {UTC})
 
 
 def test_times_compare_in_the_database_as_in_python(moments: Database) -> None:

@@ -65,9 +65,7 @@ TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "siblings", "follows"), TABLE)
-def test_the_consequence_covers_siblings(
-    answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str
-) -> None:
+def test_siblings_have_consequences(answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str) -> None:
     text = consequence(answer, *siblings, undo="take_back")
     assert follows in text
     incomplete = "did not complete" in text

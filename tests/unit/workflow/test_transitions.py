@@ -100,8 +100,7 @@ def test_an_illegal_transition_is_refused(written: Database) -> None:
             on(written, lambda tx, snapshot, to=to: transition_effect(tx, snapshot.effects[0], to, CAUSE))
     with pytest.raises(IllegalTransitionError):
         on(written, lambda tx, s: transition_transaction(tx, s.transaction, TxnState.SETTLED, CAUSE))
-    assert written.read_sync(states) == ["review", "review"]
-    assert written.read_sync(log) == []
+    assert (written.read_sync(states), written.read_sync(log)) == (["review", "review"], [])
 
 
 def test_a_transition_from_a_stale_read_is_refused(written: Database) -> None:

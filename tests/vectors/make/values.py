@@ -144,14 +144,12 @@ def admission() -> dict[str, Any]:
     refused = [{"name": name, "pieces": raw, "code": code} for name, (code, raw) in REFUSED.items()]
     admitted = [_admitted(name, _raw(raw)) for name, raw in ADMITTED.items()]
     large = [_admitted(name, pieces) for name, pieces in ADMITTED_IN_PIECES.items()]
-    at_the_limits = (
-        "Bytes at the limits, which strict admission lets in, and SHA-256 of their canonical bytes."
-    )
+    at_limits = "Bytes at the limits, which strict admission lets in, and SHA-256 of their canonical bytes."
     let_in = "Bytes strict admission lets in, and the canonical bytes of what they hold."
     return {
         "admission/refused.json": _cases("Bytes strict admission refuses, with the code.", refused),
         "admission/admitted.json": _cases(let_in, admitted),
-        "admission/admitted_large.json": _cases(at_the_limits, large),
+        "admission/admitted_large.json": _cases(at_limits, large),
     }
 
 
@@ -296,12 +294,9 @@ def names() -> dict[str, Any]:
     """names/*.json"""
     about = "digest = SHA-256(label + canonical), lower-case hex; canonical = JCS(value)."
     named = {**_names_of_calls(), **_names_of_values()}
-    files = {
-        f"names/{name}.json": _cases(about, its, label=label.decode()) for name, (label, its) in named.items()
-    }
-    bodies = [
-        {"body": body, "digest": contract.body_digest(body.encode())} for body in ("", "{}", '{"a":"Zoë"}')
-    ]
+    files = {f"names/{name}.json": _cases(about, its, label=at.decode()) for name, (at, its) in named.items()}
+    texts = ("", "{}", '{"a":"Zoë"}')
+    bodies = [{"body": text, "digest": contract.body_digest(text.encode())} for text in texts]
     of_bodies = "digest = base64url without padding of SHA-256(body), as `bd` of a proof carries it."
     tools = {"names/tool_digest.json": _manifests()}
     return files | tools | {"names/body_digest.json": _cases(of_bodies, bodies)}

@@ -58,16 +58,10 @@ MAIL = _effect(2, "send_mail", MAIL_DIGEST, _MAIL)
 TXN_DIGEST = contract.txn_digest(effect_digests=[REFUND.digest, MAIL.digest])
 
 
-COMPENSATING = contract.Effect.stage(
-    agent=AGENT,
-    txn=TXN,
-    call_key=contract.compensation_call_key(effect_id=REFUND.effect_id, tool="cancel_refund"),
-    seq=1,
-    tool="cancel_refund",
-    tool_digest=UNDO_DIGEST,
-    resource=ACCOUNT,
-    args={"refund": "re_1", "why": "undone"},
-)
+_BACK: dict[str, Any] = {"tool": "cancel_refund", "tool_digest": UNDO_DIGEST, "resource": ACCOUNT}
+_BACK |= {"args": {"refund": "re_1", "why": "undone"}, "agent": AGENT, "txn": TXN, "seq": 1}
+_BACK_KEY = contract.compensation_call_key(effect_id=REFUND.effect_id, tool="cancel_refund")
+COMPENSATING = contract.Effect.stage(call_key=_BACK_KEY, **_BACK)
 
 
 _MAY = ("support-may-refund",)

@@ -59,8 +59,7 @@ CALM = {
 
 @pytest.mark.parametrize("text", CALM.values(), ids=CALM)
 def test_honest_text_has_no_findings(text: str) -> None:
-    assert mark(text, block=True).findings == ()
-    assert suspects(mark(text, block=True)) == ""
+    assert (mark(text, block=True).findings, suspects(mark(text, block=True))) == ((), "")
 
 
 APPLE, BOLD = "\u0430\u0440\u0440\u04cf\u0435", "\U0001d40f\U0001d41a\U0001d432"
@@ -131,8 +130,7 @@ def test_stacked_marks_are_counted_beyond_what_a_letter_carries() -> None:
 
 def test_markup_is_reported_and_shown_as_text() -> None:
     marked = mark("<img src=x onerror=alert(1)>")
-    assert kinds(marked) == ["markup"]
-    assert str(shown(marked)) == "&lt;img src=x onerror=alert(1)&gt;"
+    assert (kinds(marked), str(shown(marked))) == (["markup"], "&lt;img src=x onerror=alert(1)&gt;")
 
 
 def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:

@@ -146,8 +146,7 @@ QUEUE = QueuePage(ROWS, None, TabCounts(me=CappedCount(7)))
 def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": "Maya Okafor", "direct": False, "public_url": URL, "now": NOW}
     view = home_view(waiting, **(asked | changes))
-    assert refused_view(view) == []
-    assert view["type"] == "home"
+    assert (refused_view(view), view["type"]) == ([], "home")
     return view
 
 
@@ -184,8 +183,7 @@ def test_an_unlinked_account_sees_only_how_to_link() -> None:
 def test_a_person_who_may_not_decide_sees_why_and_a_link(linked: bool, ways: list[str]) -> None:
     why = "This Slack account is a guest's <!here>."
     view = at_home(None, name=None, why_not=why, linked=linked, slack_note=why)
-    assert words(view).count(why) == 1
-    assert list(buttons(view)) == ways
+    assert (words(view).count(why), list(buttons(view))) == (1, ways)
     assert "/countersign link" not in words(view)
 
 

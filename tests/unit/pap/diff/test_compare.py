@@ -209,9 +209,7 @@ ASKED = [("live", False, LOOSER), (None, False, TIGHTER), ("live", True, TIGHTER
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_manifest_versions_are_compared(
-    tmp_path: Path, ask: str | None, labelled: bool, way: Direction
-) -> None:
+def test_tool_versions_are_compared(tmp_path: Path, ask: str | None, labelled: bool, way: Direction) -> None:
     """A live tool without any manifest runs without a decision; one with another version does not."""
     made = BundleFolder(tmp_path).policies(PERMIT_ALL)
     gone, name = pay_manifest(tool="note", lane="live", ask=ask), "note@old" if labelled else "note"

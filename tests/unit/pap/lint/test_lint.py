@@ -246,8 +246,7 @@ def test_external_source_is_a_note(folder: BundleFolder) -> None:
     (folder.path / "facts/accounts.json").unlink()
     asked = 'kind = "http"\nurl = "https://facts.example/accounts"'
     folder.write("facts.toml", FACTS.replace('kind = "file"\nfile = "facts/accounts.json"', asked))
-    assert codes(folder, "") == []
-    assert codes(folder, "", level="note").count("asks-outside") == 1
+    assert (codes(folder, ""), codes(folder, "", level="note").count("asks-outside")) == ([], 1)
     folder.write("groups.toml", GROUPS + '[directory.groups]\naudit = "Audit"\n')
     assert codes(folder, GATE.replace("finance", "audit") + ";") == []
     assert codes(folder, "", level="note").count("asks-outside") == 2

@@ -88,13 +88,10 @@ def test_case_can_set_every_part_of_a_question() -> None:
     assert case.agent == AgentPrincipal("other", "urn:x|ann", frozenset(), frozenset({"north"}))
     assert (case.now.isoformat(), case.env, case.txn_size) == ("2026-01-31T12:00:00+01:00", "staging", 3)
     assert (case.claimed.purpose, case.on_behalf_of, case.method) == ("refund", "urn:x|bo", "api_key")
-    assert case.history == {"spent": 7}
-    assert case.args == {"account": "a1", "amount": 2}
+    assert (case.history, case.args) == ({"spent": 7}, {"account": "a1", "amount": 2})
     assert case.args_bytes == b'{"account":"a1","amount":2}'
-    assert case.expected.needs == {
-        "cfo|finance": ExpectedGate(2, reason=True, answer_within=timedelta(hours=4))
-    }
-    assert case.place == "cases/a.yaml:8"
+    gate = ExpectedGate(2, reason=True, answer_within=timedelta(hours=4))
+    assert (case.expected.needs, case.place) == ({"cfo|finance": gate}, "cases/a.yaml:8")
 
 
 def test_matrix_is_merged_over_its_case() -> None:

@@ -69,9 +69,7 @@ def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, fol
     assert lines[7].startswith(f"release of pay by {folder.load().digest} at ")
 
 
-def test_another_decision_today_is_reported(
-    explained: Explain, as_json: AsJson, folder: BundleFolder
-) -> None:
+def test_a_changed_decision_is_reported(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
     assert as_json()["differs"] is False
     folder.policies(GATED)
     result = as_json()
