@@ -92,16 +92,6 @@ def test_no_actor_and_no_reason_forges_another_line(store: Database) -> None:
     assert b"\n" not in bytes(row["body"])
 
 
-def test_lines_sort_by_id_as_they_were_written(store: Database) -> None:
-    def unit(tx: Tx, first: int) -> None:
-        for n in range(first, first + 20):
-            log.append(tx, "x", actor="system", body={"n": n})
-
-    for first in range(0, 100, 20):
-        store.write_sync(lambda tx, first=first: unit(tx, first))
-    assert [json.loads(row["body"])["n"] for row in rows(store)] == list(range(100))
-
-
 def test_pages_go_by_index_and_show_no_line_without_one(store: Database) -> None:
     assert store.read_sync(log.highest_index) == 0
     for n in range(4):

@@ -1,6 +1,7 @@
 """Reads `tests/vectors` into the contract's own types."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ def _known_of_receipt(vector: Vector) -> Vector:
     keys = contract.KeySet.from_jwks(known.pop("jwks"))
     effects = tuple(contract.ReceiptEffect(**item) for item in known["effects"])
     return known | {"keys": keys, "effects": effects}
+
+
+def code_of(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """The code a call is refused with."""
+    with pytest.raises(contract.ContractError) as refused:
+        call(*args, **kwargs)
+    return refused.value.code
 
 
 def proof_arguments(vector: Vector) -> Vector:

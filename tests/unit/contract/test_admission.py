@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from countersign.contract import AdmissionError, Limits, admit, canonicalize, load
 from countersign.contract.admission import load_canonical
-from tests.unit.contract.reading import cases, raw, read
+from tests.unit.contract.reading import cases, code_of, raw, read
 
 
 class Word(StrEnum):
@@ -32,16 +32,9 @@ class Named(dict[str, Any]):
     pass
 
 
-def code_of(call: Callable[[], object]) -> str:
-    """The code a call is refused with."""
-    with pytest.raises(AdmissionError) as refused:
-        call()
-    return refused.value.code
-
-
 @pytest.mark.parametrize("case", cases("admission/refused.json"))
 def test_hostile_bytes_are_refused_with_their_code(case: dict[str, Any]) -> None:
-    assert code_of(lambda: load(raw(case))) == case["code"]
+    assert code_of(load, raw(case)) == case["code"]
 
 
 @pytest.mark.parametrize("case", cases("admission/admitted.json") + cases("admission/admitted_large.json"))
@@ -88,10 +81,10 @@ FROM_PYTHON: list[tuple[object, str]] = [
 
 def test_values_from_python_obey_the_same_rules() -> None:
     for value, code in FROM_PYTHON:
-        assert code_of(lambda value=value: admit({"a": value})) == code
+        assert code_of(admit, {"a": value}) == code
     cycle: list[object] = []
     cycle.append(cycle)
-    assert code_of(lambda: admit(cycle)) == "too_deep"
+    assert code_of(admit, cycle) == "too_deep"
 
 
 def test_admission_returns_a_copy() -> None:
@@ -139,7 +132,7 @@ ANNOUNCED: dict[str, Any] = {
 @pytest.mark.parametrize(("announced", "code"), ANNOUNCED.values(), ids=ANNOUNCED.keys())
 def test_width_and_depth_are_seen_before_parsing(announced: bytes, code: str) -> None:
     """None of these is JSON; which refusal comes first shows who looked first."""
-    assert code_of(lambda: load(announced + b"!")) == code
+    assert code_of(load, announced + b"!") == code
 
 
 @pytest.mark.parametrize(("size", "fits"), [(262_144, True), (262_145, False)])
@@ -155,8 +148,8 @@ def test_commas_and_brackets_inside_text_count_for_nothing() -> None:
 
 def test_limits_without_floats_refuse_every_float() -> None:
     for spelling in (b"1.0", b"1e0", b"-0.0", b"0.5"):
-        assert code_of(lambda spelling=spelling: load(spelling, Limits(floats=False))) == "float_refused"
-    assert code_of(lambda: admit(0.5, Limits(floats=False))) == "float_refused"
+        assert code_of(load, spelling, Limits(floats=False)) == "float_refused"
+    assert code_of(admit, 0.5, Limits(floats=False)) == "float_refused"
 
 
 def test_a_refusal_states_the_problem_and_the_fix() -> None:
@@ -182,7 +175,7 @@ def test_admitting_is_loading_the_canonical_bytes(value: object) -> None:
     try:
         admitted = admit(value)
     except AdmissionError:
-        code_of(lambda: load(canonicalize(value)))
+        code_of(load, canonicalize(value))
         return
     assert repr(load(canonicalize(value))) == repr(_sorted(admitted))
     assert repr(admit(admitted)) == repr(admitted)
@@ -268,7 +261,7 @@ def test_load_canonical_refuses_other_bytes(value: Any) -> None:
     assert repr(load_canonical(canonical)) == repr(loaded)
     for other in (b" " + canonical, canonical + b" ", orjson.dumps(value, option=orjson.OPT_INDENT_2)):
         if other != canonical:
-            assert code_of(lambda other=other: load_canonical(other)) == "not_canonical"
+            assert code_of(load_canonical, other) == "not_canonical"
 
 
 OTHERS = [b'{"a":1.0}', b'{"a":1e2}', b'{"b":1,"a":2}', b'{"a":1 }', b'{"a":"\\u00e9"}']
@@ -277,5 +270,5 @@ ORDERED_AS_ORJSON_DOES = '{"\ufb33":1,"\U0001f600":2}'.encode()
 
 def test_what_is_not_canonical_is_refused_as_that() -> None:
     for other in (*OTHERS, ORDERED_AS_ORJSON_DOES):
-        assert code_of(lambda other=other: load_canonical(other)) == "not_canonical"
+        assert code_of(load_canonical, other) == "not_canonical"
     assert load_canonical('{"\U0001f600":2,"\ufb33":1}'.encode()) == {"\U0001f600": 2, "\ufb33": 1}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from countersign import contract
 from countersign.contract.receipt import MAX_EFFECTS
+from tests.unit.contract.reading import code_of
 
 KEY = contract.PrivateKey.from_seed(bytes(range(32)))
 
@@ -66,9 +67,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("value", "code"), UNREADABLE)
 def test_claims_that_no_verifier_accepts_are_not_signed(value: object, code: str) -> None:
-    with pytest.raises(contract.AdmissionError) as refused:
-        contract.sign({"a": value}, typ=contract.TYP_RELEASE, key=KEY)
-    assert refused.value.code == code
+    assert code_of(contract.sign, {"a": value}, typ=contract.TYP_RELEASE, key=KEY) == code
 
 
 @pytest.mark.parametrize("value", [[[[[[[[1]]]]]]], 2**53 - 1, "__entity", ""])

@@ -291,20 +291,6 @@ def test_a_closed_database_refuses_and_what_waited_was_finished(db: Database) ->
     assert [outcome(one) for one in waiting] == [1, 1]
 
 
-@pytest.mark.anyio
-async def test_read_modify_write_units_lose_no_update(db: Database) -> None:
-    """The driver's own transactions lose three in five of these without an error."""
-    execute(db, "CREATE TABLE counter (n INTEGER)")
-    execute(db, "INSERT INTO counter VALUES (0)")
-
-    def add(tx: Tx) -> None:
-        n = tx.conn.execute(text("SELECT n FROM counter")).scalar_one()
-        run("UPDATE counter SET n = :n", n=n + 1)(tx)
-
-    await asyncio.gather(*(db.write(add) for _ in range(200)))
-    assert column(db, "SELECT n FROM counter") == [200]
-
-
 def test_two_processes_that_read_and_write_lose_no_update(db: Database, sqlite_url: str) -> None:
     """Two databases on one file stand for two processes: BEGIN IMMEDIATE lines them up before they read."""
     execute(db, "CREATE TABLE counter (n INTEGER)")
