@@ -16,10 +16,13 @@ ARGS: dict[str, Any] = {
     "amount_cents": {"type": "integer"},
     "payment": {"type": "object", "properties": PAYMENT, "additionalProperties": False},
 }
+OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
 REFUND: dict[str, Any] = {
     "tool": "refund",
     "title": "Refund a customer",
-    "args": {"type": "object", "properties": ARGS, "additionalProperties": False},
+    "args": OBJECT | {"properties": ARGS},
+}
+REFUND |= {
     "resource": {"type": "Account", "id": "/account"},
     "sentence": "Refund {amount_cents} to {account}",
 }
@@ -137,9 +140,6 @@ def test_what_a_manifest_must_say(member: str) -> None:
         contract.load_manifest(contract.canonicalize(short))
 
 
-OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
-
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 LIST: dict[str, Any] = {"type": "array"}
 OPEN: list[tuple[dict[str, Any], str]] = [
@@ -154,13 +154,11 @@ OPEN: list[tuple[dict[str, Any], str]] = [
     ({"$dynamicRef": "#x"}, "$dynamicRef"),
     *(
         ({"$ref": ref}, f"account: $ref {ref!r}")
-        for ref in ("#", "#/$defs", "#/$defs/", "#/definitions/name", 5)
+        for ref in ("#", "#/$defs", "#/$defs/", "#/definitions/x", 5)
     ),
     # what no walk of the schema meets
     ({"$ref": "#/properties/a/contentSchema"}, "account: $ref '#/properties/a/contentSchema'"),
-    ({"$ref": "#/$defs/name/const"}, "account: $ref"),
-    ({"$ref": "#/$defs/name%2Fconst"}, "account: $ref"),
-    ({"$ref": "#/$defs/na\nme"}, "account: $ref"),
+    *(({"$ref": f"#/$defs/{name}"}, "account: $ref") for name in ("name/const", "name%2Fconst", "na\nme")),
     ({"$ref": "\n#/$defs/name"}, "account: $ref"),
     ({**LIST, "unevaluatedItems": {"type": "string"}}, "account: 'unevaluatedItems' is not allowed"),
     ({**LIST, "items": {"$schema": DIALECT}}, "args/properties/account/items: '$schema' is not allowed"),

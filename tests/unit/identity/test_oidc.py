@@ -198,23 +198,22 @@ async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.Monkey
     assert message.startswith("issuer_unavailable:")
 
 
-ASTRAY: list[dict[str, Any]] = [
-    {"issuer": "https://evil.example"},
-    {"issuer": ISSUER + "/"},
-    {"authorization_endpoint": "http://login.example/authorize"},
-    {"authorization_endpoint": None},
-    {"token_endpoint": "http://10.0.0.1/token"},
-    {"jwks_uri": "file:///etc/passwd"},
-    {"jwks_uri": "https://169.254.169.254/latest"},
-    {"token_endpoint": "https://[::1]/token"},
-    {"userinfo_endpoint": "http://127.0.0.1:2375/containers"},
-    {"jwks_uri": "https://localhost/keys"},
+ASTRAY: list[tuple[str, str | None]] = [
+    *(("issuer", "https://evil.example"), ("issuer", ISSUER + "/"), ("authorization_endpoint", None)),
+    *(
+        ("authorization_endpoint", "http://login.example/authorize"),
+        ("token_endpoint", "http://10.0.0.1/token"),
+    ),
+    *(("token_endpoint", "https://[::1]/token"), ("userinfo_endpoint", "http://127.0.0.1:2375/containers")),
+    *(("jwks_uri", f"https://{host}/keys") for host in ("169.254.169.254", "localhost")),
+    ("jwks_uri", "file:///etc/passwd"),
 ]
 
 
-@pytest.mark.parametrize("metadata", ASTRAY)
-async def test_a_discovery_that_leads_elsewhere_is_not_followed(metadata: dict[str, Any]) -> None:
-    assert (await refusal(Browser().but(metadata=metadata).through())).startswith("issuer_unavailable:")
+@pytest.mark.parametrize(("member", "url"), ASTRAY)
+async def test_a_discovery_that_leads_elsewhere_is_not_followed(member: str, url: str | None) -> None:
+    message = await refusal(Browser().but(metadata={member: url}).through())
+    assert message.startswith("issuer_unavailable:")
 
 
 NO_KEYS = [{"leaks": True}, *({"published": (), "more_keys": keys} for keys in ([], {}, "x", None))]
@@ -302,24 +301,16 @@ async def test_an_error_of_any_form_is_a_refusal(error: object) -> None:
     assert message.isprintable()
 
 
-SHOWN = {
-    None: "",
-    "User is not assigned to the app": ": User is not assigned to the app",
-    "a\r\n\tb\u202ec\x00": ": a b c",
-    "": "",
-    "\u200b \n": "",
-    "x" * 301: ": " + "x" * 300 + "…",
-}
+SHOWN = {None: "", "": "", "\u200b \n": "", "User is not assigned": ": User is not assigned"}
+SHOWN |= {"a\r\n\tb\u202ec\x00": ": a b c", "x" * 301: ": " + "x" * 300 + "…"}
 
 
 @pytest.mark.parametrize(("description", "shown"), SHOWN.items())
 async def test_a_refusal_is_shown_in_the_providers_words(description: str | None, shown: str) -> None:
     browser = Browser()
-    answer = await browser.leave()
+    answer = await browser.leave() | {"error": "access_denied"}
     del answer["code"]
-    answer["error"] = "access_denied"
-    if description is not None:
-        answer["error_description"] = description
+    answer |= {} if description is None else {"error_description": description}
     with capture_logs() as logged:
         message = await refusal(browser.come_back(answer))
     assert message == f"forbidden: Acme did not sign you in (access_denied){shown}"

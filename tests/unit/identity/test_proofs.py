@@ -180,28 +180,27 @@ async def test_every_refusal_reads_the_same_and_only_the_log_says_why(door: Door
 # -- API keys ----------------------------------------------------------------------------------------------
 
 
-async def by_key(
-    db: Database, folder: Path, secret: str, allowed: bool = True, scheme: str = "Bearer ", **more: str
-) -> Caller:
+async def by_key(db: Database, folder: Path, header: str, allowed: bool = True, **more: str) -> Caller:
     authenticator = Authenticator(db, Nonces(b"s" * 32, 60), settings(folder, api_keys=allowed), Clock())
-    return await authenticator.authenticate(replace(REQUEST, authorization=scheme + secret, **more), BODY)
+    return await authenticator.authenticate(replace(REQUEST, authorization=header, **more), BODY)
 
 
 async def test_an_api_key_is_its_agent_and_bound_to_no_key(door: Door, tmp_path: Path) -> None:
     secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
     assert secret.startswith("csk_")
-    assert await by_key(door.db, tmp_path, secret) == Caller("bot", None, "api_key")
+    good = f"Bearer {secret}"
+    assert await by_key(door.db, tmp_path, good) == Caller("bot", None, "api_key")
     with pytest.raises(UnauthenticatedError, match="switched off"):
-        await by_key(door.db, tmp_path, secret, allowed=False)
+        await by_key(door.db, tmp_path, good, allowed=False)
     for scheme in ("", "bearer ", "Basic "):
         with pytest.raises(UnauthenticatedError):
-            await by_key(door.db, tmp_path, secret, scheme=scheme)
+            await by_key(door.db, tmp_path, scheme + secret)
     with pytest.raises(UnauthenticatedError):  # a bad proof is not saved by a good key
-        await by_key(door.db, tmp_path, secret, proof="x")
+        await by_key(door.db, tmp_path, good, proof="x")
     assert await door.db.write(lambda tx: revoke_api_keys(tx, "bot")) == 1
     assert await door.db.write(lambda tx: revoke_api_keys(tx, "bot")) == 0
     with pytest.raises(UnauthenticatedError, match="revoked"):
-        await by_key(door.db, tmp_path, secret)
+        await by_key(door.db, tmp_path, good)
 
 
 async def test_what_is_no_api_key_is_refused(door: Door, tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ async def test_what_is_no_api_key_is_refused(door: Door, tmp_path: Path) -> None
     await door.db.write(lambda tx: make_api_key(tx, "bot"))
     for secret in ("", "csk_", "csk_x", "\udc80", "eyJhbGciOiJub25lIn0.e30."):
         with pytest.raises(UnauthenticatedError):
-            await by_key(door.db, tmp_path, secret)
+            await by_key(door.db, tmp_path, f"Bearer {secret}")
 
 
 async def test_no_table_and_no_line_holds_the_secret(door: Door) -> None:

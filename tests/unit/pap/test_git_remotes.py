@@ -182,9 +182,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An `ssh` on the path that logs its arguments and runs the command on this host."""
     script = tmp_path / "bin/ssh"
     script.parent.mkdir()
-    script.write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" > $0.called\nfor last; do :; done\nexec sh -c "$last"\n'
-    )
+    script.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >$0.called\nfor last; do :; done\nexec sh -c "$last"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
     return script
@@ -196,9 +194,10 @@ def test_ssh_never_prompts_and_checks_known_hosts(repository: Repository, tmp_pa
     second = repository.commit("more")
     assert copy.newest() == second
     called = ssh.with_name("ssh.called").read_text().splitlines()
-    options = [after for before, after in pairwise(called) if before == "-o"]
-    assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ClearAllForwardings=yes"} <= set(options)
-    assert called[called.index("-p") + 1] == "2222" and called[called.index("-l") + 1] == "git"
+    options = [
+        ("-o", f"{name}=yes") for name in ("BatchMode", "StrictHostKeyChecking", "ClearAllForwardings")
+    ]
+    assert {*options, ("-p", "2222"), ("-l", "git")} <= set(pairwise(called))
     assert called[-3:] == ["--", "example.com", f"git-upload-pack '{repository.path}'"]
 
 

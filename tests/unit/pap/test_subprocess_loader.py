@@ -151,9 +151,7 @@ def test_close_ends_running_loads(folder: BundleFolder, monkeypatch: pytest.Monk
 
 
 def test_subprocess_is_bounded() -> None:
-    bounded = (
-        "from policy_service.pap.subprocess_loader import _bound; import resource as r; _bound(7); "
-        "print(*(r.getrlimit(one)[0] for one in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_CORE)))"
-    )
+    bounded = "from policy_service.pap.subprocess_loader import _bound; import resource as r; _bound(7); "
+    bounded += "print(*(r.getrlimit(one)[0] for one in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_CORE)))"
     said = subprocess.run([sys.executable, "-c", bounded], capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(4 * 1024**3), "8", "0"]

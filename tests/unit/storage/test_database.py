@@ -88,14 +88,11 @@ async def test_one_conditional_update_has_one_winner(db: Database) -> None:
     assert sum(taken) == 1
 
 
-def test_now_is_aware_utc_from_the_given_clock(database_url: str) -> None:
-    with Database.open(database_url) as db:
-        moment = db.write_sync(lambda tx: tx.now)
+def test_now_is_aware_utc(db: Database) -> None:
+    """test_writer.py tests a given clock."""
+    moment = db.write_sync(lambda tx: tx.now)
     assert moment.utcoffset() == timedelta(0)
     assert abs(moment - datetime.now(UTC)) < timedelta(seconds=5)
-    fixed = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-    with Database.open(database_url, clock=lambda: fixed) as db:
-        assert db.write_sync(lambda tx: tx.now) == fixed
 
 
 @pytest.mark.anyio
@@ -148,9 +145,8 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-file").touch()
-    with pytest.raises(StartError, match="cannot be written") as refused:
+    with pytest.raises(StartError, match=f"{path}.*cannot be written"):
         Database.open(f"sqlite:///{tmp_path / path}")
-    assert str(tmp_path / path) in str(refused.value)
 
 
 def test_a_damaged_file_is_refused(sqlite_url: str, tmp_path: Path) -> None:
@@ -180,8 +176,13 @@ def test_the_file_and_its_log_are_for_their_owner_only(sqlite_url: str, tmp_path
 
 
 def test_the_writer_is_durable_and_the_reader_cannot_write(sqlite_url: str) -> None:
-    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "query_only": 0}
-    wanted["busy_timeout"] = 5000
+    wanted = {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "query_only": 0,
+        "busy_timeout": 5000,
+    }
 
     def pragmas(conn: Connection) -> dict[str, object]:
         return {name: conn.execute(text(f"PRAGMA {name}")).scalar_one() for name in wanted}

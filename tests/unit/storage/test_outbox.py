@@ -190,5 +190,4 @@ async def test_a_retry_of_dead_messages_can_exclude_a_kind(timed: Database) -> N
     later = START + timedelta(days=2)
     assert await timed.write(lambda tx: outbox.retry_dead(tx, "a", later, but="shown", attempts=1)) == 1
     found = await timed.write(take)
-    assert found is not None
-    assert (found.outbox_id, found.attempt) == ("one", 2)
+    assert found is not None and (found.outbox_id, found.attempt) == ("one", 2)

@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from countersign.contract import KeySet, PrivateKey, VerificationError, open_token
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
@@ -87,9 +87,8 @@ def test_a_damaged_key_is_refused_by_name_and_not_quoted(folder: Path, name: str
 
 def test_a_key_of_another_kind_or_twice_and_a_short_secret_are_refused(folder: Path) -> None:
     good = {name: (folder / name).read_bytes() for name in (CURRENT, NEXT, NONCE_SECRET)}
-    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(*form)
     wrong = [(CURRENT, pem, CURRENT), (NEXT, good[CURRENT], NEXT), (NONCE_SECRET, b"", "too short")]
     for name, content, why in [*wrong, (NONCE_SECRET, b"short", "too short")]:
         replace(folder / name, content)

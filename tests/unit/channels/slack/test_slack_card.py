@@ -35,10 +35,9 @@ def text(page: ReviewPage) -> str:
     return words(drawn(page).blocks)
 
 
-def approving(page: ReviewPage) -> dict[str, Any]:
+def approving(page: ReviewPage) -> Any:
     """The button that approves."""
-    found: dict[str, Any] = buttons(drawn(page).blocks)["approve"]
-    return found
+    return buttons(drawn(page).blocks)["approve"]
 
 
 def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteLine:
@@ -78,7 +77,7 @@ BEFORE = reviews.refund(
     denied_before=(reading.RecentDenial("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
     since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
-    unanswerable="nobody in finance is left",
+    unanswerable="finance is empty",
 )
 OUTPUT = [
     (DEPLOY, "1 of 2 approvals by release-captains or sre-oncall: Tomás Reyes."),
@@ -108,7 +107,7 @@ OUTPUT = [
     (BEFORE, "Voucher <!here>"),
     (BEFORE, "The rules changed while this waited. Asks finance now"),
     (BEFORE, "Changed since the agent staged it: amount_cents."),
-    (BEFORE, "Waiting does not help: nobody in finance is left"),
+    (BEFORE, "Waiting does not help: finance is empty"),
 ]
 NOT_SHOWN = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
 
@@ -137,12 +136,15 @@ def test_a_button_carries_a_pointer_and_nothing_else() -> None:
 def test_approving_takes_two_presses_and_the_second_names_what_is_signed() -> None:
     approve = approving(reviews.refund(siblings=()))
     assert approve["text"]["text"] == "Approve $1,240.00"
-    assert {name: part["text"] for name, part in approve["confirm"].items()} == {
-        "title": "Countersign",
-        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once. This cannot be undone.",
-        "confirm": "Countersign and release",
-        "deny": "Go back",
-    }
+    said = {name: part["text"] for name, part in approve["confirm"].items()}
+    assert said["text"].startswith(
+        "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once."
+    )
+    assert (said["title"], said["confirm"], said["deny"]) == (
+        "Countersign",
+        "Countersign and release",
+        "Go back",
+    )
     assert approving(REFUND)["confirm"]["confirm"]["text"] == "Countersign", "it releases nothing yet"
     with_form = approving(reviews.refund(reason_required=True))
     assert with_form["text"]["text"] == "Approve $1,240.00…" and "confirm" not in with_form
@@ -177,6 +179,7 @@ def of_characters(many: int) -> ReviewPage:
     return with_value("memo", "x" * (many - frame))
 
 
+HIDDEN = (Piece("Refund "), reviews.value("1\u202e2"))
 PROPOSAL = reading.ProposalCard("p", "Wen Li", "less", NOW, "oidc", (), (), 1, mine=False, may_answer=False)
 MISLEADS, TOO_LONG, TOO_MUCH = "can mislead", "longer than a message", "larger than a message"
 WITHHELD: dict[str, tuple[ReviewPage, str]] = {
@@ -184,12 +187,9 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
     "a bidi override": (with_value("memo", "a\u202eb"), MISLEADS),
     "a look-alike host": (with_value("to", f"a@b{reviews.CYRILLIC_A}nk.example", recipient=True), MISLEADS),
     "a name like another": (with_value("customer ", "cus_2"), MISLEADS),
-    "a name the schema does not know": (reviews.with_args(
-        reviews.credit(1), *reviews.credit(1).args, reviews.arg("x", 1, NOT_IN_THE_SCHEMA)), MISLEADS),
-    "something hidden in the sentence": (
-        reviews.refund(sentence=(Piece("Refund "), reviews.value("1\u202e2"))), MISLEADS),
-    "something hidden in the sentence of another effect": (
-        reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=(reviews.value("1\u202e2"),)),)), MISLEADS),
+    "a name the schema does not know": (reviews.with_args(REFUND, reviews.arg("x", 1, NOT_IN_THE_SCHEMA)), MISLEADS),
+    "hidden in the sentence": (reviews.refund(sentence=HIDDEN), MISLEADS),
+    "hidden in a sibling": (reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=HIDDEN),)), MISLEADS),
     "a space that is none": (with_value("memo", "a\u00a0b"), "invisible characters"),
     "one character too many": (of_characters(MAX_ARGS_CHARACTERS + 1), TOO_LONG),
     "one line too many": (reviews.with_args(REFUND, *numbers(MAX_ARGS_LINES - 1)), TOO_LONG),
@@ -270,8 +270,8 @@ def test_invisible_characters_are_escaped_and_warned_of() -> None:
 
 
 def test_an_invisible_character_of_the_arguments_is_escaped_in_place() -> None:
-    message = drawn(with_value("memo", "a\u202eb" + "\u200b" * 3))
-    assert '"memo": "a‹U+202E›b‹3 × U+200B›"' in code(message.blocks)
+    shown = code(drawn(with_value("memo", "a\u202eb" + "\u200b" * 3)).blocks)
+    assert '"memo": "a‹U+202E›b‹3 × U+200B›"' in shown
 
 
 def test_text_of_others_is_never_markup() -> None:
