@@ -1,7 +1,5 @@
 """The whole catalogue as one bundle with the starter policies: it loads, decides, and compensates."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime
@@ -112,8 +110,7 @@ def test_rule_may_read_every_field_of_a_manifest(starter_folder: Path, tmp_path:
 def test_compensation_arguments_are_valid(starter: Bundle, name: str) -> None:
     manifest = EVERY[name].manifest
     assert manifest.compensation is not None
-    args = taken_back(manifest, sample(manifest))
-    said = decided(starter, manifest.compensation.tool, args, "agent")
+    said = decided(starter, manifest.compensation.tool, taken_back(manifest, sample(manifest)), "agent")
     assert (said.outcome, said.reasons) == (Verdict.REVIEW, ())
 
 

@@ -42,7 +42,6 @@ def test_explanation_matches_the_shipped_bundle() -> None:
 
 
 def test_every_case_key_is_documented() -> None:
-    source = Path(parser.__file__).read_text()
-    keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', source))
+    keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', Path(parser.__file__).read_text()))
     assert len(keys) > 20
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", PAGE)] == []

@@ -4,8 +4,6 @@ The loop, its numbers and the journal are the real ones. The model calls what it
 varying words. The world returns the first result of each key.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -116,11 +114,10 @@ WHOLE = [("", 0, 0, 0)] * 10
 SCRIPTS = st.lists(st.lists(st.sampled_from(["1", "2"]), max_size=3), min_size=1, max_size=4)
 # where, at which time, how many of the last messages are lost, and how many of the first turns are left out
 CUT = st.tuples(st.sampled_from(FAULTS), st.integers(1, 4), st.integers(0, 8), st.integers(0, 3))
-CUTS = st.lists(CUT, max_size=5)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(SCRIPTS, CUTS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
+@given(SCRIPTS, st.lists(CUT, max_size=5), st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_each_call_happens_exactly_once_wherever_it_is_cut(
     journal: Journal, script: list[list[str]], cuts: list[tuple[str, int, int, int]], equal: tuple[bool, ...]
 ) -> None:

@@ -1,7 +1,5 @@
 """The divergences of a replay account for every call that differs."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -4,8 +4,6 @@ The account keeps a list of all reservations and sums it for each call. It trust
 the model test checks, and no amounts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator

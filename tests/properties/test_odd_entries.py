@@ -1,7 +1,5 @@
 """Keys and groups listed by others: every valid entry counts, next to any invalid ones, and no other does."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

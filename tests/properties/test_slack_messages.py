@@ -1,8 +1,6 @@
 """Every Slack message, over arbitrary effects: within Slack's limits, without parsed content, and with buttons only
 where the shown arguments are the exact bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import timedelta

@@ -3,8 +3,6 @@
 I-10: spent and reserved never exceed the limit, as long as no call takes more than it declared.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime

@@ -1,7 +1,5 @@
 """Every code has one status, and no error leaves under another."""
 
-from __future__ import annotations
-
 import pytest
 
 from countersign.contract import ErrorCode

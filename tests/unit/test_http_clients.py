@@ -1,12 +1,9 @@
 """Every HTTP client of the service uses only the settings for proxies and authorities."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.settings import Settings
 from policy_service.slack import SlackApp
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 from tests.fakes.lookups import certificate
 from tests.fakes.proxies import Tunnels, tunnelling
 
@@ -45,20 +42,13 @@ class There:
 def there_at(certificate: Path | None) -> Iterator[There]:
     there = There()
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    class Handler(Quiet):
+        def respond(self) -> None:
+            self.body()
             there.asked.append(self.path)
             there.passwords += [one for one in self.headers.get_all("Authorization", []) if "Basic" in one]
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(b'{"ok": true, "url": "ws://127.0.0.1:1/"}')
-
-        do_GET = do_POST = answer  # noqa: N815 - the names http.server calls
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
+            headers = {"content-type": "application/json"}
+            self.answer(200, b'{"ok": true, "url": "ws://127.0.0.1:1/"}', headers)
 
     with served(Handler, certificate) as there.url:
         yield there

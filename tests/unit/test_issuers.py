@@ -1,7 +1,5 @@
 """What the operator may write about those who vouch, and what is refused before anybody is believed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Safe when nothing is set, refused when something is wrong, and every setting explains itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every refusal in the service's source, rendered: it quotes no secret, and names the caller's next step."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

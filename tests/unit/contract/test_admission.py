@@ -207,8 +207,7 @@ def _answer(raw: bytes, limits: Limits) -> str:
 
 
 def _both(raw: bytes, limits: Limits) -> tuple[str, str]:
-    roomy = replace(limits, max_bytes=limits.max_bytes + 1)
-    return _answer(raw, limits), _answer(b" " + raw, roomy)
+    return _answer(raw, limits), _answer(b" " + raw, replace(limits, max_bytes=limits.max_bytes + 1))
 
 
 NUMBERS = b"1.0 1.5 [1e400] -0 9007199254740991 9007199254740992 [18446744073709551616]".split()
@@ -265,10 +264,9 @@ def test_load_canonical_refuses_other_bytes(value: Any) -> None:
 
 
 OTHERS = [b'{"a":1.0}', b'{"a":1e2}', b'{"b":1,"a":2}', b'{"a":1 }', b'{"a":"\\u00e9"}']
-ORDERED_AS_ORJSON_DOES = '{"\ufb33":1,"\U0001f600":2}'.encode()
 
 
 def test_what_is_not_canonical_is_refused_as_that() -> None:
-    for other in (*OTHERS, ORDERED_AS_ORJSON_DOES):
+    for other in (*OTHERS, '{"\ufb33":1,"\U0001f600":2}'.encode()):
         assert code_of(load_canonical, other) == "not_canonical"
     assert load_canonical('{"\U0001f600":2,"\ufb33":1}'.encode()) == {"\U0001f600": 2, "\ufb33": 1}

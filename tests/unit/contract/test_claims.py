@@ -13,8 +13,7 @@ REQUEST: dict[str, Any] = {"method": "POST", "url_path": "/v1/redemptions", "que
 
 
 def test_a_detail_describes_the_effect_it_was_made_of() -> None:
-    vector = read("tokens/good/reviewed.json")
-    effect = expectation(vector).effect
+    effect = expectation(read("tokens/good/reviewed.json")).effect
     detail = contract.EffectDetail.of(effect)
     assert (detail.args_digest, detail.effect_digest) == (effect.args_digest, effect.digest)
     assert contract.EffectDetail.from_json(detail.to_json()) == detail

@@ -50,8 +50,7 @@ def test_splicing_the_args_gives_canonical_bytes(args: dict[str, Any], agent: st
     assert staged.canonical == contract.canonicalize(whole | {name: getattr(staged, name) for name in names})
 
 
-TAKEN = {"id": "result:/id"}
-UNDO = contract.Compensation("undo", HEX, TAKEN)
+UNDO = contract.Compensation("undo", HEX, {"id": "result:/id"})
 
 
 def test_a_compensation_keeps_its_own_copy_of_the_map() -> None:

@@ -80,12 +80,11 @@ def test_the_largest_receipt_is_signed_and_read() -> None:
     """A spend of a hundred effects is committed before its receipt is signed: it must fit."""
     longest = "x" * 512
     effects = tuple(contract.ReceiptEffect("e" * 64, "d" * 64, f"{n:032d}") for n in range(MAX_EFFECTS))
+    digests = {"txn": "a" * 64, "txn_digest": "b" * 64, "cnf_jkt": "k" * 43}
     claims = contract.ReceiptClaims(
         **dict.fromkeys(("iss", "aud", "sub", "attempt"), longest),
         **dict.fromkeys(("iat", "fire_by", "epoch"), 2**53 - 1),
-        txn="a" * 64,
-        txn_digest="b" * 64,
-        cnf_jkt="k" * 43,
+        **digests,
         effects=effects,
     )
     token = contract.sign(claims.to_claims(), typ=contract.TYP_RECEIPT, key=KEY)

@@ -49,26 +49,19 @@ FULL: dict[str, Any] = {
     "description": "Sends money back.",
     "lane": "live",
     "idempotent": True,
-    "compensation": {"tool": "cancel", "map": {"id": "result:/id", "of": "args:/payment/id"}},
-    "groups": ["money.out"],
-    "secret": ["/payment/id"],
-    "risk": "high",
-    "money": [{"amount": "/amount_cents", "currency": "/payment/currency"}],
-    "recipients": ["/account"],
-    "aud": "payments",
-    "timeout_seconds": 5,
     "recheck": True,
-    "probe": "find_refund",
 }
+FULL |= {"groups": ["money.out"], "secret": ["/payment/id"], "recipients": ["/account"], "risk": "high"}
+FULL |= {"aud": "payments", "timeout_seconds": 5, "probe": "find_refund"}
+FULL["compensation"] = {"tool": "cancel", "map": {"id": "result:/id", "of": "args:/payment/id"}}
+FULL["money"] = [{"amount": "/amount_cents", "currency": "/payment/currency"}]
 
 
-EVERY: dict[str, Any] = FULL | {
-    "on_exhausted": "tool",  # of staged tools alone; `ask` is of live ones alone
-    "tool": "refund2",
-    "title": "Refund",
-    "sentence": "Refund {account}",
+EVERY = FULL | {"on_exhausted": "tool"}  # of staged tools alone; `ask` is of live ones alone
+EVERY |= {"tool": "refund2", "title": "Refund", "sentence": "Refund {account}"}
+EVERY |= {
     "resource": {"type": "Customer", "id": "/account"},
-    "args": {**REFUND["args"], "required": ["account"]},
+    "args": REFUND["args"] | {"required": ["account"]},
 }
 
 

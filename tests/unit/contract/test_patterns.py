@@ -1,7 +1,5 @@
 """Patterns of strangers run in bounded time, or are refused by their place. With Python's `re` this never ends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema

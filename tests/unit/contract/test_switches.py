@@ -5,8 +5,6 @@ The switch is in the suite and nowhere else. The tables of steps are found in th
 a number is taken out of its source.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable
@@ -26,9 +24,6 @@ from tests.unit.contract.test_reference_verifier import LATER
 
 SOURCE = Path(reference_verifier.__file__).read_text(encoding="utf-8")
 IN_A_LOOP = range(22, 28)  # one line for six members
-
-
-TOKENS = {**vectors("tokens/bad"), **vectors("tokens/good")}
 
 
 def tables(package: ModuleType) -> dict[str, tuple[Step[Any], ...]]:
@@ -98,7 +93,7 @@ def program(line: int | None, off: int | None) -> tuple[Callable[..., Any], type
 def red(line: int | None = None, *, off: int | None = None) -> str | None:
     """A vector that is answered otherwise than it should be, if there is one."""
     verify, refused = program(line, off)
-    for name, vector in TOKENS.items():
+    for name, vector in {**vectors("tokens/bad"), **vectors("tokens/good")}.items():
         if _answer(verify, refused, vector) != LATER.get(name, vector["answer"].get("step", "accepted")):
             return name
     return None

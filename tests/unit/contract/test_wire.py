@@ -1,7 +1,5 @@
 """Requests and answers: strict on the way in, the same on the way out and back."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any

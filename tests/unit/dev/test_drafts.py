@@ -1,7 +1,5 @@
 """Manifests in the developer's bundle: drafted where missing, followed while untouched, never written over."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """What the script of `policy-service dev` finds in its environment."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

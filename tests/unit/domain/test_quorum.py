@@ -146,13 +146,12 @@ def test_gates_needing_voters(asked: str, votes: list[BallotVote], short: str) -
     assert gates_needing_voters(gates(asked), votes) == set(short.split())
 
 
-PQ = [vote("p", "a b"), vote("q", "b c")]
 FILLED: dict[str, tuple[str, list[BallotVote], dict[str, set[str]]]] = {
     "nothing is short": ("finance 1", [MAYA], {}),
     "a vote that cannot move": (BOTH, [MAYA], {"cfo": {"cfo"}}),
     "a vote of a person in both can move": (BOTH, [TOMAS], {"cfo": {"finance", "cfo"}}),
     "the same with the gates reversed": ("cfo 1, finance 1", [TOMAS], {"finance": {"finance", "cfo"}}),
-    "a chain of moves": ("a 1, b 1, c 1", PQ, {"c": {"a", "b", "c"}}),
+    "a chain of moves": ("a 1, b 1, c 1", [vote("p", "a b"), vote("q", "b c")], {"c": {"a", "b", "c"}}),
     "a shared gate takes no vote from another gate": ("finance 1, unseen 1 shared", [MAYA], {"unseen": {"unseen"}}),
     "a vote without the other gate's passkey": ("finance 1, cfo 1 passkey", [TOMAS], {"cfo": {"cfo"}}),
 }  # fmt: skip

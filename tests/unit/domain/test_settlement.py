@@ -126,7 +126,6 @@ def test_a_transaction_without_effects_is_refused() -> None:
 
 # -- every transition of two effects, and the state of their transaction -----------------------------------------
 
-_ENDINGS = {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}
 _OPEN = {E.REVIEW, E.RELEASED}
 
 
@@ -140,7 +139,7 @@ def steps(states: Whole) -> Iterator[Whole]:
                 continue  # only by `policy-service restored`
             after = [*states]
             after[place] = to
-            if to in _ENDINGS:
+            if to in {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}:
                 after = [E.WITHDRAWN if s in _OPEN and i != place else s for i, s in enumerate(after)]
             yield tuple(after)
 

@@ -19,13 +19,10 @@ TEXTS = {
     (124_000, "USD"): "$1,240.00",
     (5, "USD"): "$0.05",
     (-124_000, "EUR"): "-€1,240.00",
-    (124_000, "JPY"): "¥124,000",
-    (124_000, "KWD"): "KWD 124.000",
-    (1, "KWD"): "KWD 0.001",
-    (124_000, "CHF"): "CHF 1,240.00",
-    (9_007_199_254_740_991, "USD"): "$90,071,992,547,409.91",
     (0, "EUR"): "€0.00",
 }
+TEXTS |= {(124_000, "JPY"): "¥124,000", (124_000, "KWD"): "KWD 124.000", (1, "KWD"): "KWD 0.001"}
+TEXTS |= {(124_000, "CHF"): "CHF 1,240.00", (2**53 - 1, "USD"): "$90,071,992,547,409.91"}
 
 
 def test_money_text() -> None:
@@ -81,8 +78,7 @@ def test_a_number_cedar_would_round_is_refused(number: str) -> None:
 
 
 def test_a_time_is_written_in_utc_to_the_millisecond() -> None:
-    eastern = timezone(timedelta(hours=-5))
-    moment = datetime(2024, 5, 15, 15, 0, 0, 123_999, tzinfo=eastern)
+    moment = datetime(2024, 5, 15, 15, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=-5)))
     assert datetime_value(moment)["__extn"]["arg"] == "2024-05-15T20:00:00.123Z"
     for each in (moment, datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)):
         assert _engine_takes("datetime", datetime_value(each)["__extn"]["arg"])

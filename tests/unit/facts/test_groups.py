@@ -32,8 +32,7 @@ def test_an_unknown_or_empty_group_has_no_members() -> None:
 
 
 def test_the_same_subject_of_another_issuer_is_another_person() -> None:
-    it = parse('[groups.g]\nmembers = ["https://a|1"]\n')
-    assert it.groups_of("https://b|1") == frozenset()
+    assert parse('[groups.g]\nmembers = ["https://a|1"]\n').groups_of("https://b|1") == frozenset()
 
 
 WRONG = {

@@ -123,17 +123,12 @@ def test_what_does_not_fit_is_refused_by_place(schema: dict[str, Any], value: An
         codec({"x": schema}).encode({"account": "a", "x": value})
 
 
-ARGS_REFUSED: dict[str, Any] = {
-    "no object": ["a"],
-    "nothing": None,
-    "text": "account",
-    "an unknown property": {"account": "a", "extra": 1},
-    "a reserved key": {"account": "a", "__extn": {"fn": "unknown", "arg": "x"}},
-    "a required one missing": {},
-}
+# The last ones have an unknown property, a reserved key, and none that is required.
+ARGS_REFUSED: list[Any] = [["a"], None, "account", {"account": "a", "extra": 1}]
+ARGS_REFUSED += [{"account": "a", "__extn": {"fn": "unknown", "arg": "x"}}, {}]
 
 
-@pytest.mark.parametrize("args", ARGS_REFUSED.values(), ids=ARGS_REFUSED)
+@pytest.mark.parametrize("args", ARGS_REFUSED)
 def test_args_as_a_whole_may_be_refused(args: Any) -> None:
     with pytest.raises(InvalidArgsError, match="args: "):
         codec({}, required=("account",)).encode(args)
@@ -251,8 +246,7 @@ def test_a_reference_to_nothing_or_itself_refuses_the_call_instead_of_the_proces
 
 
 def test_every_type_we_write_is_one_cedar_takes() -> None:
-    properties = {f"p{index}": schema for index, (schema, *_) in enumerate(SEEN.values())}
-    it = codec(properties)
+    it = codec({f"p{index}": schema for index, (schema, *_) in enumerate(SEEN.values())})
     values = {f"p{index}": value for index, (_, value, *_) in enumerate(SEEN.values())}
     applies_to = {
         "principalTypes": ["U"], "resourceTypes": ["U"],

@@ -1,7 +1,5 @@
 """meters.toml: the valid forms, every error, and what policy sees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Members of directory groups by SCIM: complete and exact, or an error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -75,12 +73,12 @@ async def test_a_nested_group_and_what_is_no_subject_are_passed_over(host: Host,
 
 async def test_by_external_id_only_active_users_that_have_one_count(host: Host, scim: Scim) -> None:
     scim.per_page = 2
-    scim.users = {
+    scim.users = {name: {"externalId": n} for name, n in (("ingrid", "250"), ("extra", "251"))} | {
+        "jonas": {}
+    }
+    scim.users |= {
         "maya": {"externalId": "248", "active": True},
         "tomas": {"externalId": "249", "active": False},
-        "ingrid": {"externalId": "250"},
-        "jonas": {},
-        "extra": {"externalId": "251"},
     }
     scim.put("Finance", "maya", "tomas", "ingrid", "jonas", "stranger")
     found = await read(host, "Finance", person=f"{ISSUER}|{{externalId}}")

@@ -142,8 +142,7 @@ SQL_FAILING = {
 @pytest.mark.parametrize(("query", "message"), SQL_FAILING.values(), ids=SQL_FAILING)
 def test_a_query_answers_with_one_row_of_its_columns(folder: BundleFolder, query: str, message: str) -> None:
     database(folder, "CREATE TABLE t AS SELECT 'open' AS state")
-    facts = gather(folder.write("facts.toml", ENTITY + SQL.format(query)))
-    assert message in (facts.failed or "")
+    assert message in (gather(folder.write("facts.toml", ENTITY + SQL.format(query))).failed or "")
 
 
 def test_an_optional_source_may_find_nothing_and_an_optional_attribute_be_null(folder: BundleFolder) -> None:

@@ -1,7 +1,5 @@
 """Windows of meters: rolling hours, and calendar periods across clock changes."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

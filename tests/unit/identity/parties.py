@@ -1,7 +1,5 @@
 """Shared by the identity tests: settings, and audit lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

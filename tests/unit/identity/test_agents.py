@@ -1,7 +1,5 @@
 """A name is enrolled once, a key belongs to one agent for ever, and every change is in the audit log."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

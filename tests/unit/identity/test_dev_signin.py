@@ -1,7 +1,5 @@
 """The development sign-in: one link, one person, once, ten minutes, loopback only."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -74,8 +72,7 @@ async def test_a_link_is_spent_once_and_nothing_else_opens_anything(terminal: Te
 async def test_of_many_who_open_a_link_at_once_one_gets_in(terminal: Terminal) -> None:
     token = token_of(terminal.link())
     outcomes = await asyncio.gather(*(terminal.open(token) for _ in range(8)), return_exceptions=True)
-    names = sorted(type(one).__name__ for one in outcomes)
-    assert names == ["InvalidRequestError"] * 7 + ["str"]
+    assert sorted(type(one).__name__ for one in outcomes) == ["InvalidRequestError"] * 7 + ["str"]
 
 
 @pytest.mark.parametrize(("after_s", "code"), [(599, None), (600, "expired_token"), (601, "expired_token")])

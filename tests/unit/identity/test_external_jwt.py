@@ -1,7 +1,5 @@
 """Tokens of external issuers: ambiguous ones are refused, unused members ignored, each reason named."""
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """GitHub sign-in: accounts by number, teams page by page, never by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx2

@@ -1,7 +1,5 @@
 """Caching of an issuer's documents, also while it does not answer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

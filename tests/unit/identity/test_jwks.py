@@ -1,7 +1,5 @@
 """Key sets: an unusable entry is refused by name and does not affect the others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The code flow against a misbehaving provider; the integration tests have correct ones."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from datetime import timedelta
@@ -122,27 +120,26 @@ async def test_unused_odd_claims_are_ignored(odd: dict[str, Any]) -> None:
 
 
 async def test_an_ed25519_token_with_an_access_token_hash_holds() -> None:
-    half = hashlib.sha512(b"opaque").digest()[:32]
-    at_hash = base64.urlsafe_b64encode(half).rstrip(b"=").decode()
+    at_hash = base64.urlsafe_b64encode(hashlib.sha512(b"opaque").digest()[:32]).rstrip(b"=").decode()
     browser = Browser().but(published=("ed",), signed_with="ed", header={"alg": "Ed25519"})
     assert (await browser.but(id_token={"at_hash": at_hash}).through()).sub == "248"
     message = await refusal(browser.but(id_token={"at_hash": at_hash[::-1]}).through())
     assert message.startswith("forbidden:")
 
 
-CHANGED: dict[str, dict[str, str | None]] = {
-    "another state": {"state": "another"},
-    "no state": {"state": None},
-    "another issuer": {"iss": "https://evil.example"},
-    "no issuer where it is promised": {"iss": None},
-    "no code": {"code": None},
-}
+CHANGED = [
+    ("state", "another"),
+    ("state", None),
+    ("iss", "https://evil.example"),
+    ("iss", None),
+    ("code", None),
+]
 
 
-@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
-async def test_an_answer_that_is_not_this_browsers_buys_nothing(change: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(("member", "value"), CHANGED)
+async def test_an_answer_that_is_not_this_browsers_buys_nothing(member: str, value: str | None) -> None:
     browser = Browser()
-    answer = await browser.leave() | change
+    answer = await browser.leave() | {member: value}
     coming = browser.come_back({name: value for name, value in answer.items() if value is not None})
     assert (await refusal(coming)).startswith("bad_token:")
     assert "/token" not in browser.provider.asked, "a code that came in the wrong way is never spent"

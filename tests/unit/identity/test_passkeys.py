@@ -1,7 +1,5 @@
 """Passkeys: what one signs for a vote, single-use challenges, and nonces of proofs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta

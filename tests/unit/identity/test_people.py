@@ -1,7 +1,5 @@
 """A person is an issuer and a subject; groups of a token count while they are fresh."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta
 from typing import Any

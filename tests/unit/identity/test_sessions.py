@@ -1,7 +1,5 @@
 """A session ends by inactivity, age, sign-out or a change of its provider; its cookie is not stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from tests.unit.identity.parties import Clock, lines, settings
 pytestmark = pytest.mark.anyio
 IDP = "https://idp.example"
 PROVIDERS = [{"name": "idp", "title": "IdP", "issuer": IDP, "client_id": "c", "client_secret": "s"}]
-SESSIONS = table(SessionRow)
 
 
 class Browser:
@@ -63,7 +60,7 @@ async def test_every_sign_in_makes_another_cookie_and_another_form_token(browser
 
 async def test_neither_the_cookie_nor_its_hash_opens_anything_from_the_database(browser: Browser) -> None:
     cookie = browser.sign_in()
-    held = await browser.db.read(lambda conn: list(conn.scalars(select(SESSIONS.c.id_hash))))
+    held = await browser.db.read(lambda conn: list(conn.scalars(select(table(SessionRow).c.id_hash))))
     assert cookie not in str(held)
     for unknown in (held[0], "", "x", "\udc80", "a" * 5000):
         assert await browser.find(unknown) is None

@@ -1,7 +1,5 @@
 """Userinfo adds claims to a verified sign-in; it never refuses one, except for another subject."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from tests.unit.identity.signing_in import NOW, Browser, refusal, refused_becaus
 
 pytestmark = pytest.mark.anyio
 GROUPS = {"sub": "248", "groups": ["finance"]}
-THEN = int(NOW.timestamp()) - 3_600
 
 
 def asking(**given: Any) -> Browser:
@@ -55,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another issuer": ({}, {"iss": "https://evil.example"}, "it is another issuer's"),
     "another audience": ({}, {"aud": "somebody-else"}, "it is for another client"),
     "no audience": ({}, {"aud": []}, "it is for another client"),
-    "expired": ({}, {"exp": THEN}, "its claims are invalid"),
+    "expired": ({}, {"exp": (int(NOW.timestamp()) - 3_600)}, "its claims are invalid"),
     "no subject": ({}, {"sub": None}, ""),
 }
 

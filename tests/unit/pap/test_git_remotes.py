@@ -132,8 +132,7 @@ def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list
     done = subprocess.run(["git", "http-backend"], input=body, capture_output=True, check=True, timeout=60,
                           env={"PATH": os.environ["PATH"], **ENVIRONMENT, **variables})  # fmt: skip
     head, _, content = done.stdout.partition(b"\r\n\r\n")
-    lines = [tuple(line.split(": ", 1)) for line in head.decode().splitlines()]
-    headers = dict(lines)
+    headers = dict([tuple(line.split(": ", 1)) for line in head.decode().splitlines()])
     start(headers.pop("Status", "200 OK"), [*headers.items(), ("Content-Length", str(len(content)))])
     return [content]
 

@@ -94,8 +94,7 @@ def test_deep_policy_is_a_load_error_and_not_a_crash() -> None:
 
 
 def test_brackets_in_strings_and_comments_are_not_counted() -> None:
-    text = f'@doc("{"(" * 500}")\n// {"(" * 500}\n{HEAD};'
-    statements, problems = scan("x.cedar", text)
+    statements, problems = scan("x.cedar", f'@doc("{"(" * 500}")\n// {"(" * 500}\n{HEAD};')
     assert (len(statements), problems) == (1, [])
 
 

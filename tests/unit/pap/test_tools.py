@@ -66,14 +66,8 @@ def test_too_many_versions_are_refused(folder: BundleFolder) -> None:
     assert folder.problems() == ["tools/pay.json: 9 versions of this tool; 8 is the limit"]
 
 
-FILES = {
-    "mail.send": "mail.send.json",
-    "a/b": "a%2Fb.json",
-    "srv:tool": "srv%3Atool.json",
-    ".hidden": "%2Ehidden.json",
-    "0-day": "0-day.json",
-    "..a/...": "%2E.a%2F....json",
-}
+FILES = {"mail.send": "mail.send.json", "0-day": "0-day.json", ".hidden": "%2Ehidden.json"}
+FILES |= {"a/b": "a%2Fb.json", "srv:tool": "srv%3Atool.json", "..a/...": "%2E.a%2F....json"}
 
 
 @pytest.mark.parametrize(("tool", "file"), FILES.items(), ids=FILES)

@@ -77,14 +77,13 @@ OVERFLOWS = {
 }
 TOO_MUCH = "resource.limit * 2000 > 5"
 ASKING = '@id("ask") @approval("finance") forbid (principal, action, resource);'
-PLAIN = '@id("never") forbid (principal, action, resource);'
 ERRING = {
     **{f"a plain forbid: {name}": forbid(condition) for name, condition in OVERFLOWS.items()},
     **{f"a gate: {name}": gate(condition) for name, condition in OVERFLOWS.items()},
     "a permit": f'{PERMIT_ALL}@id("guard") permit (principal, action, resource) when {{ {TOO_MUCH} }};',
     "a forbid and a gate that fired": forbid(TOO_MUCH) + ASKING,
     "a gate and a gate that fired": gate(TOO_MUCH) + ASKING,
-    "a gate and a plain forbid": gate(TOO_MUCH) + PLAIN,
+    "a gate and a plain forbid": gate(TOO_MUCH) + '@id("never") forbid (principal, action, resource);',
 }
 
 

@@ -1,7 +1,5 @@
 """Advisory locks: conflicting units run one at a time, on both engines and across replicas."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

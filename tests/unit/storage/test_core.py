@@ -1,7 +1,5 @@
 """Rows as plain values, and their statements, on both engines."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

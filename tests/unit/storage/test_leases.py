@@ -1,7 +1,5 @@
 """Leases: one holder at a time, by the database's clock, with an increasing fence."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,11 +10,9 @@ from policy_service.storage import advisory_locks
 from policy_service.storage.database import Database, Tx
 from tests.unit.storage.databases import Clock
 
-TTL = timedelta(seconds=10)
-
 
 def take(holder: str, name: str = "job") -> Callable[[Tx], int | None]:
-    return lambda tx: advisory_locks.acquire_lease(tx, name, holder, TTL)
+    return lambda tx: advisory_locks.acquire_lease(tx, name, holder, timedelta(seconds=10))
 
 
 def release(holder: str, name: str = "job") -> Callable[[Tx], bool]:

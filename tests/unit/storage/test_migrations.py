@@ -1,7 +1,5 @@
 """Migrations: the tables are exactly the declared ones, and the audit log is append-only."""
 
-from __future__ import annotations
-
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime

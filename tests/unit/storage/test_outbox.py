@@ -1,7 +1,5 @@
 """The outbox: a message is written with its change, sent at least once, and never blocks the others."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

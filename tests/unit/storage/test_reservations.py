@@ -1,7 +1,5 @@
 """Sums of reservations: exact at any size, by one index, on both engines."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The files of an embedded database: its process lock and its backups."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

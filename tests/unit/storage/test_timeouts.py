@@ -1,7 +1,5 @@
 """A database that does not respond: waits are bounded, and so is the queue."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

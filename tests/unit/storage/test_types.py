@@ -1,7 +1,5 @@
 """Times round-trip and their text sorts as they do; ids sort by time."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """The SQLite writer: an acknowledged unit is committed, and a failed one affects no other."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading
@@ -214,8 +212,7 @@ def test_an_async_unit_or_an_open_result_is_refused_and_nothing_of_the_unit_stay
 def test_now_is_read_once_for_a_unit(sqlite_url: str) -> None:
     ticks = iter(datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=n) for n in range(10))
     with Database.open(sqlite_url, clock=lambda: next(ticks)) as db:
-        first = db.write_sync(lambda tx: (tx.now, tx.now))
-        assert first == (datetime(2026, 11, 21, tzinfo=UTC),) * 2
+        assert db.write_sync(lambda tx: (tx.now, tx.now)) == (datetime(2026, 11, 21, tzinfo=UTC),) * 2
         assert db.write_sync(lambda tx: tx.now) == datetime(2026, 11, 21, 0, 0, 1, tzinfo=UTC)
 
 

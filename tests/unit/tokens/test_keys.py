@@ -210,7 +210,6 @@ def test_a_cut_rotation_is_repeatable(folder: Path, step: str, monkeypatch: pyte
     monkeypatch.undo()
     assert signed in published(folder)
     keys.make_keys(folder)
-    expected = signed if step == "previous" else following
-    assert read_keys(folder).current.public.kid == expected
+    assert read_keys(folder).current.public.kid == (signed if step == "previous" else following)
     rotate_keys(folder, now=later(folder))
     assert signed in published(folder) or step != "previous"

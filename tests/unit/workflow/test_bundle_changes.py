@@ -1,7 +1,5 @@
 """Deciding under one bundle, and the time a client may ask to wait."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

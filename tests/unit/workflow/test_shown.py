@@ -88,8 +88,7 @@ def test_the_digest_covers_the_renderer() -> None:
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
     assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
     views = [view_of(page, WEB_RENDERER, full=full) for full in (False, True)]
-    digests = {view.digest for view in (*views, view_of(page, API_RENDERER))}
-    assert len(digests) == 3
+    assert len({view.digest for view in (*views, view_of(page, API_RENDERER))}) == 3
     assert folded_args(view_of(page, WEB_RENDERER)) == ["memo"]
     assert folded_args(views[1]) == folded_args(view_of(page, API_RENDERER)) == []
 

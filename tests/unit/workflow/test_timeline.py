@@ -24,9 +24,10 @@ def line(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service"
     return shown
 
 
+IDP = "https://id.example"
 NAMES = {
-    "person:https://id.example|00u1": "Maya Lind",
-    "person:https://id.example|00u2": "https://id.example|00u2",
+    f"person:{IDP}|00u1": "Maya Lind",
+    f"person:{IDP}|00u2": f"{IDP}|00u2",
     "agent:desk": "desk",
     "service": "service",
 }

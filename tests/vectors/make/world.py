@@ -65,16 +65,9 @@ COMPENSATING = contract.Effect.stage(call_key=_BACK_KEY, **_BACK)
 
 
 _MAY = ("support-may-refund",)
-DECISION = contract.DecisionClaims(
-    id="dec-01",
-    mode=contract.Mode.REVIEW,
-    commit="4f1c2ab09d",
-    bundle=BUNDLE,
-    policies=(*_MAY, "refund-needs-finance"),
-    votes=("vote-01", "vote-02"),
-    rev=1,
-    assurance="oidc",
-)
+_BY: dict[str, Any] = {"mode": contract.Mode.REVIEW, "votes": ("vote-01", "vote-02"), "assurance": "oidc"}
+_OF: dict[str, Any] = {"commit": "4f1c2ab09d", "bundle": BUNDLE, "policies": (*_MAY, "refund-needs-finance")}
+DECISION = contract.DecisionClaims(id="dec-01", rev=1, **_BY, **_OF)
 AUTO = replace(DECISION, id="dec-02", mode=contract.Mode.AUTO, policies=_MAY, votes=(), assurance="none")
 
 

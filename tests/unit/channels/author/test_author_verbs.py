@@ -1,7 +1,5 @@
 """`check`, `fmt` and `schema` on the command line: what they print, what they write, how they end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -93,21 +91,12 @@ def test_both_schema_formats_are_equal(bundle: str, people: tuple[str, ...]) -> 
     assert one[0] is (not people)
 
 
-INNER = {"has": {"type": "string"}, "": {"type": "string"}}
-ODD: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["if"],
-    "properties": {
-        "if": {"type": "string"},
-        'a "quoted" name': {"type": "integer"},
-        "größe": {"type": "boolean"},
-        "back\\slash": {"type": "string"},
-        "price": {"type": "number", "multipleOf": 0.01},
-        "tags": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
-        "inner": {"type": "object", "additionalProperties": False, "properties": INNER},
-    },
-}
+TEXT, CLOSED = {"type": "string"}, {"type": "object", "additionalProperties": False}
+NAMES: dict[str, Any] = {"if": TEXT, 'a "quoted" name': {"type": "integer"}, "größe": {"type": "boolean"}}
+NAMES |= {"back\\slash": TEXT, "price": {"type": "number", "multipleOf": 0.01}}
+NAMES |= {"tags": {"type": "array", "uniqueItems": True, "items": TEXT}}
+NAMES |= {"inner": CLOSED | {"properties": {"has": TEXT, "": TEXT}}}
+ODD: dict[str, Any] = CLOSED | {"required": ["if"], "properties": NAMES}
 RULES = {
     'context.input["if"] == "x"': True,
     'context.input["größe"]': False,

@@ -1,7 +1,5 @@
 """A route that would lose a check by how it is declared is refused as it is declared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

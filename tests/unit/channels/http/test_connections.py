@@ -1,7 +1,5 @@
 """What a connection may cost, and which requests have one reading only (RFC 9110, RFC 9112)."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

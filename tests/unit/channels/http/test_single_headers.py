@@ -1,7 +1,5 @@
 """Every header that the service reads is known to be single or a list."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -99,19 +99,14 @@ def test_a_recipient_is_read_as_an_address_even_without_a_dot() -> None:
     assert suspects(mark("\u0440\u0430\u0443")) == ""
 
 
-PADDING = [
-    ("a\n\n\nb", []),
-    ("a\n\n\n\nb", ["padding"]),
-    ("a\n  \n  \n  \nb", ["padding"]),
-    ("a" + " " * 15 + "b", []),
-    ("a" + " " * 16 + "b", ["padding"]),
-    ("a\n\n\n\n\n", []),
-]
+PADDED = ["a\n\n\n\nb", "a\n  \n  \n  \nb", "a" + " " * 16 + "b"]
 
 
-@pytest.mark.parametrize(("text", "found"), PADDING)
-def test_padding_is_reported(text: str, found: list[str]) -> None:
-    assert kinds(mark(text, block=True)) == found
+def test_padding_is_reported() -> None:
+    assert [kinds(mark(text, block=True)) for text in PADDED] == [["padding"]] * 3
+    assert [kinds(mark(text, block=True)) for text in ("a\n\n\nb", "a" + " " * 15 + "b", "a\n\n\n\n\n")] == [
+        []
+    ] * 3
 
 
 def test_a_run_of_the_same_hidden_character_is_counted() -> None:
@@ -135,8 +130,7 @@ def test_markup_is_reported_and_shown_as_text() -> None:
 
 def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:
     smuggled = "".join(chr(0xE0041 + i % 26) for i in range(40))
-    spans = mark("x" + smuggled).spans
-    assert [span.code for span in spans[-2:]] == ["U+E0048", "+ 32"]
+    assert [span.code for span in mark("x" + smuggled).spans[-2:]] == ["U+E0048", "+ 32"]
     assert len(hidden(mark("x" + smuggled, every=True))) == 40
 
 

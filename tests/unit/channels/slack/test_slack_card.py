@@ -175,8 +175,7 @@ def numbers(many: int) -> tuple[ArgRow, ...]:
 
 def of_characters(many: int) -> ReviewPage:
     """A page whose arguments are shown in so many characters."""
-    frame = len(lay_out_args(with_value("memo", "")))
-    return with_value("memo", "x" * (many - frame))
+    return with_value("memo", "x" * (many - len(lay_out_args(with_value("memo", "")))))
 
 
 HIDDEN = (Piece("Refund "), reviews.value("1\u202e2"))

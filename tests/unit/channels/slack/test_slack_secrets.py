@@ -1,7 +1,5 @@
 """The secrets of the app: what is empty, short or readable by others starts nothing, and is not quoted."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +14,9 @@ from policy_service.slack import SlackApp
 from tests.fakes.slack_accounts import secret_file
 
 SHORT: Final = "canary-3b91d0c7"
-BAD: Final = [
-    *(
-        ("signing-secret", text)
-        for text in ("", " \n\t ", "a", SHORT, f"{SHORT} {SHORT}", f"{SHORT}\n{SHORT}")
-    ),
-    *(("signing-secret", "canary-é" * 4), ("bot-token", ""), ("app-token", "")),
-    *(("bot-token", f"xoxp-{SHORT}"), ("bot-token", f"xapp-{SHORT}"), ("app-token", f"xoxb-{SHORT}")),
-]
+TEXTS = ("", " \n\t ", "a", SHORT, f"{SHORT} {SHORT}", f"{SHORT}\n{SHORT}", "canary-é" * 4)
+BAD = [("bot-token", ""), ("app-token", ""), *(("signing-secret", text) for text in TEXTS)]
+BAD += [("bot-token", f"xoxp-{SHORT}"), ("bot-token", f"xapp-{SHORT}"), ("app-token", f"xoxb-{SHORT}")]
 # Each file, and where Slack shows what it holds.
 SHOWN = {"signing-secret": "Basic Info", "bot-token": "OAuth & Permissions", "app-token": "App-Level Tokens"}
 

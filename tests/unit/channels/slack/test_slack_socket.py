@@ -1,7 +1,5 @@
 """What comes through the socket: acknowledged, counted, finished, and ended with the service."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

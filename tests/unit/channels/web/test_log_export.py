@@ -1,7 +1,5 @@
 """CSV exports contain no formulas."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import AsyncIterator

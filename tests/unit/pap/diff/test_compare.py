@@ -241,7 +241,6 @@ OPEN_WORLD = FACTS.replace('as_of = "at"\nmax_age = "1h"', "optional = true").re
 FROZEN = facts_of("Agent", "facts/ag.json", "optional = true\n", frozen="Bool?")
 METER = SPENT.replace("pay", "money")
 AMOUNT = pay_args(amount={"type": "integer", "minimum": 0})
-SENT = pay_manifest(tool="send", args=AMOUNT, groups=["money"])
 HELD_BACK = '[groups.suspended]\nmembers = ["maya"]\n'
 NOT_SUSPENDED = '@id("no") forbid (principal in Group::"suspended", action == Action::"approve", resource);\n'
 OWNED = 'principal has owner && principal.owner in Group::"suspended"'
@@ -258,7 +257,7 @@ def test_removed_row_of_an_optional_source_loosens(tmp_path: Path, file: str, so
 
 def metered(text: str, groups: list[str]) -> Change:
     """Meters and a second tool with these action groups."""
-    send = SENT | {"groups": groups}
+    send = pay_manifest(tool="send", args=AMOUNT, groups=["money"]) | {"groups": groups}
     return lambda made: manifest(args=AMOUNT)(made).write("meters.toml", text).write("tools/send.json", send)
 
 
@@ -267,10 +266,7 @@ def test_leaving_a_meter_by_action_group_loosens(tmp_path: Path) -> None:
     assert ("meter", "spent") in {(f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)}
 
 
-DOCUMENTED = METER + 'doc = "What was paid"\n'
-
-
-METERS = [("", METER, TIGHTER), (METER, DOCUMENTED, Direction.LOOK)]
+METERS = [("", METER, TIGHTER), (METER, (METER + 'doc = "What was paid"\n'), Direction.LOOK)]
 
 
 @pytest.mark.parametrize(("before", "after", "way"), METERS)

@@ -19,8 +19,7 @@ DESK = AgentPrincipal("robot", roles=frozenset({"desk"}))
 def explanation_of(path: Path, args: Any, agent: AgentPrincipal = DESK, **changes: Any) -> Explanation:
     """The explanation of one call; no argument of it is secret."""
     folder = BundleFolder(path).policies(RULES)
-    question = folder.question(args, agent=agent, **changes)
-    return explain(folder.load(), question, lambda _pointer: False)
+    return explain(folder.load(), folder.question(args, agent=agent, **changes), lambda _pointer: False)
 
 
 def test_review_names_gate_people_and_smallest_change(tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def test_failing_or_unrelated_cases_detect_nothing(tmp_path: Path) -> None:
     assert mutation.noticed == 0
     survived = {mutant.of.source.id for mutant in mutation.survived}
     assert survived == {"payers-may-pay", "large", "never-a-million"}
-    wrong = f"{HEAD}  - {{it: a, expect: deny, reasons: [never-a-million]}}\n"
-    assert run(folder, wrong).noticed == 0
+    assert run(folder, f"{HEAD}  - {{it: a, expect: deny, reasons: [never-a-million]}}\n").noticed == 0
 
 
 def test_mutant_refused_by_the_schema_is_counted_separately(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """``diff``, ``replay`` and ``explain`` as an author calls them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

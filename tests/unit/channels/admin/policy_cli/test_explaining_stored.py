@@ -1,7 +1,5 @@
 """``explain EFFECT_ID``: the recorded decision with its policies and commit, and today's decision."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
