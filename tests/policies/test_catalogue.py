@@ -114,9 +114,10 @@ def test_compensation_arguments_are_valid(starter: Bundle, name: str) -> None:
     assert (said.outcome, said.reasons) == (Verdict.REVIEW, ())
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name, one in COMPENSATED.items() if one.compensated_by == name)
-)
+INVERSE = sorted(name for name, one in COMPENSATED.items() if one.compensated_by == name)
+
+
+@pytest.mark.parametrize("name", INVERSE)
 def test_self_inverse_compensation_restores_the_start(name: str) -> None:
     manifest = EVERY[name].manifest
     args = sample(manifest)

@@ -65,9 +65,8 @@ def load_plain(name: str, text: str) -> PolicySet:
 def decide_plain(
     policies: PolicySet, request: CedarRequest, entities: Sequence[Mapping[str, Any]], schema: Schema
 ) -> RulesOutcome:
-    return combine_outcome(
-        evaluate_policies(policies, request, build_entities(entities, schema), schema), frozenset()
-    )
+    answer = evaluate_policies(policies, request, build_entities(entities, schema), schema)
+    return combine_outcome(answer, frozenset())
 
 
 def requests_of(corpus: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

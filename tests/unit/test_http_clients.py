@@ -170,9 +170,7 @@ async def test_an_authority_of_the_environment_is_not_trusted(
     assert secure.asked == []
 
 
-async def test_a_netrc_password_is_unused(
-    plain: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_netrc_is_unused(plain: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password canary\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))

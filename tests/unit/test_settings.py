@@ -99,9 +99,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "says"), FILES.values(), ids=FILES)
-def test_a_wrong_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any, says: str
-) -> None:
+def test_a_wrong_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any, says: str) -> None:
     if text is not None:
         (tmp_path / "my.toml").write_text(text)
     monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "my.toml"))

@@ -115,9 +115,7 @@ def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
 
 def test_append_above_assigns_its_index_at_once(store: Database) -> None:
     def above(index: int) -> None:
-        store.write_sync(
-            lambda tx: log.append_above(tx, index, "gap", actor="operator", body={"known_to": 0})
-        )
+        store.write_sync(lambda tx: log.append_above(tx, index, "gap", actor="operator", body={"known": 0}))
 
     add(store, "before")
     above(40)

@@ -17,15 +17,8 @@ ARGS: dict[str, Any] = {
     "payment": {"type": "object", "properties": PAYMENT, "additionalProperties": False},
 }
 OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
-REFUND: dict[str, Any] = {
-    "tool": "refund",
-    "title": "Refund a customer",
-    "args": OBJECT | {"properties": ARGS},
-}
-REFUND |= {
-    "resource": {"type": "Account", "id": "/account"},
-    "sentence": "Refund {amount_cents} to {account}",
-}
+REFUND: dict[str, Any] = {"tool": "refund", "title": "Refund money", "args": OBJECT | {"properties": ARGS}}
+REFUND |= {"resource": {"type": "Account", "id": "/account"}, "sentence": "Pay {amount_cents} to {account}"}
 
 
 def manifest(**changed: Any) -> contract.ToolManifest:
@@ -45,12 +38,7 @@ def test_the_constructor_and_the_file_say_the_same() -> None:
     assert (made, made.digest) == (manifest(), manifest().digest)
 
 
-FULL: dict[str, Any] = {
-    "description": "Sends money back.",
-    "lane": "live",
-    "idempotent": True,
-    "recheck": True,
-}
+FULL: dict[str, Any] = {"description": "Pays back.", "lane": "live", "idempotent": True, "recheck": True}
 FULL |= {"groups": ["money.out"], "secret": ["/payment/id"], "recipients": ["/account"], "risk": "high"}
 FULL |= {"aud": "payments", "timeout_seconds": 5, "probe": "find_refund"}
 FULL["compensation"] = {"tool": "cancel", "map": {"id": "result:/id", "of": "args:/payment/id"}}
@@ -59,10 +47,7 @@ FULL["money"] = [{"amount": "/amount_cents", "currency": "/payment/currency"}]
 
 EVERY = FULL | {"on_exhausted": "tool"}  # of staged tools alone; `ask` is of live ones alone
 EVERY |= {"tool": "refund2", "title": "Refund", "sentence": "Refund {account}"}
-EVERY |= {
-    "resource": {"type": "Customer", "id": "/account"},
-    "args": REFUND["args"] | {"required": ["account"]},
-}
+EVERY |= {"resource": {"type": "C", "id": "/account"}, "args": REFUND["args"] | {"required": ["account"]}}
 
 
 @pytest.mark.parametrize("member", EVERY)

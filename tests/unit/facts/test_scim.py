@@ -73,13 +73,9 @@ async def test_a_nested_group_and_what_is_no_subject_are_passed_over(host: Host,
 
 async def test_by_external_id_only_active_users_that_have_one_count(host: Host, scim: Scim) -> None:
     scim.per_page = 2
-    scim.users = {name: {"externalId": n} for name, n in (("ingrid", "250"), ("extra", "251"))} | {
-        "jonas": {}
-    }
-    scim.users |= {
-        "maya": {"externalId": "248", "active": True},
-        "tomas": {"externalId": "249", "active": False},
-    }
+    scim.users = {"jonas": {}, "ingrid": {"externalId": "250"}, "extra": {"externalId": "251"}}
+    for name, number, active in (("maya", "248", True), ("tomas", "249", False)):
+        scim.users[name] = {"externalId": number, "active": active}
     scim.put("Finance", "maya", "tomas", "ingrid", "jonas", "stranger")
     found = await read(host, "Finance", person=f"{ISSUER}|{{externalId}}")
     assert found == {"Finance": people("248", "250")}

@@ -127,16 +127,10 @@ async def test_an_ed25519_token_with_an_access_token_hash_holds() -> None:
     assert message.startswith("forbidden:")
 
 
-CHANGED = [
-    ("state", "another"),
-    ("state", None),
-    ("iss", "https://evil.example"),
-    ("iss", None),
-    ("code", None),
-]
+CHANGED = [("state", "another"), ("state", None), ("iss", "https://evil.example"), ("iss", None)]
 
 
-@pytest.mark.parametrize(("member", "value"), CHANGED)
+@pytest.mark.parametrize(("member", "value"), [*CHANGED, ("code", None)])
 async def test_an_answer_that_is_not_this_browsers_buys_nothing(member: str, value: str | None) -> None:
     browser = Browser()
     answer = await browser.leave() | {member: value}
@@ -195,16 +189,11 @@ async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.Monkey
     assert message.startswith("issuer_unavailable:")
 
 
-ASTRAY: list[tuple[str, str | None]] = [
-    *(("issuer", "https://evil.example"), ("issuer", ISSUER + "/"), ("authorization_endpoint", None)),
-    *(
-        ("authorization_endpoint", "http://login.example/authorize"),
-        ("token_endpoint", "http://10.0.0.1/token"),
-    ),
-    *(("token_endpoint", "https://[::1]/token"), ("userinfo_endpoint", "http://127.0.0.1:2375/containers")),
-    *(("jwks_uri", f"https://{host}/keys") for host in ("169.254.169.254", "localhost")),
-    ("jwks_uri", "file:///etc/passwd"),
-]
+ASTRAY: list[tuple[str, str | None]] = [("issuer", "https://evil.example"), ("issuer", ISSUER + "/")]
+ASTRAY += [("authorization_endpoint", url) for url in ("http://login.example/authorize", None)]
+ASTRAY += [("token_endpoint", f"{host}/token") for host in ("http://10.0.0.1", "https://[::1]")]
+ASTRAY += [("jwks_uri", f"https://{host}/keys") for host in ("169.254.169.254", "localhost")]
+ASTRAY += [("jwks_uri", "file:///etc/passwd"), ("userinfo_endpoint", "http://127.0.0.1:2375/containers")]
 
 
 @pytest.mark.parametrize(("member", "url"), ASTRAY)

@@ -129,11 +129,7 @@ async def test_switching_the_development_sign_in_off_ends_its_sessions(browser: 
 async def test_a_provider_that_is_no_longer_trusted_takes_its_sessions_along(browser: Browser) -> None:
     cookie = browser.sign_in()
     of_groups = {"groups_claim": "groups"}
-    others = (
-        {"issuer": "https://another.example"},
-        {"client_id": "another"},
-        {"required": {"hd": "a.example"}},
-    )
+    others = ({"issuer": "https://other.example"}, {"client_id": "other"}, {"required": {"hd": "a.example"}})
     for changed in (*others, of_groups, of_groups | {"members_of": ["staff"]}):
         assert not await browser.found_with(cookie, providers=[PROVIDERS[0] | changed]), changed
     assert await browser.found_with(cookie, providers=[PROVIDERS[0] | {"title": "Another title"}])

@@ -216,7 +216,7 @@ def test_descent_follows_parents_and_not_dates(repository: Repository) -> None:
 # -- how an author names a commit ------------------------------------------------------------------------------------
 
 
-def test_author_names_revisions(
+def test_author_uses_revisions(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = repository.head()

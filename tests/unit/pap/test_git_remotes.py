@@ -193,9 +193,8 @@ def test_ssh_never_prompts_and_checks_known_hosts(repository: Repository, tmp_pa
     second = repository.commit("more")
     assert copy.newest() == second
     called = ssh.with_name("ssh.called").read_text().splitlines()
-    options = [
-        ("-o", f"{name}=yes") for name in ("BatchMode", "StrictHostKeyChecking", "ClearAllForwardings")
-    ]
+    names = ("BatchMode", "StrictHostKeyChecking", "ClearAllForwardings")
+    options = [("-o", f"{name}=yes") for name in names]
     assert {*options, ("-p", "2222"), ("-l", "git")} <= set(pairwise(called))
     assert called[-3:] == ["--", "example.com", f"git-upload-pack '{repository.path}'"]
 

@@ -159,12 +159,8 @@ def releases_when(folder: BundleFolder, condition: str, **changes: Any) -> bool:
 
 
 OWNED = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}), teams=frozenset({"night"}))
-CALL = {
-    "args": {**PAY, "currency": "EUR", "tags": ["y"]},
-    "txn_size": 3,
-    "env": "staging",
-    "method": "api_key",
-}
+ARGS = {**PAY, "currency": "EUR", "tags": ["y"]}
+CALL = {"args": ARGS, "txn_size": 3, "env": "staging", "method": "api_key"}
 OF_CALL = """\
 context.input.account == "a1" && context.input.amount == 100
 context.input has currency && context.input.currency == "EUR"

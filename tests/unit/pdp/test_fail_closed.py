@@ -111,9 +111,8 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, (
         "the engine no longer fails this way"
     )
-    assert not evaluate_policies(
-        tool.everything, request, build_entities(entities, tool.schema), tool.schema
-    ).allowed
+    known = build_entities(entities, tool.schema)
+    assert not evaluate_policies(tool.everything, request, known, tool.schema).allowed
     assert folder.decide(PAY).code == "forbidden_by_policy"
     folder.policies(WRITES.replace("forbid", '@approval("cfo") forbid'))
     assert folder.decide(PAY).outcome is Verdict.REVIEW

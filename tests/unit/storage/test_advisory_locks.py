@@ -122,9 +122,8 @@ def test_locks_serialize_conflicting_units(
 def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Database) -> None:
     held = Held(store, on(ONE))
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(
-            replica.write_sync, lambda tx: (tx.now, advisory_locks.lock_transaction(tx, ONE).now)
-        )
+        lock = advisory_locks.lock_transaction
+        waiting = threads.submit(replica.write_sync, lambda tx: (tx.now, lock(tx, ONE).now))
         until_it_waits(store, waiting)
         ended = held.let_go()
         before, after = waiting.result(_PATIENCE_S)
@@ -133,9 +132,7 @@ def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Data
 
 def test_a_unit_locks_one_transaction_and_changes_no_other(store: Database) -> None:
     with pytest.raises(RuntimeError, match="one transaction at most"):
-        store.write_sync(
-            lambda tx: advisory_locks.lock_transaction(advisory_locks.lock_transaction(tx, ONE), OTHER)
-        )
+        store.write_sync(lambda tx: advisory_locks.lock_transaction(on(ONE)(tx), OTHER))
     for ask in (lambda tx: tx, on(OTHER)):  # without a lock, or with another one
         with pytest.raises(RuntimeError, match="call lock_transaction first"):
             store.write_sync(lambda tx, ask=ask: advisory_locks.require_locked(ask(tx), ONE))

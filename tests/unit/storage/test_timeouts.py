@@ -57,9 +57,7 @@ def proxy(postgres_url: str) -> Iterator[Silent]:
         yield started
 
 
-async def test_a_silent_server_times_out(
-    postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silence_times_out(postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_RESPONSE_S", 1.0)
     monkeypatch.setattr(postgres, "_KEEPALIVE_S", 2)
     url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)

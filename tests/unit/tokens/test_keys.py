@@ -169,9 +169,7 @@ def test_compromised_rotation_needs_no_next_key(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_a_cut_emergency_rotation_can_repeat(
-    folder: Path, done: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emergency_rotation_can_repeat(folder: Path, done: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rotate_keys(folder, now=later(folder))
     known, secret = published(folder), read_keys(folder).nonce_secret
     made, left = keys.replace_secret, iter(range(done))

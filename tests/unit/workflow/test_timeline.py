@@ -25,12 +25,8 @@ def line(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service"
 
 
 IDP = "https://id.example"
-NAMES = {
-    f"person:{IDP}|00u1": "Maya Lind",
-    f"person:{IDP}|00u2": f"{IDP}|00u2",
-    "agent:desk": "desk",
-    "service": "service",
-}
+NAMES = {"agent:desk": "desk", "service": "service"}
+NAMES |= {f"person:{IDP}|00u1": "Maya Lind", f"person:{IDP}|00u2": f"{IDP}|00u2"}
 
 
 def test_a_person_is_shown_by_their_sign_in_name(bundle: Bundle) -> None:

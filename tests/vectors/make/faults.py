@@ -25,9 +25,7 @@ FOREIGN |= {"x5u": "https://attacker.example/cert.pem", "x5c": ["MIIB"], "x5t": 
 FOREIGN |= {"crit": ["exp"], "b64": False, "zip": "DEF", "cty": "JWT"}
 
 
-def gate_faults(
-    typ: str, claims: dict[str, Any], signer: PrivateKey, other_types: dict[str, str]
-) -> Iterator[Fault]:
+def gate_faults(typ: str, claims: dict[str, Any], signer: PrivateKey, other_types: Any) -> Iterator[Fault]:
     """Every fault of steps 1 to 9; `other_types` are good tokens of the other kinds."""
     good = token(header(typ, signer), claims, signer)
     yield from _form(typ, good)
@@ -148,13 +146,8 @@ def _mac(head: bytes, body: bytes, secret: bytes) -> str:
 
 
 def _typ(typ: str, claims: dict[str, Any], signer: PrivateKey, others: dict[str, str]) -> Iterator[Fault]:
-    typs = {
-        "jwt": "JWT",
-        "access_token": "at+jwt",
-        "capitals": typ.upper(),
-        "media_type": f"application/{typ}",
-    }
-    for name, other in (typs | {"null": None}).items():
+    typs: dict[str, Any] = {"jwt": "JWT", "access_token": "at+jwt", "capitals": typ.upper(), "null": None}
+    for name, other in (typs | {"media_type": f"application/{typ}"}).items():
         yield f"typ_{name}", token(header(typ, signer, typ=other), claims, signer), 7, "wrong_typ"
     for name, text in others.items():
         yield f"good_{name}_instead", text, 7, "wrong_typ"

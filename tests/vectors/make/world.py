@@ -38,9 +38,7 @@ TXN = contract.txn_id(agent=AGENT, run_key=RUN_KEY)
 ACCOUNT = contract.Resource("Account", "acc-17")
 
 
-def _effect(
-    seq: int, tool: str, digest: str, args: Any, undo: contract.Compensation | None = None
-) -> contract.Effect:
+def _effect(seq: int, tool: str, digest: str, args: Any, undo: Any = None) -> contract.Effect:
     key = contract.call_key(agent=AGENT, run_key=RUN_KEY, tool=tool, args=args)
     called = {"tool": tool, "tool_digest": digest, "resource": ACCOUNT, "args": args}
     return contract.Effect.stage(agent=AGENT, txn=TXN, call_key=key, seq=seq, **called, compensation=undo)

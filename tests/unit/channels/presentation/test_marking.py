@@ -104,9 +104,8 @@ PADDED = ["a\n\n\n\nb", "a\n  \n  \n  \nb", "a" + " " * 16 + "b"]
 
 def test_padding_is_reported() -> None:
     assert [kinds(mark(text, block=True)) for text in PADDED] == [["padding"]] * 3
-    assert [kinds(mark(text, block=True)) for text in ("a\n\n\nb", "a" + " " * 15 + "b", "a\n\n\n\n\n")] == [
-        []
-    ] * 3
+    short = ("a\n\n\nb", "a" + " " * 15 + "b", "a\n\n\n\n\n")
+    assert [kinds(mark(text, block=True)) for text in short] == [[]] * 3
 
 
 def test_a_run_of_the_same_hidden_character_is_counted() -> None:

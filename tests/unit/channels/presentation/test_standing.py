@@ -30,9 +30,8 @@ def gate(groups: str, need: int = 1, **changes: Any) -> GateView:
 
 
 def lines(*gates: GateView, **changes: Any) -> list[str]:
-    return [
-        line.by for line in review_status.quorum_status(reviews.refund(gates=gates, **changes)).open_lines
-    ]
+    status = review_status.quorum_status(reviews.refund(gates=gates, **changes))
+    return [line.by for line in status.open_lines]
 
 
 def test_a_missing_signature_names_possible_signers() -> None:
