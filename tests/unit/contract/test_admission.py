@@ -67,14 +67,11 @@ NO_VALUES: list[object] = [
 
 FROM_PYTHON: list[tuple[object, str]] = [
     *((value, "not_a_json_value") for value in NO_VALUES),
-    (float("nan"), "not_finite"),
-    (float("inf"), "not_finite"),
+    *((float(name), "not_finite") for name in ("nan", "inf")),
     *((value, "integer_out_of_range") for value in (2**53, -(2**53), 10**5000, float(2**53))),
-    ("\ud800", "lone_surrogate"),
-    ({"\udfff": 1}, "lone_surrogate"),
+    *((value, "lone_surrogate") for value in ("\ud800", {"\udfff": 1})),
     ({"a": {"__entity": 1}}, "reserved_key"),
-    ("a" * 262_145, "too_large"),
-    (["é" * 100_000, "é" * 40_000], "too_large"),
+    *((value, "too_large") for value in ("a" * 262_145, ["é" * 100_000, "é" * 40_000])),
     ([1] * 10_000, "too_many_nodes"),
 ]
 

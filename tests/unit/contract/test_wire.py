@@ -102,48 +102,36 @@ def test_absent_is_left_out_but_null_in_args_stays() -> None:
 
 
 INVALID = "invalid_request"
-WRONG_SUBMISSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "unknown at the top": ({"colour": 1}, "unknown_field", "/colour"),
-    "unknown inside": ({"claimed": {"admin": True}}, "unknown_field", "/claimed/admin"),
-    "empty attempt": ({"attempt_id": ""}, INVALID, "/attempt_id"),
-    "empty run key": ({"run_key": ""}, INVALID, "/run_key"),
-    "long run key": ({"run_key": "x" * 201}, INVALID, "/run_key"),
-    "number for text": ({"run_key": 7}, INVALID, "/run_key"),
-    "null for text": ({"run_key": None}, INVALID, "/run_key"),
-    "text for a flag": ({"independent": "true"}, INVALID, "/independent"),
-    "number for a flag": ({"independent": 1}, INVALID, "/independent"),
-    "no effect": ({"effects": []}, INVALID, "/effects"),
-    "101 effects": ({"effects": [STAGED] * 101}, INVALID, "/effects"),
-    "object for a list": ({"effects": {}}, INVALID, "/effects"),
-    "two alone": ({"independent": True, "effects": [STAGED] * 2}, INVALID, ""),
-}
+WRONG_SUBMISSIONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"colour": 1}, "unknown_field", "/colour"),
+    ({"claimed": {"admin": True}}, "unknown_field", "/claimed/admin"),
+    ({"attempt_id": ""}, INVALID, "/attempt_id"),
+    *(({"run_key": value}, INVALID, "/run_key") for value in ("", "x" * 201, 7, None)),
+    *(({"independent": value}, INVALID, "/independent") for value in ("true", 1)),
+    *(({"effects": value}, INVALID, "/effects") for value in ([], [STAGED] * 101, {})),
+    ({"independent": True, "effects": [STAGED] * 2}, INVALID, ""),
+]
 
 
-@pytest.mark.parametrize(("changed", "code", "pointer"), WRONG_SUBMISSIONS.values(), ids=WRONG_SUBMISSIONS)
+@pytest.mark.parametrize(("changed", "code", "pointer"), WRONG_SUBMISSIONS)
 def test_a_wrong_submission_is_refused_by_place(changed: dict[str, Any], code: str, pointer: str) -> None:
     with pytest.raises(WireError, match="the body is not a SubmitRequest") as refused:
         parse(wire.SubmitRequest, body({**SUBMIT, **changed}))
     assert (refused.value.code, [place for place, _ in refused.value.problems]) == (code, [pointer])
 
 
-WRONG_EFFECTS: dict[str, tuple[dict[str, Any], str]] = {
-    "capital digest": ({"tool_digest": HEX.upper()}, INVALID),
-    "digest and a newline": ({"tool_digest": HEX + "\n"}, INVALID),
-    "args a list": ({"args": [1]}, INVALID),
-    "args null": ({"args": None}, INVALID),
-    "negative repeat": ({"n": -1}, INVALID),
-    "text repeat": ({"n": "0"}, INVALID),
-    "true repeat": ({"n": True}, INVALID),
-    "short call key": ({"call_key": "x"}, INVALID),
-    "resource without id": ({"resource": {"type": "A"}}, INVALID),
-    "resource with empty id": ({"resource": {"type": "A", "id": ""}}, INVALID),
-    "resource and more": ({"resource": {"type": "A", "id": "b", "owner": 1}}, "unknown_field"),
-    "mass assignment": ({"approved": True}, "unknown_field"),
-    "a seq of its own": ({"seq": 1}, "unknown_field"),
-}
+WRONG_EFFECTS: list[tuple[dict[str, Any], str]] = [
+    *(({"tool_digest": digest}, INVALID) for digest in (HEX.upper(), HEX + "\n")),
+    *(({"args": args}, INVALID) for args in ([1], None)),
+    *(({"n": n}, INVALID) for n in (-1, "0", True)),
+    *(({"resource": resource}, INVALID) for resource in ({"type": "A"}, {"type": "A", "id": ""})),
+    ({"call_key": "x"}, INVALID),
+    ({"resource": {"type": "A", "id": "b", "owner": 1}}, "unknown_field"),
+    *(({"approved": True}, "unknown_field"), ({"seq": 1}, "unknown_field")),
+]
 
 
-@pytest.mark.parametrize(("changed", "code"), WRONG_EFFECTS.values(), ids=WRONG_EFFECTS.keys())
+@pytest.mark.parametrize(("changed", "code"), WRONG_EFFECTS)
 def test_a_wrong_effect_is_refused(changed: dict[str, Any], code: str) -> None:
     with pytest.raises(WireError) as refused:
         parse(wire.SubmitRequest, body({**SUBMIT, "effects": [{**STAGED, **changed}]}))

@@ -37,27 +37,28 @@ def test_an_invisible_character_is_shown_as_its_code_point(code: str) -> None:
     assert hidden(mark(f"a{chr(int(code, 16))}b", block=True)) == [f"U+{code}"]
 
 
-CALM = {
-    "plain words": "Refund for Dana Whitfield",
-    "accents": "Zoë café naïve Łódź",
-    "a whole word in Cyrillic": "Москва",
-    "a domain that is honestly Cyrillic": "пример.рф",
-    "a domain with an umlaut": "münchen.example",
-    "Greek units": "5 μg and Δt",
-    "Turkish letters": "kısa yazı",
-    "Japanese next to Latin": "東京 Tokyo ひらがな",
-    "Arabic": "مرحبا",
-    "an emoji of several people": "👩\u200d💻 👨\u200d👩\u200d👧",
-    "a heart in colour": "❤\ufe0f",
-    "a keycap": "1\ufe0f\u20e3",
-    "pointed Hebrew": "שָׁלוֹם",
-    "Vietnamese, decomposed": unicodedata.normalize("NFD", "Nguyễn Việt"),
-    "a comparison": "a < b and b > c",
-    "nothing": "",
-}
+# The last are pointed Hebrew, emoji with joiners and variation selectors, and decomposed Vietnamese.
+CALM = [
+    "",
+    "a < b and b > c",
+    "Refund for Dana Whitfield",
+    "Zoë café naïve Łódź",
+    "kısa yazı",
+    "münchen.example",
+]
+CALM += [
+    "Москва",
+    "пример.рф",
+    "5 μg and Δt",
+    "東京 Tokyo ひらがな",
+    "مرحبا",
+    "שָׁלוֹם",
+    "👩\u200d💻 👨\u200d👩\u200d👧",
+]
+CALM += ["❤\ufe0f", "1\ufe0f\u20e3", unicodedata.normalize("NFD", "Nguyễn Việt")]
 
 
-@pytest.mark.parametrize("text", CALM.values(), ids=CALM)
+@pytest.mark.parametrize("text", CALM)
 def test_honest_text_has_no_findings(text: str) -> None:
     assert (mark(text, block=True).findings, suspects(mark(text, block=True))) == ((), "")
 

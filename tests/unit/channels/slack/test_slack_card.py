@@ -165,6 +165,11 @@ def with_value(name: str, value: object, **more: Any) -> ReviewPage:
     return reviews.with_args(page, *page.args, reviews.arg(name, value, "string", **more))
 
 
+def unknown_name() -> ReviewPage:
+    page = reviews.credit(1)
+    return reviews.with_args(page, *page.args, reviews.arg("x", 1, NOT_IN_THE_SCHEMA))
+
+
 def numbers(many: int) -> tuple[ArgRow, ...]:
     return tuple(reviews.arg(f"a{place:03}", place, "integer") for place in range(many))
 
@@ -182,7 +187,7 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
     "a bidi override": (with_value("memo", "a\u202eb"), MISLEADS),
     "a look-alike host": (with_value("to", f"a@b{reviews.CYRILLIC_A}nk.example", recipient=True), MISLEADS),
     "a name like another": (with_value("customer ", "cus_2"), MISLEADS),
-    "a name the schema does not know": (reviews.with_args(REFUND, reviews.arg("x", 1, NOT_IN_THE_SCHEMA)), MISLEADS),
+    "a name the schema does not know": (unknown_name(), MISLEADS),
     "hidden in the sentence": (reviews.refund(sentence=HIDDEN), MISLEADS),
     "hidden in a sibling": (reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=HIDDEN),)), MISLEADS),
     "a space that is none": (with_value("memo", "a\u00a0b"), "invisible characters"),
@@ -294,33 +299,25 @@ def came(effect_state: str) -> ReviewPage:
 
 REPLACED = closed("withdrawn", superseded_by=2, replaced_by="rev_2")
 BY_TWO = reviews.fired(votes=(voted("Ana Ito"), voted("Ben Roe", after_min=41)))
-STATES = [
-    (came("released"), "Approved by Maya Okafor · 19 Nov 2026, 11:18 UTC"),
-    (came("released"), "refund-desk may fire it now, once."),
-    (came("fired"), "Approved by Maya Okafor"),
-    (came("fired"), "It happened, once."),
-    (came("fired"), "This cannot be undone."),
-    (came("unused"), "Not used"),
-    (came("unused"), "Nothing fired."),
-    (reviews.denied(), "Denied by Tomás Reyes · 19 Nov 2026, 14:22 UTC"),
-    (reviews.denied(), "Guest already has a voucher"),
-    (closed("denied"), "Denied"),
-    (closed("denied"), "Nothing fired."),
-    (closed("expired"), "Expired · 19 Nov 2026, 17:07 UTC"),
-    (closed("expired"), "Nothing fired."),
-    (REPLACED, "Replaced by revision 2"),
-    (REPLACED, "Nothing of this one fired."),
-    (REPLACED, "Read revision 2"),
-    (closed("paused"), "Closed: paused"),
-    (BY_TWO, "Approved by Ana Ito and Ben Roe · 19 Nov 2026, 15:07 UTC"),
+BY_MAYA = "Approved by Maya Okafor · 19 Nov 2026, 11:18 UTC"
+STATES: list[tuple[ReviewPage, tuple[str, ...]]] = [
+    (came("released"), (BY_MAYA, "refund-desk may fire it now, once.")),
+    (came("fired"), ("Approved by Maya Okafor", "It happened, once.", "This cannot be undone.")),
+    (came("unused"), ("Not used", "Nothing fired.")),
+    (reviews.denied(), ("Denied by Tomás Reyes · 19 Nov 2026, 14:22 UTC", "Guest already has a voucher")),
+    (closed("denied"), ("Denied", "Nothing fired.")),
+    (closed("expired"), ("Expired · 19 Nov 2026, 17:07 UTC", "Nothing fired.")),
+    (REPLACED, ("Replaced by revision 2", "Nothing of this one fired.", "Read revision 2")),
+    (closed("paused"), ("Closed: paused",)),
+    (BY_TWO, ("Approved by Ana Ito and Ben Roe · 19 Nov 2026, 15:07 UTC",)),
 ]
 
 
-@pytest.mark.parametrize(("page", "line"), STATES)
-def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, line: str) -> None:
+@pytest.mark.parametrize(("page", "lines"), STATES)
+def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, lines: Any) -> None:
     message = drawn(page)
     output = words(message.blocks)
-    assert line in output
+    assert [line for line in lines if line not in output] == []
     assert output.startswith("Refund $1,240.00 to Dana Whitfield")
     assert '"amount_cents": 124000' in code(message.blocks)
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))
