@@ -6,10 +6,8 @@ from countersign.contract import ErrorCode
 from policy_service import errors
 from policy_service.errors import HTTP_STATUS, ConflictError, RequestError, ServerError, ServiceError
 
-LEAVES = [
-    errors.ConflictError, errors.ForbiddenError, errors.InternalError, errors.InvalidRequestError,
-    errors.NotFoundError, errors.StartError, errors.StorageUnavailableError, errors.UnauthenticatedError,
-]  # fmt: skip
+NAMES = "Conflict Forbidden Internal InvalidRequest NotFound Start StorageUnavailable Unauthenticated".split()
+LEAVES = [getattr(errors, f"{name}Error") for name in NAMES]
 
 
 def test_every_code_has_a_status_and_every_status_is_an_error() -> None:

@@ -6,17 +6,15 @@ from countersign.journal.export import escape_unprintable
 from policy_service.channels.admin.dev import output
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
-HOSTILE = {
-    "moves the cursor and erases": (ERASE, r"\x1b[8A\x1b[J\r\x9b2K"),
-    "begins a line of its own": ("a\ndev | all is well", r"a\ndev | all is well"),
-    "turns the line around": ("\u202eoga", r"\u202eoga"),
-    "rings and sets the title": ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"),
-    "is half a character": ("\ud800", r"\ud800"),
-    "is a word of people": ("Zoë Müller – 京: http://127.0.0.1", "Zoë Müller – 京: http://127.0.0.1"),
-}
+# Each erases, begins a line, turns it around, sets the title, or is half a character; the last is a word of people.
+HOSTILE = [
+    *((ERASE, r"\x1b[8A\x1b[J\r\x9b2K"), ("a\ndev | all is well", r"a\ndev | all is well")),
+    *(("\u202eoga", r"\u202eoga"), ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"), ("\ud800", r"\ud800")),
+    ("Zoë Müller – 京: http://127.0.0.1", "Zoë Müller – 京: http://127.0.0.1"),
+]
 
 
-@pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(("text", "shown"), HOSTILE)
 def test_unprintable_characters_are_shown(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     output.print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"

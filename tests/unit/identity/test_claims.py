@@ -37,23 +37,15 @@ def test_usable_groups_count_and_nothing_is_logged(claimed: Any, names: set[str]
     assert logged == []
 
 
-LEFT_OUT: dict[str, tuple[Any, str]] = {
-    "a number": (7, "/1 is a number"),
-    "a fraction": (7.5, "/1 is a number"),
-    "null": (None, "/1 is null"),
-    "true": (True, "/1 is true or false"),
-    "an object": ({"id": "cfo", "display": "cfo"}, "/1 is an object"),
-    "a list": (["cfo"], "/1 is a list"),
-    "an empty text": ("", "/1 cannot be read"),
-    "a text of spaces": ("  ", "/1 cannot be read"),
-    "a text with a hidden direction": ("cf\u202eo", "/1 cannot be read"),
-    "a text of two lines": ("cfo\n", "/1 cannot be read"),
-    "half a character": ("cfo\ud800", "/1 cannot be read"),
-    "a text that is too long": ("g" * 201, "/1 is longer than 200 characters"),
-}
+LEFT_OUT: list[tuple[Any, str]] = [
+    *((odd, "/1 cannot be read") for odd in ("", "  ", "cf\u202eo", "cfo\n", "cfo\ud800")),
+    *((7, "/1 is a number"), (7.5, "/1 is a number"), (None, "/1 is null"), (True, "/1 is true or false")),
+    *(({"id": "cfo", "display": "cfo"}, "/1 is an object"), (["cfo"], "/1 is a list")),
+    ("g" * 201, "/1 is longer than 200 characters"),
+]
 
 
-@pytest.mark.parametrize(("odd", "why"), LEFT_OUT.values(), ids=LEFT_OUT.keys())
+@pytest.mark.parametrize(("odd", "why"), LEFT_OUT)
 def test_an_entry_that_names_no_group_is_left_out_by_pointer(odd: Any, why: str) -> None:
     with capture_logs() as logged:
         names, problem = read(["finance", odd, "ops"])
@@ -66,22 +58,20 @@ OVERAGE = "Acme left your groups out because they are too many (overage)"
 SOURCES = {"src1": {"endpoint": "https://graph.example"}}
 ODD_FORM = "the claim 'groups' of Acme is {}, not a list of texts"
 FEW = "5 of 5 entries in 'groups' of Acme are left out: /0 is an object, /1 is an object, /2 is an object and 2 more"
-WHY_NONE: dict[str, tuple[dict[str, Any], str]] = {
-    "no claim": ({}, "Acme sent no claim 'groups'"),
-    "null": ({"groups": None}, "Acme sent no claim 'groups'"),
-    "an overage of something else": ({"_claim_names": {"roles": "src1"}}, "Acme sent no claim 'groups'"),
-    "an empty list": ({"groups": []}, "Acme lists no group for you"),
-    "an object": ({"groups": {"a": 1}}, ODD_FORM.format("an object")),
-    "a number": ({"groups": 7}, ODD_FORM.format("a number")),
-    "true": ({"groups": True}, ODD_FORM.format("true or false")),
-    "an empty text": ({"groups": ""}, "1 of 1 entries in 'groups' of Acme are left out: /0 cannot be read"),
-    "objects alone": ({"groups": [{"id": "a"}] * 5}, FEW),
-    "Entra's overage": ({"_claim_names": {"groups": "src1"}, "_claim_sources": SOURCES}, OVERAGE),
-    "Entra's overage, in short": ({"hasgroups": True}, OVERAGE),
-}
+ODD_FORMS = (({"a": 1}, "an object"), (7, "a number"), (True, "true or false"))
+NO_CLAIM = ({}, {"groups": None}, {"_claim_names": {"roles": "src1"}})
+WHY_NONE: list[tuple[dict[str, Any], str]] = [
+    *((claims, "Acme sent no claim 'groups'") for claims in NO_CLAIM),
+    *(({"groups": odd}, ODD_FORM.format(kind)) for odd, kind in ODD_FORMS),
+    ({"groups": []}, "Acme lists no group for you"),
+    ({"groups": ""}, "1 of 1 entries in 'groups' of Acme are left out: /0 cannot be read"),
+    ({"groups": [{"id": "a"}] * 5}, FEW),
+    ({"_claim_names": {"groups": "src1"}, "_claim_sources": SOURCES}, OVERAGE),
+    ({"hasgroups": True}, OVERAGE),
+]
 
 
-@pytest.mark.parametrize(("claims", "why"), WHY_NONE.values(), ids=WHY_NONE.keys())
+@pytest.mark.parametrize(("claims", "why"), WHY_NONE)
 def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], why: str) -> None:
     table = provider()
     with capture_logs() as logged:

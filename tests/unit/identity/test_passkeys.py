@@ -133,14 +133,13 @@ def test_two_minutes_are_valid(made_at_s: float, shown_at_s: float, accepted: bo
 
 
 def test_the_same_minute_has_one_nonce_and_the_next_another() -> None:
-    first = NONCES.current(MINUTE)
-    assert first == NONCES.current(MINUTE + timedelta(seconds=59))
-    assert first != NONCES.current(MINUTE + timedelta(seconds=60))
+    same, other = (NONCES.current(MINUTE + timedelta(seconds=seconds)) for seconds in (59, 60))
+    assert same == NONCES.current(MINUTE) != other
 
 
 def test_replicas_with_the_same_secret_alone_take_each_others_nonces() -> None:
-    assert Nonces(b"s" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
-    assert not Nonces(b"t" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
+    for secret, taken in ((b"s" * 32, True), (b"t" * 32, False)):
+        assert Nonces(secret, PERIOD).accepts(NONCES.current(MINUTE), MINUTE) is taken
 
 
 GOOD = NONCES.current(MINUTE)

@@ -236,8 +236,7 @@ def test_a_batch_is_never_longer_than_its_limit(sqlite_url: str) -> None:
 @pytest.mark.anyio
 async def test_a_caller_that_goes_away_leaves_a_whole_unit_or_none(db: Database) -> None:
     held = threading.Event()
-    first = asyncio.ensure_future(db.write(lambda _tx: held.wait(10)))
-    task = asyncio.ensure_future(db.write(note("alone")))
+    first, task = map(asyncio.ensure_future, (db.write(lambda _tx: held.wait(10)), db.write(note("alone"))))
     await asyncio.sleep(0.05)
     task.cancel()
     held.set()

@@ -55,8 +55,8 @@ async def test_trailers_are_read_and_never_become_headers(server: EchoServer) ->
         begun = CHUNKED + CLOSE + b"\r\n2\r\nok\r\n0\r\n" + trailers[:cut]
         assert statuses(await server.exchange(begun, trailers[cut:] + b"\r\n")) == [200]
         seen = server.seen.pop()
-        assert seen.body == b"ok"
-        assert [name for name, _ in seen.headers] == [b"host", b"transfer-encoding", b"connection"]
+        names = [name for name, _ in seen.headers]
+        assert (seen.body, names) == (b"ok", [b"host", b"transfer-encoding", b"connection"])
 
 
 async def test_a_request_after_trailers_has_its_own_headers(server: EchoServer) -> None:
@@ -133,9 +133,8 @@ async def test_an_ambiguous_request_closes_the_connection(server: EchoServer, na
     answer = await server.exchange(ODD[name])
     assert (statuses(answer), server.seen) == ([status], [])
     head, _, body = answer.partition(b"\r\n\r\n")
-    assert b"\r\nx-content-type-options: nosniff" in head
-    assert b"\r\ncontent-type: application/problem+json" in head
-    assert json.loads(body)["code"] == code
+    fields = {b"x-content-type-options: nosniff", b"content-type: application/problem+json"}
+    assert fields <= set(head.split(b"\r\n")) and json.loads(body)["code"] == code
 
 
 SOUND = {

@@ -96,12 +96,10 @@ def paid(cents: int, currency: str = "USD") -> Any:
     return arg("n", cents, "", money=replace(usd(cents), currency=currency))
 
 
+NO_NOTES: list[tuple[Any, Any]] = [(100, 199), (100, 1), (0, 9), ("1", "200")]
 NOTES = {
     "fourteen times": (paid(8_640), paid(124_000), "14 t"),
-    "not twice": (arg("n", 100, ""), arg("n", 199, ""), ""),
-    "smaller": (arg("n", 100, ""), arg("n", 1, ""), ""),
-    "from nothing": (arg("n", 0, ""), arg("n", 9, ""), ""),
-    "text": (arg("n", "1", ""), arg("n", "200", ""), ""),
+    **{f"from {then!r} to {now!r}": (arg("n", then, ""), arg("n", now, ""), "") for then, now in NO_NOTES},
     "another currency": (paid(1), paid(200, "JPY"), ""),
     "to another": (arg("n", "a", "", recipient=True), arg("n", "b", "", recipient=True), "another recipient"),
 }

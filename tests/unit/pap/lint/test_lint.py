@@ -252,10 +252,7 @@ def test_external_source_is_a_note(folder: BundleFolder) -> None:
     assert codes(folder, "", level="note").count("asks-outside") == 2
 
 
-WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4h", [])]
-
-
-@pytest.mark.parametrize(("within", "found"), WINDOWS)
-def test_short_answer_window_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
+@pytest.mark.parametrize(("within", "short"), [("299s", 1), ("1m", 1), ("5m", 0), ("4h", 0)])
+def test_short_answer_window_is_found(folder: BundleFolder, within: str, short: int) -> None:
     gate = f'@approval("finance") @answer_within("{within}") ' + forbid(f"{INPUT}.amount > 5")
-    assert codes(folder, gate) == found
+    assert codes(folder, gate) == ["short-window"] * short
