@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES, PIECE_BYTES
 from tests.fakes.echo_server import EchoServer, Seen, echo_server
 
-pytestmark = pytest.mark.anyio
-
 Pairs = list[tuple[bytes, bytes]]
 HEAD = [(b"host", b"here"), (b"transfer-encoding", b"chunked"), (b"connection", b"close")]
 TOKEN = st.text("abcXYZ09-_", min_size=1, max_size=12).map(str.encode)

@@ -25,8 +25,6 @@ from tests.fakes.http_server import Quiet, served
 from tests.fakes.lookups import certificate
 from tests.fakes.proxies import Tunnels, tunnelling
 
-pytestmark = pytest.mark.anyio
-
 VARIABLES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 

@@ -11,7 +11,6 @@ from policy_service.audit.log import Sequencer, append
 from policy_service.storage.database import Database
 from tests.unit.storage.databases import BOTH
 
-pytestmark = pytest.mark.anyio
 MINE = transaction_topic("mine")
 
 

@@ -17,7 +17,6 @@ from policy_service.storage.migrations import migrate
 from policy_service.storage.system_tables import AuditRow
 from tests.unit.storage.databases import BOTH
 
-pytestmark = pytest.mark.anyio
 AUDIT = table(AuditRow)
 
 

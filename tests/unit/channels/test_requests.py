@@ -9,8 +9,6 @@ from starlette.types import Message
 from policy_service.channels.requests import UNIDENTIFIED, media_type, read_body, read_unidentified_body
 from policy_service.errors import InvalidRequestError
 
-pytestmark = pytest.mark.anyio
-
 
 class Sender:
     """A request whose body arrives as a test says."""

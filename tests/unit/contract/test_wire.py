@@ -157,16 +157,18 @@ def test_a_body_is_an_object(value: object) -> None:
         parse(wire.ReleaseRequest, body(value))
 
 
+WRONG_TOKENS = ([], ["not a token"], ["a.b.c" + "c" * 8192])
+VOTE = {"verdict": "approve", "rev": 1, "effect_digest": HEX}
 WRONG_REQUESTS: list[Any] = [
-    (wire.RedeemRequest, {"tokens": [], "attempt_id": "a"}),
-    (wire.RedeemRequest, {"tokens": ["not a token"], "attempt_id": "a"}),
-    (wire.RedeemRequest, {"tokens": ["a.b.c" + "c" * 8192], "attempt_id": "a"}),
+    *((wire.RedeemRequest, {"tokens": tokens, "attempt_id": "a"}) for tokens in WRONG_TOKENS),
     (wire.RenewRequest, {"effect_ids": []}),
     (wire.ReleaseRequest, {"rev": 0}),
     (wire.ReportRequest, {"attempt_id": "a", "outcomes": [{"effect_id": HEX, "outcome": "done"}]}),
-    (wire.VoteRequest, {"verdict": "maybe", "rev": 1, "effect_digest": HEX, "txn_digest": HEX}),
-    (wire.VoteRequest, {"verdict": "approve", "rev": 1, "effect_digest": HEX}),
-    (wire.VoteRequest, {"verdict": "approve\n", "rev": 1, "effect_digest": HEX, "txn_digest": HEX}),
+    *(
+        (wire.VoteRequest, VOTE | {"verdict": verdict, "txn_digest": HEX})
+        for verdict in ("maybe", "approve\n")
+    ),
+    (wire.VoteRequest, VOTE),
     (wire.CompensateRequest, {"effect_id": "x"}),
     (wire.EvaluationRequest, {**SUBMIT, "attempt_id": "a"}),
 ]

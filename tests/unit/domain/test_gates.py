@@ -70,9 +70,7 @@ def test_escalation_adds_voters_and_nothing_else() -> None:
 
 REFUSED: dict[str, dict[str, Any]] = {
     "no group, so no one could approve": {"groups": frozenset()},
-    "a quorum of zero, which would be met without a vote": {"quorum": 0},
-    "a negative quorum": {"quorum": -1},
-    "a quorum that is a boolean": {"quorum": True},
+    **{f"a quorum of {quorum}": {"quorum": quorum} for quorum in (0, -1, True)},
     "an unknown step-up": {"step_up": "shout"},
 }
 

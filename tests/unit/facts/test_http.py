@@ -19,8 +19,6 @@ from policy_service.remote_hosts import FactsHost
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 from tests.fakes.lookups import NAME, Asked, Host, certificate
 
-pytestmark = pytest.mark.anyio
-
 ENTITY = '[entities.Account.attributes]\nstate = "String"\nlimit = "Long?"\n'
 TOKEN = "the-token-of-this-service"
 

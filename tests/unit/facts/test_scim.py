@@ -13,8 +13,6 @@ from policy_service.remote_hosts import DirectoryApi
 from tests.fakes.lookups import Host, Scim
 from tests.unit.storage.databases import Clock
 
-pytestmark = pytest.mark.anyio
-
 ISSUER = "https://login.example"
 
 

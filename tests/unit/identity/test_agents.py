@@ -59,7 +59,6 @@ def test_a_name_is_enrolled_once_and_the_first_enrolment_stays(store: Database) 
     assert agent(store, "billing-bot").owner == "https://idp|42"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
 async def test_of_two_concurrent_enrolments_of_a_name_one_is_refused(store: Database) -> None:
     enrolling = (store.write(lambda tx: agents.enroll(tx, "new-bot")) for _ in range(8))

@@ -18,7 +18,6 @@ from policy_service.storage.database import Database
 from tests.unit.identity.parties import Clock, lines, settings
 from tests.unit.storage.databases import SHORT_ON_SQLITE
 
-pytestmark = pytest.mark.anyio
 LINKS = table(SignInLinkRow)
 
 

@@ -50,7 +50,6 @@ IGNORED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("header", IGNORED)
 async def test_an_unknown_header_member_is_ignored(header: dict[str, Any]) -> None:
     assert (await Browser().but(header=header).through()).sub == "248"
@@ -81,7 +80,6 @@ SIGNERS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("header", "why"), CAUSES)
 async def test_the_log_names_the_cause(header: dict[str, Any], why: str) -> None:
     browser = Browser().but(header=header)
@@ -89,7 +87,6 @@ async def test_the_log_names_the_cause(header: dict[str, Any], why: str) -> None
     assert set(browser.provider.asked) <= {"/.well-known/openid-configuration", "/token", "/keys"}, "followed"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("header", "why"), SIGNERS.values(), ids=SIGNERS.keys())
 async def test_the_log_names_the_key_that_did_not_sign(header: dict[str, Any], why: str) -> None:
     signer = "ec" if "alg" in header else "k2"
@@ -115,7 +112,6 @@ DAMAGES: list[tuple[Callable[[str], str], str]] = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("damage", "why"), DAMAGES)
 async def test_the_log_names_what_a_damaged_token_lacks(damage: Callable[[str], str], why: str) -> None:
     browser = Browser()

@@ -11,9 +11,6 @@ from policy_service.identity.external_jwt import UntrustedTokenError
 from policy_service.identity.oauth import GithubAccount, fetch_account
 from policy_service.issuers import SignInProvider
 
-pytestmark = pytest.mark.anyio
-
-
 CLIENT = {"client_id": "c", "client_secret": "s"}
 GITHUB = {"name": "github", "title": "GitHub", "kind": "github", "issuer": "https://github.com"}
 TABLE: dict[str, Any] = GITHUB | CLIENT | {"groups_claim": "teams", "members_of": ["acme/team-1"]}

@@ -7,7 +7,6 @@ import pytest
 from policy_service.identity import issuer_keys
 from tests.unit.identity.signing_in import DISCOVERY, Browser, refusal, refused_because
 
-pytestmark = pytest.mark.anyio
 HOUR = 3_600
 NO_KEY = "'acme' publishes no key with kid '{}'"
 

@@ -74,7 +74,6 @@ def test_unused_members_do_not_refuse_a_key(entry: Any) -> None:
     assert (len(published.usable), published.refused) == (1, ())
 
 
-@pytest.mark.anyio
 async def test_the_log_names_each_entry_that_is_left_out() -> None:
     browser = Browser().but(more_keys=[SHORT | {"kid": "old"}, {"kty": "oct", "kid": 7}])
     with capture_logs() as logged:
@@ -84,14 +83,12 @@ async def test_the_log_names_each_entry_that_is_left_out() -> None:
     assert found == [("acme", "/keys/1", "'old'"), ("acme", "/keys/2", "7")]
 
 
-@pytest.mark.anyio
 async def test_a_token_of_a_refused_key_is_refused_for_that_keys_fault() -> None:
     browser = Browser().but(signed_with="k2", more_keys=[SHORT | {"kid": "k2"}])
     why = "the key 'k2' of 'acme' is refused (/keys/1): it is an RSA key of 1024 bits; 2048 is the least"
     assert await refused_because(browser.through()) == why
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("order", [("k1", "k2", "ec"), ("ec", "k2", "k1")])
 async def test_keys_that_share_an_id_are_each_tried(order: tuple[str, ...]) -> None:
     browser = Browser().but(published=(), more_keys=[Provider.key(kid) | {"kid": "one"} for kid in order])
@@ -100,21 +97,18 @@ async def test_keys_that_share_an_id_are_each_tried(order: tuple[str, ...]) -> N
         assert (await browser.through()).sub == "248"
 
 
-@pytest.mark.anyio
 async def test_a_key_that_shares_an_id_is_tried_for_its_own_algorithm_alone() -> None:
     keys = [Provider.key("k1") | {"kid": "one", "alg": "PS256"}, Provider.key("k2") | {"kid": "one"}]
     browser = Browser().but(published=(), more_keys=keys, header={"kid": "one"})  # RS256
     assert (await refused_because(browser.through())).startswith("its signature is invalid")
 
 
-@pytest.mark.anyio
 async def test_a_token_without_a_key_id_is_tried_under_every_key() -> None:
     keys = [SHORT, Provider.key("k1")]
     browser = Browser().but(published=("k2", "ec"), more_keys=keys, header={"kid": ABSENT})
     assert (await browser.through()).sub == "248"
 
 
-@pytest.mark.anyio
 async def test_a_set_of_which_nothing_can_be_used_is_unavailable() -> None:
     message = await refusal(Browser().but(published=(), more_keys=[SHORT]).through())
     assert message.startswith("issuer_unavailable: the keys of 'acme' hold none that verifies a signature")

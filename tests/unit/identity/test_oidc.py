@@ -14,7 +14,6 @@ from policy_service.identity.oidc import Identity, SignIn
 from tests.fakes.identity_provider import CLIENT, ISSUER
 from tests.unit.identity.signing_in import DISCOVERY, HERE, NOW, Browser, refusal
 
-pytestmark = pytest.mark.anyio
 NOW_S = int(NOW.timestamp())
 
 

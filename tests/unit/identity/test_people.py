@@ -75,7 +75,6 @@ def test_a_revoked_person_is_not_found(store: Database) -> None:
     assert find(store) is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
 async def test_two_first_sign_ins_at_once_both_work(store: Database) -> None:
     await asyncio.gather(*(store.write(lambda tx: record_sign_in(tx, IDP, "42", "Ada")) for _ in range(8)))

@@ -19,7 +19,6 @@ from policy_service.identity.proofs import Authenticator, Nonces, RequestHead
 from policy_service.storage.database import Database
 from tests.unit.identity.parties import START, Clock, lines, settings
 
-pytestmark = pytest.mark.anyio
 KEY, OTHERS_KEY = PrivateKey.generate(), PrivateKey.generate()
 NOW = int(START.timestamp())
 PATH, QUERY, BODY = "/v1/transactions/%7Eabc", "a=1&b=%20", b'{"run_key":"r"}'

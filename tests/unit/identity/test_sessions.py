@@ -13,7 +13,6 @@ from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Database, Tx
 from tests.unit.identity.parties import Clock, lines, settings
 
-pytestmark = pytest.mark.anyio
 IDP = "https://idp.example"
 PROVIDERS = [{"name": "idp", "title": "IdP", "issuer": IDP, "client_id": "c", "client_secret": "s"}]
 

@@ -9,7 +9,6 @@ from policy_service.identity import issuer_keys
 from tests.fakes.identity_provider import CLIENT, ISSUER
 from tests.unit.identity.signing_in import NOW, Browser, refusal, refused_because
 
-pytestmark = pytest.mark.anyio
 GROUPS = {"sub": "248", "groups": ["finance"]}
 
 

@@ -14,8 +14,6 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 
-pytestmark = pytest.mark.anyio
-
 
 async def log_lines(db: Database, count: int) -> None:
     for _ in range(count):

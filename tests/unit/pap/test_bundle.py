@@ -98,8 +98,10 @@ FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
     (("tools/pay.json", '{"tool": "a", "tool": "pay"}'), "appears twice"),
     (pay(approve=True), "approve"),
     (("tools/other.json", pay_manifest()), "name the file after it"),
-    (("tools/approve.json", pay_manifest(tool="approve")), "what people do here"),
-    (("tools/settle.json", pay_manifest(tool="settle")), "what people do here"),
+    *(
+        ((f"tools/{name}.json", pay_manifest(tool=name)), "what people do here")
+        for name in ("approve", "settle")
+    ),
     (pay(groups=["approve"]), "what people do here"),
     (pay(groups=["pay"]), "is a tool and an action group"),
     (pay(resource={"type": "User", "id": "/account"}), "belongs to the service"),

@@ -123,30 +123,31 @@ def test_sha1_signature_is_refused(repository: Repository, tmp_path: Path) -> No
         who(with_signature(commit, armoured(b"ssh-rsa", hashes.SHA1())), file)
 
 
-OPTIONS = {
-    "no option": ("", True),
-    "for git": ('namespaces="git"', True),
-    "for git among others": ('namespaces="file,g*"', True),
-    "for files only": ('namespaces="file"', False),
-    "from now on": ('valid-after="20261122120000Z"', True),
-    "not yet": ('valid-after="20261122120001Z"', False),
-    "until a moment ago": ('valid-before="202611221200"', False),
-    "until tomorrow": ('valid-before="20261123Z"', True),
-    "both": ('namespaces="git",valid-after="20260101",valid-before="20270101"', True),
-}
+VALID = [
+    "",
+    'namespaces="git"',
+    'namespaces="file,g*"',
+    'valid-after="20261122120000Z"',
+    'valid-before="20261123Z"',
+]
+VALID += ['namespaces="git",valid-after="20260101",valid-before="20270101"']
+INVALID = ['namespaces="file"', 'valid-after="20261122120001Z"', 'valid-before="202611221200"']
 
 
 def test_signer_is_valid_for_its_namespaces_and_period(repository: Repository, tmp_path: Path) -> None:
     key = Key(tmp_path)
     key.sign(repository)
-    for options, taken in OPTIONS.values():
-        line = f'"{key.name}, the desk" {options} {key.public} a comment'
-        file = trusted(tmp_path, line.replace("  ", " "))
-        if taken:
-            assert who(raw(repository), file) == f"{key.name}, the desk", options
-        else:
-            with pytest.raises(signatures.SignatureError, match="not valid now, or not valid for git"):
-                who(raw(repository), file)
+
+    def file(options: str) -> Path:
+        return trusted(
+            tmp_path, f'"{key.name}, the desk" {options} {key.public} a comment'.replace("  ", " ")
+        )
+
+    for options in VALID:
+        assert who(raw(repository), file(options)) == f"{key.name}, the desk", options
+    for options in INVALID:
+        with pytest.raises(signatures.SignatureError, match="not valid now, or not valid for git"):
+            who(raw(repository), file(options))
 
 
 WRONG_LINES = [

@@ -48,8 +48,10 @@ def test_field_missing_in_another_version_needs_has(folder: BundleFolder) -> Non
 WRONG_FILES = {
     "no current one": ("tools/other@1.json", pay_manifest(tool="other"), "this tool has no current manifest"),
     "the same again": ("tools/pay@2.json", pay_manifest(), "is the same manifest as tools/pay.json"),
-    "an empty label": ("tools/pay@.json", OLD | {"title": "P"}, "names no version"),
-    "two labels": ("tools/pay@1@2.json", OLD | {"title": "P"}, "names no version"),
+    **{
+        file: (file, OLD | {"title": "P"}, "names no version")
+        for file in ("tools/pay@.json", "tools/pay@1@2.json")
+    },
     "another tool's name": ("tools/refund@1.json", OLD | {"title": "P"}, "name the file after it: pay.json"),
 }
 

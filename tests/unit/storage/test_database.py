@@ -31,7 +31,6 @@ def numbers(db: Database) -> list[int]:
     return column(db, "SELECT n FROM t ORDER BY n")
 
 
-@pytest.mark.anyio
 async def test_a_unit_returns_a_result_or_is_rolled_back_with_its_error(db: Database) -> None:
     create(db)
     assert await db.write(insert(1)) == 1
@@ -58,7 +57,6 @@ def test_an_error_does_not_quote_bound_values(db: Database) -> None:
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_a_query_sees_one_snapshot(db: Database) -> None:
     create(db)
     seen, written = threading.Event(), threading.Event()
@@ -77,7 +75,6 @@ async def test_a_query_sees_one_snapshot(db: Database) -> None:
     assert numbers(db) == [1]
 
 
-@pytest.mark.anyio
 async def test_one_conditional_update_has_one_winner(db: Database) -> None:
     create(db)
     await db.write(insert(0))
@@ -93,7 +90,6 @@ def test_now_is_aware_utc(db: Database) -> None:
     assert abs(moment - datetime.now(UTC)) < timedelta(seconds=5)
 
 
-@pytest.mark.anyio
 async def test_a_closed_database_refuses(database_url: str) -> None:
     db = Database.open(database_url)
     db.close()
@@ -103,7 +99,6 @@ async def test_a_closed_database_refuses(database_url: str) -> None:
         await db.read(lambda conn: 1)
 
 
-@pytest.mark.anyio
 async def test_two_deadlocked_units_both_complete(db: Database) -> None:
     """PostgreSQL breaks the deadlock by failing one, which is then run again; SQLite has one writer."""
     create(db, "n INTEGER PRIMARY KEY, hits INTEGER")
@@ -195,7 +190,6 @@ def test_a_server_that_acknowledges_what_it_may_lose_is_refused(postgres_url: st
         Database.open(postgres_url)
 
 
-@pytest.mark.anyio
 async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(postgres_url: str) -> None:
     """N6."""
     with Database.open(postgres_url) as db:

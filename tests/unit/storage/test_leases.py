@@ -49,7 +49,6 @@ def test_only_the_holder_can_release_a_lease(timed: Database) -> None:
     assert timed.write_sync(take("b")) == 2
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("lapsed", [True, False])
 async def test_one_of_many_holders_gets_the_lease(timed: Database, clock: Clock, lapsed: bool) -> None:
     if lapsed:

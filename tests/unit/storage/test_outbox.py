@@ -16,7 +16,6 @@ from policy_service.storage.outbox import DrainResult, Message, RetryPolicy
 from policy_service.storage.system_tables import OutboxRow
 from tests.unit.storage.databases import START, Clock
 
-pytestmark = pytest.mark.anyio
 OUTBOX = table(OutboxRow)
 RETRY = RetryPolicy(max_attempts=3, backoff_s=10, max_backoff_s=15, claim_s=60)
 

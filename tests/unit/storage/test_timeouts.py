@@ -17,8 +17,6 @@ from policy_service.storage.database import Database, StorageLimits, Tx
 from tests.fakes.silent import Silent
 from tests.unit.storage.databases import execute
 
-pytestmark = pytest.mark.anyio
-
 _CAPACITY = 5
 _BOUND_S = 20.0  # well above what each test waits for, far below what TCP would
 

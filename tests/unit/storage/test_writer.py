@@ -216,7 +216,6 @@ def test_now_is_read_once_for_a_unit(sqlite_url: str) -> None:
         assert db.write_sync(lambda tx: tx.now) == datetime(2026, 11, 21, 0, 0, 1, tzinfo=UTC)
 
 
-@pytest.mark.anyio
 async def test_many_concurrent_units_land_in_few_commits(db: Database) -> None:
     before = writer(db).commits
     await asyncio.gather(*(db.write(note(f"w{n}")) for n in range(64)))
@@ -233,7 +232,6 @@ def test_a_batch_is_never_longer_than_its_limit(sqlite_url: str) -> None:
         assert writer(db).commits - before == 1 + 3
 
 
-@pytest.mark.anyio
 async def test_a_caller_that_goes_away_leaves_a_whole_unit_or_none(db: Database) -> None:
     held = threading.Event()
     first, task = map(asyncio.ensure_future, (db.write(lambda _tx: held.wait(10)), db.write(note("alone"))))

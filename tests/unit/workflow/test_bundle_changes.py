@@ -29,7 +29,6 @@ class ChangingContext:
         return "decided"
 
 
-@pytest.mark.anyio
 async def test_a_request_is_repeated_under_a_new_bundle_a_limited_number_of_times() -> None:
     for changes in (0, 1, 4):
         ctx = ChangingContext(changes)

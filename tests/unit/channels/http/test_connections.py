@@ -14,8 +14,6 @@ from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES,
 from policy_service.channels.requests import UNIDENTIFIED
 from tests.fakes.echo_server import EchoServer, echo_server
 
-pytestmark = pytest.mark.anyio
-
 HOST = b"Host: here\r\n"
 CLOSE = b"Connection: close\r\n"
 GET, POST = b"GET / HTTP/1.1\r\n" + HOST, b"POST / HTTP/1.1\r\n" + HOST

@@ -18,8 +18,6 @@ from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
 
-pytestmark = pytest.mark.anyio
-
 COMMAND = {
     "command": "/countersign", "text": "", "team_id": "T0", "channel_id": "C0", "user_id": "U0", "api_app_id": "A0",
     "trigger_id": "1.trigger",

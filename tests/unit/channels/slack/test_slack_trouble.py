@@ -11,8 +11,6 @@ from policy_service.channels.slack.client import SlackCallError, SlackClient
 from policy_service.channels.slack.send_queue import SendStatus
 from policy_service.slack import SlackApp
 
-pytestmark = pytest.mark.anyio
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -11,8 +11,6 @@ from policy_service.channels.web.audit import csv_lines
 from policy_service.queries.audit_log import LogLine
 from tests.fakes.reviews import NOW
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n"])
 async def test_no_csv_cell_is_a_formula(begins: str) -> None:
