@@ -9,7 +9,7 @@ import json
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,9 +60,7 @@ def load_plain(name: str, text: str) -> PolicySet:
     return PolicySet.from_str(text)
 
 
-def decide_plain(
-    policies: PolicySet, request: CedarRequest, entities: Sequence[Mapping[str, Any]], schema: Schema
-) -> RulesOutcome:
+def decide_plain(policies: PolicySet, request: CedarRequest, entities: Any, schema: Schema) -> RulesOutcome:
     answer = evaluate_policies(policies, request, build_entities(entities, schema), schema)
     return combine_outcome(answer, frozenset())
 

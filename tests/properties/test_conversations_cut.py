@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from countersign.concurrency import run_sync
-from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
+from countersign.integrations.conversation import Message, ToolAnswer, TurnNumbering
 from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.tool_execution import StepExecutor
@@ -52,9 +52,7 @@ class World:
     cutter: Cutter = field(default_factory=Cutter)
     done: dict[str, str] = field(default_factory=dict)
 
-    async def take(
-        self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str]
-    ) -> tuple[ToolAnswer, ...]:
+    async def take(self, calls: Any, *, key: str, said: str, later: Iterable[str]) -> tuple[ToolAnswer, ...]:
         (call,) = calls
         in_order = key in self.done or self.done.keys().isdisjoint(later)
         assert in_order, "a turn is done after one that follows it"

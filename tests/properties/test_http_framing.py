@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from typing import Any
 
 import h11
 import pytest
@@ -12,6 +13,7 @@ from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES,
 from tests.fakes.echo_server import EchoServer, Seen, echo_server
 
 Pairs = list[tuple[bytes, bytes]]
+Cuts = list[int]
 HEAD = [(b"host", b"here"), (b"transfer-encoding", b"chunked"), (b"connection", b"close")]
 TOKEN = st.text("abcXYZ09-_", min_size=1, max_size=12).map(str.encode)
 VALUE = st.text('abc 09;:,"=/', max_size=40).map(str.strip).map(str.encode)
@@ -59,7 +61,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
 async def test_trailers_are_not_headers(
-    server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: list[int]
+    server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: Cuts
 ) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)
     if len(HEAD) + len(trailers) > MAX_FIELDS:
@@ -69,9 +71,7 @@ async def test_trailers_are_not_headers(
 
 
 @given(st.lists(CHUNK, max_size=3), st.integers(0, 2), st.integers(-3_000, 3_000), CUTS)
-async def test_framing_has_one_limit(
-    server: EchoServer, chunks: Pairs, where: int, beyond: int, cuts: list[int]
-) -> None:
+async def test_framing_has_one_limit(server: Any, chunks: Pairs, where: int, beyond: int, cuts: Cuts) -> None:
     """Data in the same packet as the end of the request may be counted late."""
     long = b"a" * (MAX_HEAD_BYTES + PIECE_BYTES + beyond if beyond > 0 else MAX_HEAD_BYTES - 2_000 + beyond)
     chunks = [(data, b"") for data, _ in chunks]
@@ -84,7 +84,7 @@ FRAMED = VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"])
 
 @given(st.lists(CHUNK, max_size=3), FRAMING, FRAMED, CUTS)
 async def test_framing_trailer_is_ignored(
-    server: EchoServer, chunks: Pairs, name: bytes, value: bytes, cuts: list[int]
+    server: Any, chunks: Pairs, name: bytes, value: bytes, cuts: Cuts
 ) -> None:
     """It is dropped, or the request is refused."""
     for seen in await seen_of(server, request(encoded(chunks, [(name, value)])), cuts):

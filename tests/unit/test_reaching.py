@@ -199,12 +199,8 @@ async def test_no_proxy_variable_is_used(receiver: Receiver, monkeypatch: pytest
 
 # -- the setting -----------------------------------------------------------------------------------------------------
 
-PRIVATE = (
-    "https://169.254.169.254/x",
-    "http://127.0.0.1/x",
-    "http://localhost/x",
-    "https://[::ffff:10.0.0.1]/x",
-)
+PRIVATE = [f"https://{host}/x" for host in ("169.254.169.254", "[::ffff:10.0.0.1]")]
+PRIVATE += [f"http://{host}/x" for host in ("127.0.0.1", "localhost")]
 NOT_PLAIN = ("http://hooks.example/x", "https://me:canary@hooks.example/x", "file:///etc/passwd")
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"url": url}, "not a public address") for url in PRIVATE),

@@ -176,17 +176,9 @@ def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: b
 
 ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
 # Also of one person twice, of the owner, and of people that policy does not permit, or no longer.
-NOT_ENOUGH: list[list[BreakGlassSignature]] = [
-    [],
-    [ONE],
-    [ONE, signed("v2")],
-    [ONE, signed("v2", "bo", may=False)],
-]
-NOT_ENOUGH += [
-    [signed("v1", may=False), signed("v2", "bo", may=False)],
-    [signed("v1", "owner"), signed("v2")],
-]
-NOT_ENOUGH += [[signed("v1", "owner", alone=True)]]
+BARRED = [signed(f"v{n}", who, may=False) for n, who in ((1, "ann"), (2, "bo"))]
+NOT_ENOUGH: list[list[BreakGlassSignature]] = [[], [ONE], [ONE, signed("v2")], [ONE, BARRED[1]], BARRED]
+NOT_ENOUGH += [[signed("v1", "owner"), signed("v2")], [signed("v1", "owner", alone=True)]]
 SIGNED = [
     *((signatures, None) for signatures in NOT_ENOUGH),
     *((signatures, BreakGlassApproval(("v1", "v2"), alone=False)) for signatures in ([ONE, BO], [ALONE, BO])),

@@ -38,10 +38,8 @@ def test_the_same_subject_of_another_issuer_is_another_person() -> None:
 NO_MEMBERS = ("maya@example.com", "urn:test|", "|maya")
 WRONG = [
     *((f'[groups.g]\nmembers = ["{member}"]\n', "neither") for member in NO_MEMBERS),
-    *(
-        (PEOPLE + '[groups.g]\nmembers = ["myaa"]\n', "neither"),
-        ('[people.m]\nid = "m"\nname = "M"\n', "neither"),
-    ),
+    (PEOPLE + '[groups.g]\nmembers = ["myaa"]\n', "neither"),
+    ('[people.m]\nid = "m"\nname = "M"\n', "neither"),
     ('[people.m]\nid = "u|m"\n', "name"),
     (PEOPLE + '[people.m]\nid = "urn:test|maya"\nname = "M"\n', "same person"),
     *((f'[groups."a{separator}b"]\nmembers = []\n', "letters") for separator in "| "),

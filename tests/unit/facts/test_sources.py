@@ -130,10 +130,7 @@ def test_a_fact_is_fresh_up_to_its_max_age(folder: BundleFolder, seconds: int) -
 
 
 UNUSABLE = [
-    "SELECT NULL AS state",
-    "SELECT 5 AS state",
-    "SELECT state AS stat FROM t",
-    "SELECT state FROM gone",
+    f"SELECT {it}" for it in ("NULL AS state", "5 AS state", "state AS stat FROM t", "state FROM gone")
 ]
 SQL_FAILING = {
     "two rows": ("SELECT state FROM t UNION ALL SELECT state FROM t", "more than one answer"),

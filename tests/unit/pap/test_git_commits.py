@@ -3,6 +3,7 @@
 import shutil
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,9 +215,7 @@ def test_descent_follows_parents_and_not_dates(repository: Repository) -> None:
 # -- how an author names a commit ------------------------------------------------------------------------------------
 
 
-def test_author_uses_revisions(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_authors_use_revisions(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = repository.head()
     repository.write("rules.cedar", "// nothing yet\n").commit()
     named = load_bundle_files(f"{repository.path}@HEAD~1")

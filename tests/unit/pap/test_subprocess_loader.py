@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,9 +101,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
     monkeypatch.setattr(subprocess_loader, "_BEGIN", code)
 
 
-def test_failing_subprocess_refuses_the_bundle(
-    folder: BundleFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_subprocess_refuses_the_bundle(folder: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """It sees no secret either."""
     entered(monkeypatch, "os.kill(os.getpid(), signal.SIGKILL)")
     refused(folder, r"the process that read it ended \(SIGKILL\)")

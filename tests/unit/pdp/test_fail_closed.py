@@ -109,7 +109,7 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     entities = entities_json(question, rules, resource)
     blind = Entities.from_json_str(json.dumps(entities))  # without the schema
     assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, (
-        "the engine no longer fails this way"
+        "the engine fails otherwise"
     )
     known = build_entities(entities, tool.schema)
     assert not evaluate_policies(tool.everything, request, known, tool.schema).allowed

@@ -64,10 +64,10 @@ NOT_PLAIN = [
     ),
     *(policy(f"{ADDED} > 1000", scope=scope) for scope in OTHER_SCOPES),
     *(
-        policy(f"{ADDED} > 1000", effect="permit"),
-        policy(f"{ADDED} > 1000", more=' unless { context.env == "dev" }'),
+        policy(f"{ADDED} > 1000", more=more)
+        for more in (' unless { context.env == "dev" }', f" // {'x' * 4_000}\n")
     ),
-    policy(f"{ADDED} > 1000", more=" // " + "x" * 4_000 + "\n"),
+    policy(f"{ADDED} > 1000", effect="permit"),
 ]
 
 

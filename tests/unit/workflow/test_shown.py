@@ -30,11 +30,8 @@ def labelled_digest(material: bytes) -> str:
     return hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
 
 
-OTHER_RULES: tuple[dict[str, Any], ...] = (
-    {"cedar_text": "forbid (principal, action, resource);"},
-    {"quorum": 1},
-)
-OTHER_RULES += ({"groups": ("interns",)}, {"step_up": "passkey"}, {"doc": "Go ahead."})
+OTHER_RULES: list[dict[str, Any]] = [{"cedar_text": "forbid (principal, action, resource);"}, {"quorum": 1}]
+OTHER_RULES += [{"groups": ("interns",)}, {"step_up": "passkey"}, {"doc": "Go ahead."}]
 ARGUMENT, *OTHERS = PAGE.args
 OTHER_ARGUMENTS = ({"value_text": "other"}, {"type_text": "secret"}, {"secret": True})
 READ: list[dict[str, Any]] = [

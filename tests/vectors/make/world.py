@@ -45,9 +45,8 @@ def _effect(seq: int, tool: str, digest: str, args: Any, undo: Any = None) -> co
 
 
 _REFUND = {"account": "acc-17", "amount_cents": 124000, "note": "für Zoë \U0001f600 \u2028 <b>"}
-UNDO = contract.Compensation(
-    "cancel_refund", UNDO_DIGEST, {"refund": "result:/refund_id", "why": 'const:"undone"'}
-)
+_UNDO_ARGS = {"refund": "result:/refund_id", "why": 'const:"undone"'}
+UNDO = contract.Compensation("cancel_refund", UNDO_DIGEST, _UNDO_ARGS)
 REFUND = _effect(1, "refund", TOOL_DIGEST, _REFUND, UNDO)
 _MAIL = {"account": "acc-17", "to": ["zoe@example.com"], "text": "done"}
 MAIL = _effect(2, "send_mail", MAIL_DIGEST, _MAIL)

@@ -52,9 +52,8 @@ def test_only_votes_that_count_are_signatures() -> None:
 
 
 def test_a_break_glass_release_is_not_shown_as_approved() -> None:
-    outcome = review_status.outcome_text(
-        reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW))
-    )
+    opened = reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW))
+    outcome = review_status.outcome_text(opened)
     assert (outcome.tone, outcome.tag) == ("why-bad", "Break-glass")
     assert "without approvals" in outcome.text
     assert review_status.short_outcome_text("met", "released", opened=True).tag == "Break-glass"
