@@ -9,15 +9,6 @@ import pytest
 from policy_service.channels.slack.blocks import views
 from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
 from policy_service.channels.slack.blocks.card import DigestLine, digest, thread_reply
-from policy_service.channels.slack.blocks.views import (
-    MAX_FIELD_ERROR,
-    approve_modal,
-    ask_modal,
-    deny_modal,
-    field_error,
-    home_view,
-    my_reviews_message,
-)
 from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
@@ -108,7 +99,7 @@ def test_what_does_not_fit_in_a_digest_is_counted() -> None:
 
 # -- forms ------------------------------------------------------------------------------------------------------------
 
-FORMS = {"deny": deny_modal, "ask": ask_modal, "approve": approve_modal}
+FORMS = {"deny": views.deny_modal, "ask": views.ask_modal, "approve": views.approve_modal}
 LONG = reviews.refund(sentence=(reviews.value("\U0001f600" * 5_000),) * 60, agent_owner="x" * 5_000)
 
 
@@ -134,7 +125,7 @@ def test_the_forms_say_what_they_do() -> None:
     assert values(denying) == ["$1,240.00", "Dana Whitfield", "card_visa_4242"]
     parts = reviews.refund(sentence=(reviews.value("x"),) * 41)
     digest = f"digest {parts.effect_digest[:4]} {parts.effect_digest[4:8]}, once."
-    assert digest in words(approve_modal(parts, POINTER))
+    assert digest in words(views.approve_modal(parts, POINTER))
 
 
 # -- the home ---------------------------------------------------------------------------------------------------------
@@ -145,7 +136,7 @@ QUEUE = QueuePage(ROWS, None, TabCounts(me=CappedCount(7)))
 
 def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": "Maya Okafor", "direct": False, "public_url": URL, "now": NOW}
-    view = home_view(waiting, **(asked | changes))
+    view = views.home_view(waiting, **(asked | changes))
     assert (refused_view(view), view["type"]) == ([], "home")
     return view
 
@@ -199,8 +190,8 @@ def test_a_refusal_has_a_reason_and_a_link() -> None:
 
 
 def test_the_answers_to_a_command() -> None:
-    assert "7 reviews wait for you." in checked(my_reviews_message(QUEUE, public_url=URL))
-    assert checked(my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
+    assert "7 reviews wait for you." in checked(views.my_reviews_message(QUEUE, public_url=URL))
+    assert checked(views.my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
     assert "It works once, within 10 minutes." in checked(views.link_invitation("https://c.example/link", 10))
     assert "/countersign simulate <agent> <tool>" in checked(views.usage_message())
     assert checked(views.text_message("done <!here>")) == "Done <!here>."
@@ -228,23 +219,23 @@ def test_lists_of_long_rows_fit() -> None:
     late = [replace(long, answer_by=NOW + timedelta(days=i)) for i in range(60)]
     many = QueuePage(tuple(map(reviews.row_of, late)))
     assert len(at_home(many)["blocks"]) <= 100
-    checked(my_reviews_message(many, public_url=URL))
+    checked(views.my_reviews_message(many, public_url=URL))
 
 
 READ_ON = " Open the review on the web."
 
 
 def test_a_short_refusal_is_complete_below_its_field() -> None:
-    assert field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
-    assert field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
-    assert field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
+    assert views.field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
+    assert views.field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
+    assert views.field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("text", ["word " * 40, "x" * 400, "a, " * 60, "word " * 25 + "x" * 60])
 def test_a_long_refusal_is_cut_at_a_word_and_links_to_the_web(text: str, elsewhere: bool) -> None:
-    output = field_error(text, elsewhere=elsewhere)
-    assert len(output) <= MAX_FIELD_ERROR
+    output = views.field_error(text, elsewhere=elsewhere)
+    assert len(output) <= views.MAX_FIELD_ERROR
     head = output.removesuffix(f"…{READ_ON}")
     assert head != output
     assert text.casefold().startswith(head.casefold())

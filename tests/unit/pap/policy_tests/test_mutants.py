@@ -7,12 +7,6 @@ import pytest
 from policy_service.pap.folder_reader import is_bundle_file
 from policy_service.pap.policies import read_policies
 from policy_service.pap.policy_tests import coverage
-from policy_service.pap.policy_tests.coverage import (
-    MutationResult,
-    read_acknowledged_mutants,
-    run_mutants,
-    unacknowledged_mutants,
-)
 from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
 from policy_service.pap.policy_tests.runner import prepare_cases
 from policy_service.pap.problems import BundleError
@@ -27,10 +21,10 @@ def names(text: str, *narrows: str) -> list[str]:
     return [mutant.name for mutant in generate_mutants(policy, {"finance", "cfo"}, frozenset(narrows))]
 
 
-def run(folder: BundleFolder, cases: str) -> MutationResult:
+def run(folder: BundleFolder, cases: str) -> coverage.MutationResult:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(cases))
-    return run_mutants(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
+    return coverage.run_mutants(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
 
 
 def survivors(folder: BundleFolder, cases: str) -> list[str]:
@@ -157,17 +151,17 @@ def survivor(tmp_path: Path) -> list[Mutant]:
 
 
 def test_acknowledged_survivor_and_stale_acknowledgement(tmp_path: Path) -> None:
-    acknowledged = read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
+    acknowledged = coverage.read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
     assert acknowledged == {("large", "@shared is added"): "no other gate fires with it"}
     survived = survivor(tmp_path)
-    assert unacknowledged_mutants(survived, acknowledged) == ([], [])
+    assert coverage.unacknowledged_mutants(survived, acknowledged) == ([], [])
     for entry, hint in (
         (ENTRY.replace("@shared is added", "@shared is ad"), "did you mean '@shared is added'?"),
         (ENTRY.replace('"large"', '"gone"'), "remove the entry"),
         (ENTRY.replace("@shared is added", "@reason is dropped"), "remove the entry"),
     ):
-        entries = read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
-        left, stale = unacknowledged_mutants(survived, entries)
+        entries = coverage.read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
+        left, stale = coverage.unacknowledged_mutants(survived, entries)
         assert (len(left), len(stale)) == (1, 1)
         assert hint in stale[0].message
 
@@ -186,7 +180,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_invalid_mutants_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
-        read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
+        coverage.read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
     assert message in str(refused.value)
 
 
