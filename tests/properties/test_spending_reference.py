@@ -80,7 +80,9 @@ class Spending(RuleBasedStateMachine):
     def ask(self, model: str, run: str, bounds: Bounds) -> Call | None:
         budgets = [one for one in BUDGETS if one.applies_to(model)]
         asked = {(one.name, self.period(one, run)): asked_of(one, model, bounds) for one in budgets}
-        short = [key for key, amount in asked.items() if self.taken(key) + amount > self.limit(key)]
+        most = {one.name: one.units for one in BUDGETS}
+        taken = {key: self.spent[key] + self.held[key] + amount for key, amount in asked.items()}
+        short = [key for key, amount in taken.items() if amount > most[key[0]]]
         if short:
             with pytest.raises(BudgetExceeded) as refused:
                 self.ledger.reserve(model, run, bounds, ())
@@ -153,12 +155,6 @@ class Spending(RuleBasedStateMachine):
     def period(self, budget: Budget, run: str) -> str:
         today = datetime.fromtimestamp(self.clock.wall(), UTC).date()
         return run if budget.per == "run" else today.isoformat()
-
-    def taken(self, key: tuple[str, str]) -> int:
-        return self.spent[key] + self.held[key]
-
-    def limit(self, key: tuple[str, str]) -> int:
-        return next(one.units for one in BUDGETS if one.name == key[0])
 
     def teardown(self) -> None:
         self.journal.close()

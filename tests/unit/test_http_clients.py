@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,17 +28,9 @@ from tests.fakes.proxies import Tunnels, tunnelling
 VARIABLES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
-@dataclass
-class There:
+def there_at(certificate: Path | None) -> Iterator[Any]:
     """A host that says `{"ok": true}` to everything, and what it was asked."""
-
-    url: str = ""
-    asked: list[str] = field(default_factory=list)
-    passwords: list[str] = field(default_factory=list)
-
-
-def there_at(certificate: Path | None) -> Iterator[There]:
-    there = There()
+    there = SimpleNamespace(url="", asked=[], passwords=[])
 
     class Handler(Quiet):
         def respond(self) -> None:
@@ -53,7 +45,7 @@ def there_at(certificate: Path | None) -> Iterator[There]:
 
 
 @pytest.fixture
-def plain() -> Iterator[There]:
+def plain() -> Iterator[Any]:
     yield from there_at(None)
 
 
@@ -63,7 +55,7 @@ def authority(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def secure(authority: Path) -> Iterator[There]:
+def secure(authority: Path) -> Iterator[Any]:
     yield from there_at(authority)
 
 
@@ -134,7 +126,7 @@ every_library = pytest.mark.parametrize("ask", CALLS.values(), ids=CALLS.keys())
 
 @every_library
 async def test_plain_http_uses_no_proxy(
-    ask: Ask, plain: There, proxy: Tunnels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, plain: Any, proxy: Tunnels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n, exception in enumerate((None, "", "elsewhere.example"), start=1):
         if exception is not None:
@@ -147,7 +139,7 @@ async def test_plain_http_uses_no_proxy(
 
 @every_library
 async def test_https_goes_direct_unless_a_proxy_is_set(
-    ask: Ask, secure: There, authority: Path, proxy: Tunnels, tmp_path: Path
+    ask: Ask, secure: Any, authority: Path, proxy: Tunnels, tmp_path: Path
 ) -> None:
     await ask(secure.url, Route(ca_file=authority), tmp_path)
     assert (len(secure.asked), proxy.asked) == (1, [])
@@ -158,7 +150,7 @@ async def test_https_goes_direct_unless_a_proxy_is_set(
 
 @every_library
 async def test_an_authority_of_the_environment_is_not_trusted(
-    ask: Ask, secure: There, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, secure: Any, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.setenv(name, str(authority))
@@ -168,7 +160,7 @@ async def test_an_authority_of_the_environment_is_not_trusted(
     assert secure.asked == []
 
 
-async def test_netrc_is_unused(plain: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_netrc_is_unused(plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password canary\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -46,7 +46,8 @@ def proof(**changed: Any) -> str:
 
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(range(256))])
 def test_a_proof_made_for_a_request_is_accepted_with_it(body: bytes) -> None:
-    known = REQUEST | {"body": body, "key_for": _key, "accept_nonce": "n".__eq__, "now": 1030}
+    keys = {KEY.public.kid: KEY.public}
+    known = REQUEST | {"body": body, "key_for": keys.get, "accept_nonce": "n".__eq__, "now": 1030}
     claims = contract.verify_proof(proof(body=body), **known)
     assert (claims.agent, claims.kid, claims.iat, claims.nonce) == ("bot", KEY.public.kid, 1000, "n")
 
@@ -57,7 +58,3 @@ def test_two_proofs_never_share_an_id() -> None:
 
 def test_an_oversized_proof_is_not_signed() -> None:
     assert code_of(proof, query="x" * 8000) == "token_too_large"
-
-
-def _key(kid: str) -> Any:
-    return KEY.public if kid == KEY.public.kid else None

@@ -114,5 +114,4 @@ def test_a_header_seen_before_is_no_better_than_a_new_one() -> None:
         assert refusal(good, "other")[1] == "wrong_typ"
         assert refusal(good, "t", contract.KeySet([]).get)[1] == "unknown_kid"
     first, second = (contract.open_token(good, typ="t", key_for=KEYS.get).header for _ in range(2))
-    assert first == second
-    assert first is not second
+    assert first == second and first is not second

@@ -7,6 +7,7 @@ import pytest
 import rfc8785
 
 from countersign import contract
+from countersign.contract import independent_txn_id
 from tests.unit.contract.reading import cases, effect, read
 
 NAMES = {f"{value}_digest": value for value in ("args", "effect", "txn", "tool")}
@@ -15,14 +16,10 @@ NAMES["compensation_call_key"] = "compensate"
 LABELS = {name: f"countersign/{label}/v1\n" for name, label in NAMES.items()}
 
 
-def _txn_id(value: dict[str, str]) -> str:
-    return contract.independent_txn_id(**value) if "call_key" in value else contract.txn_id(**value)
-
-
 FUNCTIONS: dict[str, Any] = {
     "args_digest": lambda value: contract.args_digest(args=value),
     "call_key": lambda value: contract.call_key(**value),
-    "txn_id": _txn_id,
+    "txn_id": lambda value: (independent_txn_id if "call_key" in value else contract.txn_id)(**value),
     "effect_id": lambda value: contract.effect_id(**value),
     "effect_digest": lambda value: effect(value).digest,
     "txn_digest": lambda value: contract.txn_digest(effect_digests=value),

@@ -52,9 +52,8 @@ def test_a_value_of_its_type_is_written_and_one_of_another_refused(kind: str) ->
 
 
 def test_a_question_mark_makes_an_attribute_optional() -> None:
-    assert parse_attribute_type("Long?").optional
-    assert not parse_attribute_type("Long").optional
-    assert parse_attribute_type("Long").as_optional().optional
+    required, optional = parse_attribute_type("Long"), parse_attribute_type("Long?")
+    assert (required.optional, optional.optional, required.as_optional().optional) == (False, True, True)
 
 
 @pytest.mark.parametrize("name", ["", "?", "long", "Float", "Set<Long>", "String??", "Record"])

@@ -75,14 +75,6 @@ async def test_a_query_sees_one_snapshot(db: Database) -> None:
     assert numbers(db) == [1]
 
 
-async def test_one_conditional_update_has_one_winner(db: Database) -> None:
-    create(db)
-    await db.write(insert(0))
-    take = text("UPDATE t SET n = 1 WHERE n = 0")
-    taken = await asyncio.gather(*(db.write(lambda tx: tx.conn.execute(take).rowcount) for _ in range(32)))
-    assert sum(taken) == 1
-
-
 def test_now_is_aware_utc(db: Database) -> None:
     """test_writer.py tests a given clock."""
     moment = db.write_sync(lambda tx: tx.now)
