@@ -60,9 +60,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
-async def test_trailers_are_not_headers(
-    server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: Cuts
-) -> None:
+async def test_trailers_are_not_headers(server: Any, chunks: Pairs, trailers: Pairs, cuts: Cuts) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)
     if len(HEAD) + len(trailers) > MAX_FIELDS:
         assert whole == []
@@ -82,12 +80,10 @@ async def test_framing_has_one_limit(server: Any, chunks: Pairs, where: int, bey
 FRAMED = VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"])
 
 
-@given(st.lists(CHUNK, max_size=3), FRAMING, FRAMED, CUTS)
-async def test_framing_trailer_is_ignored(
-    server: Any, chunks: Pairs, name: bytes, value: bytes, cuts: Cuts
-) -> None:
+@given(st.lists(CHUNK, max_size=3), st.tuples(FRAMING, FRAMED), CUTS)
+async def test_framing_trailer_is_ignored(server: Any, chunks: Pairs, trailer: Any, cuts: Cuts) -> None:
     """It is dropped, or the request is refused."""
-    for seen in await seen_of(server, request(encoded(chunks, [(name, value)])), cuts):
+    for seen in await seen_of(server, request(encoded(chunks, [trailer])), cuts):
         assert (seen.body, seen.headers) == (b"".join(data for data, _ in chunks), HEAD)
 
 

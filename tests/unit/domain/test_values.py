@@ -25,12 +25,8 @@ def test_money_text_ignores_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_currency_codes_are_accepted() -> None:
-    codes = ["usd", "US$", "EUR 1", "USD\u202e", "ＵＳＤ", "\u0415UR", "", "USDT", "EUR\n", "12A", "US"]
-    assert [code for code in [*codes, "USD", "CHF", "XTS"] if values.is_currency(code)] == [
-        "USD",
-        "CHF",
-        "XTS",
-    ]
+    others = ["usd", "US$", "EUR 1", "USD\u202e", "ＵＳＤ", "\u0415UR", "", "USDT", "EUR\n", "12A", "US"]
+    assert not any(map(values.is_currency, others)) and all(map(values.is_currency, ("USD", "CHF", "XTS")))
 
 
 DURATIONS = {"1s": 1, "90s": 90, "30m": 1_800, "4h": 14_400, "7d": 604_800, "366d": 31_622_400}

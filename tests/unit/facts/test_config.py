@@ -45,6 +45,7 @@ def test_two_sources_may_give_one_attribute_to_different_tools() -> None:
     assert config.sources_for("Account", "other") == ()
 
 
+OURS = ('User.attributes]\nx = "Long"\n', 'Agent.attributes]\nowner = "String"\n')
 WRONG: dict[str, tuple[str, str]] = {
     "an unknown type": ('[entities.A.attributes]\nx = "Float"\n', "not an attribute type"),
     "an unknown member": (ENTITY + FILE + 'fiel = "x"\n', "fiel"),
@@ -58,16 +59,14 @@ WRONG: dict[str, tuple[str, str]] = {
     "a file that is kept": (ENTITY + FILE + 'cache = "1m"\n', "cache belongs to"),
     "an unknown kind": (ENTITY + FILE.replace('"file"', '"ftp"'), "kind"),
     "an entity without attributes": ("[entities.A.attributes]\n", "at least 1"),
-    "an entity of ours": ('[entities.User.attributes]\nx = "Long"\n', "belongs to the service"),
-    "an attribute of ours": ('[entities.Agent.attributes]\nowner = "String"\n', "belongs to the service"),
+    **{ours: (f"[entities.{ours}", "belongs to the service") for ours in OURS},
     "a source for an undeclared entity": (FILE, "declare"),
     "an attribute without a source": (ENTITY, "has no source"),
     "a listed attribute without a type": (ENTITY + FILE + 'attributes = ["state", "limit", "x"]\n', "no type"),
     "two sources for one attribute": (ENTITY + FILE + LISTED + SQL + 'attributes = ["state"]\n', "keep one"),
     "two sources and one that lists nothing": (ENTITY + FILE + SQL + 'attributes = ["state"]\n', "must list"),
     "two sources of one name": (ENTITY + FILE + FILE, "appears twice"),
-    "a file outside the folder": (ENTITY + FILE.replace("facts/", "../"), "facts/NAME.json"),
-    "a file in a deeper folder": (ENTITY + FILE.replace("facts/", "facts/../"), "facts/NAME.json"),
+    **{path: (ENTITY + FILE.replace("facts/", path), "facts/NAME.json") for path in ("../", "facts/../")},
     "no file": (ENTITY + FILE.replace('file = "facts/accounts.json"\n', ""), "facts/NAME.json"),
     "a file with a query": (ENTITY + FILE + 'query = "SELECT 1"\n', "belong to kind"),
     "sql without a database": (ENTITY + SQL.replace('url_env = "DB_URL"\n', ""), "either url_env"),

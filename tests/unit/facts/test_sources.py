@@ -129,9 +129,7 @@ def test_a_fact_is_fresh_up_to_its_max_age(folder: BundleFolder, seconds: int) -
     assert (facts.failed, facts.ages[0].as_of) == (None, at)
 
 
-UNUSABLE = [
-    f"SELECT {it}" for it in ("NULL AS state", "5 AS state", "state AS stat FROM t", "state FROM gone")
-]
+UNUSABLE = [f"SELECT {it}" for it in ("NULL AS state", "5 AS state", "state AS x FROM t", "state FROM gone")]
 SQL_FAILING = {
     "two rows": ("SELECT state FROM t UNION ALL SELECT state FROM t", "more than one answer"),
     "no row": ("SELECT state FROM t WHERE 0", "knows nothing"),

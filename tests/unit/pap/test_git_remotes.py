@@ -54,15 +54,13 @@ def holds(copy: Mirror, commit: str) -> bool:
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 SHOWN = {
-    "https://example.com/a/b.git": "https://example.com/a/b.git",
+    **{url: url for url in ("https://example.com/a/b.git", "http://127.0.0.1:8000/b.git", "/srv/rules.git")},
     "https://maya:s3cret@example.com:8443/b.git?x#y": "https://example.com:8443/b.git",
     "https://s3cret@example.com/b.git": "https://example.com/b.git",
-    "http://127.0.0.1:8000/b.git": "http://127.0.0.1:8000/b.git",
     "http://[::1]:8000/b.git": "http://[::1]:8000/b.git",
     "ssh://git@example.com:2222/a/b.git": "ssh://example.com:2222/a/b.git",
     "git@example.com:a/b.git": "ssh://example.com/a/b.git",
     "file:///srv/rules.git": "/srv/rules.git",
-    "/srv/rules.git": "/srv/rules.git",
 }
 
 

@@ -54,12 +54,10 @@ NESTED: dict[str, str] = {
     "brackets that never close": when("(" * 1000) + ")" * 1001 + ";",
 }
 CHAINS: dict[str, str] = {
-    "and": when("true && " * 501 + "true"),
-    "or": when("true || " * 501 + "true"),
+    **{sign: when(f"true {sign} " * 501 + "true") for sign in ("&&", "||")},
     "plus": when("1 " + "+ 1 " * 501 + "== 2"),
     "times": when("1" + "*1" * 501 + " == 2"),
-    "members": when("context" + ".a" * 501 + " == 1"),
-    "indexes": when("context" + '["a"]' * 501 + " == 1"),
+    **{member: when("context" + member * 501 + " == 1") for member in (".a", '["a"]')},
     "has": when("context has a" + ".a" * 501),
     "calls in a row": when("context.a" + ".contains(1)" * 251),
     "else if": when("if true then true else " * 501 + "true"),

@@ -112,9 +112,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("engine", ["postgresql"])
 @pytest.mark.parametrize(("first", "second", "waits"), PAIRS.values(), ids=PAIRS)
-def test_locks_order_units(
-    store: Database, replica: Database, first: Unit, second: Unit, waits: bool
-) -> None:
+def test_locks_order(store: Database, replica: Database, first: Unit, second: Unit, waits: bool) -> None:
     assert second_after(store, replica, first, second) is waits
 
 
