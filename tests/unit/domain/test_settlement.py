@@ -16,9 +16,10 @@ CASES = {
     "one waits": ((E.REVIEW,), T.REVIEW),
     "one of two waits": ((E.RELEASED, E.REVIEW), T.REVIEW),
     "all released": ((E.RELEASED, E.RELEASED), T.READY),
-    "one denied, the other withdrawn": ((E.DENIED, E.WITHDRAWN), T.ENDED),
-    "one expired, the other withdrawn": ((E.EXPIRED, E.WITHDRAWN), T.ENDED),
-    "one revoked, the other withdrawn": ((E.REVOKED, E.WITHDRAWN), T.ENDED),
+    **{
+        f"{one}, the other withdrawn": ((one, E.WITHDRAWN), T.ENDED)
+        for one in (E.DENIED, E.EXPIRED, E.REVOKED)
+    },
     "all redeemed": ((E.REDEEMED, E.REDEEMED), T.REDEEMED),
     "one reported, one not": ((E.FIRED, E.REDEEMED), T.REDEEMED),
     "all fired": ((E.FIRED, E.FIRED), T.SETTLED),
