@@ -117,10 +117,10 @@ def test_every_invalid_meter_is_reported(folder: BundleFolder) -> None:
 def test_policy_sees_the_meters_of_the_tool_and_one_that_is_not_said_reads_zero(folder: BundleFolder) -> None:
     folder.write("meters.toml", SPENT + CALLS)
     folder.policies(PERMIT_ALL + CAP % "context.history.spent + context.input.amount > 1000")
-    assert folder.decide(PAY, history={"spent": 900}).outcome == "release"
-    assert folder.decide(PAY, history={"spent": 901}).outcome == "deny"
-    assert folder.decide(PAY, history={"elsewhere": 5_000}).outcome == "release"
-    assert folder.decide(PAY).outcome == "release"
+    outcomes = [
+        folder.decide(PAY, history=held).outcome for held in ({"spent": 900}, {"elsewhere": 5_000}, {})
+    ]
+    assert (outcomes, folder.decide(PAY, history={"spent": 901}).outcome) == (["release"] * 3, "deny")
 
 
 def test_a_rule_that_reads_the_meter_of_another_tool_does_not_load(folder: BundleFolder) -> None:

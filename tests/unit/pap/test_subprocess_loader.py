@@ -36,14 +36,14 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(PERMIT_ALL + GATE)
 
 
-def prepared(folder: BundleFolder, seconds: float = 60):  # type: ignore[no-untyped-def]
+def prepared(folder: BundleFolder, seconds: float = 60) -> Any:
     """Its bundle, loaded by a loader that treats no bundle as small."""
     return BundleLoader(small_bytes=0, max_seconds=seconds).prepare(FolderSource(folder.path).read())
 
 
-def refused(folder: BundleFolder, message: str, seconds: float = 60) -> None:
+def refused(folder: BundleFolder, message: str) -> None:
     with pytest.raises(LoaderFailedError, match=message):
-        prepared(folder, seconds)
+        prepared(folder)
 
 
 CHAIN = " && ".join(f"context.input.amount != {n}" for n in range(1000, 1090))

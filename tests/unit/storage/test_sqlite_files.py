@@ -95,8 +95,7 @@ def backup(tmp_path: Path) -> Path:
 def require_sound(backup: Path) -> None:
     with closing(sqlite3.connect(backup)) as there:
         assert there.execute("SELECT word FROM secrets").fetchall() == [("sesame",)]
-    assert stat.S_IMODE(backup.lstat().st_mode) == 0o600
-    assert stat.S_ISREG(backup.lstat().st_mode)
+    assert backup.lstat().st_mode == stat.S_IFREG | 0o600
     assert sorted(one.name for one in backup.parent.iterdir()) == [backup.name]
 
 
