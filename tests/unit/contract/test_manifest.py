@@ -67,17 +67,14 @@ def test_a_manifest_is_frozen() -> None:
         manifest().tool = "delete_everything"  # type: ignore[misc]
 
 
+BAD_NAMES = ["../refund", "a//b", "a/.", "..", "mаil", "mail send", "mail\n", "m" * 129, ""]
 BAD_VALUES: dict[str, list[Any]] = {
-    "tool": ["../refund", "a//b", "a/.", "..", "mаil", "mail send", "mail\n", "m" * 129, ""],
-    "title": [""],
-    "lane": ["fast"],
-    "risk": ["none"],
+    "tool": BAD_NAMES,
     "idempotent": ["yes", 1],
-    "on_exhausted": ["saga", True, None],
     "timeout_seconds": [0, 3601, 1.5],
-    "aud": [""],
-    "sentence": [""],
 }
+BAD_VALUES |= {"title": [""], "aud": [""], "sentence": [""], "lane": ["fast"], "risk": ["none"]}
+BAD_VALUES["on_exhausted"] = ["saga", True, None]
 UNDECLARED = "names no declared arg"
 BROKEN: list[tuple[dict[str, Any], str]] = [
     *(({member: value}, f"{member}:") for member, values in BAD_VALUES.items() for value in values),

@@ -123,16 +123,14 @@ ADMITTED_IN_PIECES: dict[str, list[list[Any]]] = {
 _TEXT = {"type": "string"}
 _PROPERTIES = {"account": _TEXT, "amount_cents": {"type": "integer", "minimum": 1}, "note": _TEXT}
 _OBJECT = {"type": "object", "additionalProperties": False}
-MANIFEST = {
-    "tool": "refund",
-    "title": "Refund a customer",
-    "args": {**_OBJECT, "properties": _PROPERTIES, "required": ["account", "amount_cents"]},
+MANIFEST: dict[str, Any] = {"tool": "refund", "title": "Refund a customer", "risk": "high"}
+MANIFEST |= {"args": {**_OBJECT, "properties": _PROPERTIES, "required": ["account", "amount_cents"]}}
+MANIFEST |= {
     "resource": {"type": "Account", "id": "/account"},
-    "money": [{"amount": "/amount_cents", "currency": "const:USD"}],
-    "compensation": {"tool": "cancel_refund", "map": {"refund": "result:/refund_id"}},
-    "risk": "high",
     "sentence": "Refund {amount_cents} to {account}",
 }
+MANIFEST |= {"compensation": {"tool": "cancel_refund", "map": {"refund": "result:/refund_id"}}}
+MANIFEST |= {"money": [{"amount": "/amount_cents", "currency": "const:USD"}]}
 
 
 def _cases(about: str, cases: list[Case], **more: Any) -> dict[str, Any]:
@@ -173,17 +171,11 @@ def canonical() -> dict[str, Any]:
     characters = [chr(code) for code in [*range(0x20), 0x22, 0x2F, 0x5C, 0x7F, 0x80, 0x2028, 0xFFFE, 0x1F600]]
     texts = [{"text": text, "canonical_hex": contract.canonicalize(text).hex()} for text in characters]
     doubles = "Doubles as 16 hex digits and their canonical text (RFC 8785 appendix B)."
-    return {
-        "canonical/numbers.json": _cases(doubles, numbers),
-        "canonical/sorting.json": {
-            "about": "Keys are sorted by UTF-16 unit (RFC 8785 section 3.2.3).",
-            "value": sorting,
-            "canonical_hex": contract.canonicalize(sorting).hex(),
-        },
-        "canonical/strings.json": _cases(
-            "One character each, and its canonical text (RFC 8785 section 3.2.2.2).", texts
-        ),
-    }
+    strings = "One character each, and its canonical text (RFC 8785 section 3.2.2.2)."
+    sorted_keys: dict[str, Any] = {"value": sorting, "canonical_hex": contract.canonicalize(sorting).hex()}
+    sorted_keys["about"] = "Keys are sorted by UTF-16 unit (RFC 8785 section 3.2.3)."
+    files = {"canonical/numbers.json": _cases(doubles, numbers), "canonical/sorting.json": sorted_keys}
+    return files | {"canonical/strings.json": _cases(strings, texts)}
 
 
 _APPENDIX_B = """
@@ -232,12 +224,11 @@ def _names_of_calls() -> dict[str, tuple[bytes, list[Case]]]:
     of_txns = [(contract.txn_id(**_PLACE), _PLACE, "a transaction")]
     of_txns += [(contract.independent_txn_id(**independent), independent, "an independent effect's")]
     of_undo = (contract.compensation_call_key(**undo), undo, "the call that takes an effect back")
+    of_effect = (contract.effect_id(**here), here, "an effect of a transaction")
     return {
         "call_key": (labels.CALL_LABEL, calls),
         "txn_id": _all_named(labels.TXN_ID_LABEL, of_txns),
-        "effect_id": _all_named(
-            labels.EFFECT_ID_LABEL, [(contract.effect_id(**here), here, "an effect of a transaction")]
-        ),
+        "effect_id": _all_named(labels.EFFECT_ID_LABEL, [of_effect]),
         "compensation_call_key": _all_named(labels.COMPENSATE_LABEL, [of_undo]),
     }
 
