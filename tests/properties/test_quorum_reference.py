@@ -103,12 +103,9 @@ def test_one_more_person_helps_if_one_more_vote_fills_a_place(
     newcomer = BallotVote("new", "newcomer", groups, "approve", step_up)
     joined = [*votes, newcomer]
     before, after = (max(map(sum, brute_force_places(merged, those))) for those in (votes, joined))
-    raised = after > before or any(
-        gate.shared
-        and counts_toward(gate, newcomer)
-        and sum(counts_toward(gate, vote) for vote in votes) < gate.quorum
-        for gate in merged
-    )
+    shared = [gate for gate in merged if gate.shared and counts_toward(gate, newcomer)]
+    unmet = [gate for gate in shared if sum(counts_toward(gate, vote) for vote in votes) < gate.quorum]
+    raised = after > before or bool(unmet)
     short = gates_needing_voters(merged, votes)
     assert raised is any(counts_toward(gate, newcomer) and gate.key in short for gate in merged)
 

@@ -106,9 +106,10 @@ def test_pages_go_by_index_and_show_no_line_without_one(store: Database) -> None
 
 def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
     entry = log.Entry(7, "id1", "x", "system", {"b": 1}, datetime(2026, 11, 21, tzinfo=UTC))
-    assert log.canonical_record(entry) == (
+    record = (
         b'{"actor":"system","at":"2026-11-21T00:00:00.000000Z","body":{"b":1},"id":"id1","kind":"x","v":1}'
     )
+    assert log.canonical_record(entry) == record
     other = log.Entry(7, "id1", "x", "system", {"b": 1}, entry.at + timedelta(microseconds=1), "t", "e", 0)
     assert b'"effect_id":"e","id":"id1","kind":"x","rev":0,"txn":"t","v":1' in log.canonical_record(other)
 
