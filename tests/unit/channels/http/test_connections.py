@@ -131,8 +131,9 @@ async def test_an_ambiguous_request_closes_the_connection(server: EchoServer, na
     answer = await server.exchange(ODD[name])
     assert (statuses(answer), server.seen) == ([status], [])
     head, _, body = answer.partition(b"\r\n\r\n")
-    fields = {b"x-content-type-options: nosniff", b"content-type: application/problem+json"}
-    assert fields <= set(head.split(b"\r\n")) and json.loads(body)["code"] == code
+    for field in (b"x-content-type-options: nosniff", b"content-type: application/problem+json"):
+        assert b"\r\n" + field in head
+    assert json.loads(body)["code"] == code
 
 
 SOUND = {

@@ -111,10 +111,11 @@ NO_TIME += [f" {STAMP} ", f"{STAMP}\n", f"{STAMP[:4]}_{STAMP[4:]}", hex(int(STAM
 NO_TIME += [STAMP.translate(ARABIC)]
 
 
-@pytest.mark.parametrize("stamp", NO_TIME)
-def test_an_invalid_timestamp_is_refused_even_if_signed(stamp: str) -> None:
-    digest = hmac.new(SECRET.encode(), f"v0:{stamp}:".encode("utf-8", "replace") + BODY, hashlib.sha256)
-    assert not holds(BODY, (SIGNATURE, f"v0={digest.hexdigest()}"), (TIMESTAMP, stamp))
+def test_an_invalid_timestamp_is_refused_even_if_signed() -> None:
+    for stamp in NO_TIME:
+        text = f"v0:{stamp}:".encode("utf-8", "replace") + BODY
+        digest = hmac.new(SECRET.encode(), text, hashlib.sha256).hexdigest()
+        assert not holds(BODY, (SIGNATURE, f"v0={digest}"), (TIMESTAMP, stamp)), stamp[:20]
 
 
 @given(st.binary(), st.lists(st.tuples(st.sampled_from((SIGNATURE, TIMESTAMP)), st.text()), max_size=4))
