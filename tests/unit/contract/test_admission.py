@@ -223,15 +223,13 @@ TIGHT = [Limits(**limits) for limits in LIMITS]
 @pytest.mark.parametrize("limits", TIGHT, ids=repr)
 def test_the_fast_path_agrees_with_the_slow_path(limits: Limits) -> None:
     for text in NEARLY_CANONICAL:
-        quick, long = _both(text, limits)
-        assert quick == long, text
+        assert len(set(_both(text, limits))) == 1, text
 
 
 def test_the_fast_path_agrees_on_the_vectors() -> None:
     for case in read("admission/refused.json")["cases"] + read("admission/admitted.json")["cases"]:
         if not raw(case).startswith(b"\xef\xbb\xbf"):  # after a space a mark is another fault
-            quick, long = _both(raw(case), Limits())
-            assert quick == long, case["name"]
+            assert len(set(_both(raw(case), Limits()))) == 1, case["name"]
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.sampled_from(TIGHT), st.data())
