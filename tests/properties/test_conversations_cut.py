@@ -4,8 +4,6 @@ The loop, its numbers and the journal are the real ones. The model calls what it
 varying words. The world returns the first result of each key.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from countersign.concurrency import run_sync
-from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
+from countersign.integrations.conversation import Message, ToolAnswer, TurnNumbering
 from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.tool_execution import StepExecutor
@@ -54,9 +52,7 @@ class World:
     cutter: Cutter = field(default_factory=Cutter)
     done: dict[str, str] = field(default_factory=dict)
 
-    async def take(
-        self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str]
-    ) -> tuple[ToolAnswer, ...]:
+    async def take(self, calls: Any, *, key: str, said: str, later: Iterable[str]) -> tuple[ToolAnswer, ...]:
         (call,) = calls
         in_order = key in self.done or self.done.keys().isdisjoint(later)
         assert in_order, "a turn is done after one that follows it"
@@ -115,13 +111,11 @@ WHOLE = [("", 0, 0, 0)] * 10
 
 SCRIPTS = st.lists(st.lists(st.sampled_from(["1", "2"]), max_size=3), min_size=1, max_size=4)
 # where, at which time, how many of the last messages are lost, and how many of the first turns are left out
-CUTS = st.lists(
-    st.tuples(st.sampled_from(FAULTS), st.integers(1, 4), st.integers(0, 8), st.integers(0, 3)), max_size=5
-)
+CUT = st.tuples(st.sampled_from(FAULTS), st.integers(1, 4), st.integers(0, 8), st.integers(0, 3))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(SCRIPTS, CUTS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
+@given(SCRIPTS, st.lists(CUT, max_size=5), st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_each_call_happens_exactly_once_wherever_it_is_cut(
     journal: Journal, script: list[list[str]], cuts: list[tuple[str, int, int, int]], equal: tuple[bool, ...]
 ) -> None:

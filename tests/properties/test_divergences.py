@@ -1,14 +1,12 @@
 """The divergences of a replay account for every call that differs."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countersign.simulation.recording import RecordedCall
-from countersign.simulation.replay_report import Divergence, ReplayCall, compare_calls
+from countersign.simulation.replay_report import ReplayCall, compare_calls
 
 NAMES = st.lists(st.sampled_from("abcde"), max_size=8)
 
@@ -36,12 +34,9 @@ def test_divergences_account_for_every_call(then: list[str], now: list[str]) -> 
     kinds = Counter(one.kind for one in found)
     assert len(then) - kinds["missing"] == len(now) - kinds["extra"]
     assert bool(found) is (then != now)
-    rest = [name for n, name in enumerate(now, start=1) if not _is_named(n, found, {"extra", "changed"})]
+    named = {one.position for one in found if one.kind in {"extra", "changed"}}
+    rest = [name for n, name in enumerate(now, start=1) if n not in named]
     gone = Counter(then) - Counter(rest)
     removed = Counter(one.tool[-1] for one in found if one.kind == "missing")
     removed += Counter(one.text.split()[1][-1] for one in found if one.kind == "changed")
     assert gone == removed
-
-
-def _is_named(position: int, found: list[Divergence], kinds: set[str]) -> bool:
-    return any(one.kind in kinds and one.position == position for one in found)

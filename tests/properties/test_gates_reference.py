@@ -47,8 +47,7 @@ class Reference:
         policies, _ = read_policies(files, parts.directory.groups)
         gates = frozenset(name for name, policy in policies.items() if policy.source.gate is not None)
         trees = {name: _with_cleared(p.tree) if name in gates else p.tree for name, p in policies.items()}
-        shapes = [tool_shape(version) for version in parts.tools]
-        schema = cedar_schema_json(shapes, parts.config)
+        schema = cedar_schema_json([tool_shape(version) for version in parts.tools], parts.config)
         for action in schema[""]["actions"].values():
             if "appliesTo" in action:
                 cleared = {"type": "Set", "element": {"type": "String"}}

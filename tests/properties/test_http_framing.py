@@ -1,9 +1,8 @@
 """Chunked bodies with extensions and trailers, in any packets: the application gets their content, or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from typing import Any
 
 import h11
 import pytest
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES, PIECE_BYTES
 from tests.fakes.echo_server import EchoServer, Seen, echo_server
 
-pytestmark = pytest.mark.anyio
-
 Pairs = list[tuple[bytes, bytes]]
+Cuts = list[int]
 HEAD = [(b"host", b"here"), (b"transfer-encoding", b"chunked"), (b"connection", b"close")]
 TOKEN = st.text("abcXYZ09-_", min_size=1, max_size=12).map(str.encode)
 VALUE = st.text('abc 09;:,"=/', max_size=40).map(str.strip).map(str.encode)
@@ -62,9 +60,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
-async def test_chunked_body_is_decoded_and_trailers_are_not_headers(
-    server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: list[int]
-) -> None:
+async def test_trailers_are_not_headers(server: Any, chunks: Pairs, trailers: Pairs, cuts: Cuts) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)
     if len(HEAD) + len(trailers) > MAX_FIELDS:
         assert whole == []
@@ -73,26 +69,21 @@ async def test_chunked_body_is_decoded_and_trailers_are_not_headers(
 
 
 @given(st.lists(CHUNK, max_size=3), st.integers(0, 2), st.integers(-3_000, 3_000), CUTS)
-async def test_framing_has_one_limit_everywhere(
-    server: EchoServer, chunks: Pairs, where: int, beyond: int, cuts: list[int]
-) -> None:
+async def test_framing_has_one_limit(server: Any, chunks: Pairs, where: int, beyond: int, cuts: Cuts) -> None:
     """Data in the same packet as the end of the request may be counted late."""
     long = b"a" * (MAX_HEAD_BYTES + PIECE_BYTES + beyond if beyond > 0 else MAX_HEAD_BYTES - 2_000 + beyond)
     chunks = [(data, b"") for data, _ in chunks]
     places = [([(b"x", b";a=" + long), *chunks], []), (chunks, [(b"X-Long", long)]), (chunks, [(long, b"")])]
-    whole = await seen_of(server, request(encoded(*places[where])), cuts)
-    assert (whole == []) == (beyond > 0)
+    assert ((await seen_of(server, request(encoded(*places[where])), cuts)) == []) == (beyond > 0)
 
 
 FRAMED = VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"])
 
 
-@given(st.lists(CHUNK, max_size=3), FRAMING, FRAMED, CUTS)
-async def test_framing_trailer_is_ignored(
-    server: EchoServer, chunks: Pairs, name: bytes, value: bytes, cuts: list[int]
-) -> None:
+@given(st.lists(CHUNK, max_size=3), st.tuples(FRAMING, FRAMED), CUTS)
+async def test_framing_trailer_is_ignored(server: Any, chunks: Pairs, trailer: Any, cuts: Cuts) -> None:
     """It is dropped, or the request is refused."""
-    for seen in await seen_of(server, request(encoded(chunks, [(name, value)])), cuts):
+    for seen in await seen_of(server, request(encoded(chunks, [trailer])), cuts):
         assert (seen.body, seen.headers) == (b"".join(data for data, _ in chunks), HEAD)
 
 

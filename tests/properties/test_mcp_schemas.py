@@ -1,7 +1,5 @@
 """An MCP tool's schema and its closed draft: never weaker, and callable with what the server lists."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

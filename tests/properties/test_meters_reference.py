@@ -4,8 +4,6 @@ The account keeps a list of all reservations and sums it for each call. It trust
 the model test checks, and no amounts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator
@@ -155,9 +153,7 @@ SPEND = [("submit", [(400, "a")]), ("submit", [(600, "a")]), ("submit", [(401, "
 @example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
 @example(steps=[SPEND[0], ("wait", 120), SPEND[1], ("wait", -240), SPEND[2]])
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
-def test_meters_equal_the_reference_account(
-    world: World, runner: asyncio.Runner, steps: list[tuple[str, Any]]
-) -> None:
+def test_meters_equal_the_reference_account(world: World, runner: asyncio.Runner, steps: list[Any]) -> None:
     async def run_story() -> None:
         world.clock.stop_at(datetime(2026, 11, 21, 12, tzinfo=UTC))
         story = Story(world, await world.agent(f"robot-{next(_names)}"))

@@ -1,8 +1,6 @@
 """Every Slack message, over arbitrary effects: within Slack's limits, without parsed content, and with buttons only
 where the shown arguments are the exact bytes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -211,8 +209,7 @@ def test_plain_content_is_shown_exactly_with_buttons(values: list[Any], secret: 
 def test_form_is_within_limits(page: ReviewPage) -> None:
     for form in (views.deny_modal, views.ask_modal, views.approve_modal):
         view = form(page, POINTER)
-        assert refused_view(view) == []
-        assert view["private_metadata"] == POINTER.value
+        assert (refused_view(view), view["private_metadata"]) == ([], POINTER.value)
 
 
 @settings(max_examples=2_000 if LONG else 40)
@@ -227,9 +224,7 @@ def test_reply_is_within_limits(text: str, actor: str, channel: str, words: str 
 def test_list_is_within_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(
-        tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped))
-    )
+    queue = QueuePage(tuple(map(reviews.row_of, some)), None, TabCounts(me=CappedCount(more, capped)))
     require_sound(views.my_reviews_message(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home_view(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
@@ -238,9 +233,7 @@ def test_list_is_within_limits(some: tuple[ReviewPage, ...], more: int, capped: 
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
-def test_answer_is_within_limits(
-    text: str, unseen: tuple[str, ...], texts: tuple[str, ...], outcome: Any
-) -> None:
+def test_answer_is_within_limits(text: str, unseen: Any, texts: Any, outcome: Any) -> None:
     require_sound(views.refusal_message(text, url=URL))
     require_sound(views.text_message(text))
     tried = policies.tried(outcome=outcome, unseen=unseen, asks=texts, reasons=texts, advice=texts)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cedarpy import policies_to_pst, pst
 
-from policy_service.pdp.rules import policy_set, scope_may_match
+from policy_service.pdp.rules import scope_may_match
 from tests.fakes.random_rules import TOOLS, random_folder
 
 
@@ -44,7 +44,3 @@ def test_kept_policies(scope: str, kept: bool) -> None:
 def _parsed(text: str) -> pst.PolicySet:
     parsed: pst.PolicySet = policies_to_pst(text)
     return parsed
-
-
-def test_empty_policy_set_permits_nothing() -> None:
-    assert len(policy_set({})) == 0

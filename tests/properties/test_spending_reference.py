@@ -3,8 +3,6 @@
 I-10: spent and reserved never exceed the limit, as long as no call takes more than it declared.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -48,21 +46,17 @@ class Call:
     asked: dict[tuple[str, str], int]
 
 
-PRICED = {
-    "example-small": (Decimal("0.15"), Decimal("0.60")),
-    "example-opus-1": (Decimal("6.25"), Decimal(25)),
-}
+PRICED = dict(zip(MODELS, ((Decimal("0.15"), Decimal("0.60")), (Decimal("6.25"), Decimal(25))), strict=True))
+
+
+BOUNDS = st.builds(Bounds, st.integers(0, 300), st.integers(0, 100), st.integers(0, 15))
 
 
 def asked_of(budget: Budget, model: str, bounds: Bounds) -> int:
     given, output = bounds.input_tokens or 0, bounds.output_tokens or 0
     dearest, out = PRICED[model]
-    return {
-        "calls": 1,
-        "tokens": given + output,
-        "seconds": int(Decimal(bounds.seconds or 0) * 1000),
-        "money": int((given * dearest + output * out) * 10**6),
-    }[budget.measure]
+    seconds, money = int(Decimal(bounds.seconds or 0) * 1000), int((given * dearest + output * out) * 10**6)
+    return {"calls": 1, "tokens": given + output, "seconds": seconds, "money": money}[budget.measure]
 
 
 class Spending(RuleBasedStateMachine):
@@ -82,19 +76,13 @@ class Spending(RuleBasedStateMachine):
         self.spent: Counter[tuple[str, str]] = Counter()
         self.held: Counter[tuple[str, str]] = Counter()
 
-    @rule(
-        target=calls,
-        model=st.sampled_from(MODELS),
-        run=st.sampled_from(["r-1", "r-2"]),
-        given=st.integers(0, 300),
-        output=st.integers(0, 100),
-        seconds=st.integers(0, 15),
-    )
-    def ask(self, model: str, run: str, given: int, output: int, seconds: int) -> Call | None:
-        bounds = Bounds(given, output, seconds)
+    @rule(target=calls, model=st.sampled_from(MODELS), run=st.sampled_from(["r-1", "r-2"]), bounds=BOUNDS)
+    def ask(self, model: str, run: str, bounds: Bounds) -> Call | None:
         budgets = [one for one in BUDGETS if one.applies_to(model)]
         asked = {(one.name, self.period(one, run)): asked_of(one, model, bounds) for one in budgets}
-        short = [key for key, amount in asked.items() if self.taken(key) + amount > self.limit(key)]
+        most = {one.name: one.units for one in BUDGETS}
+        taken = {key: self.spent[key] + self.held[key] + amount for key, amount in asked.items()}
+        short = [key for key, amount in taken.items() if amount > most[key[0]]]
         if short:
             with pytest.raises(BudgetExceeded) as refused:
                 self.ledger.reserve(model, run, bounds, ())
@@ -167,12 +155,6 @@ class Spending(RuleBasedStateMachine):
     def period(self, budget: Budget, run: str) -> str:
         today = datetime.fromtimestamp(self.clock.wall(), UTC).date()
         return run if budget.per == "run" else today.isoformat()
-
-    def taken(self, key: tuple[str, str]) -> int:
-        return self.spent[key] + self.held[key]
-
-    def limit(self, key: tuple[str, str]) -> int:
-        return next(one.units for one in BUDGETS if one.name == key[0])
 
     def teardown(self) -> None:
         self.journal.close()

@@ -1,13 +1,10 @@
 """Every HTTP client of the service uses only the settings for proxies and authorities."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,48 +21,31 @@ from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.settings import Settings
 from policy_service.slack import SlackApp
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 from tests.fakes.lookups import certificate
 from tests.fakes.proxies import Tunnels, tunnelling
-
-pytestmark = pytest.mark.anyio
 
 VARIABLES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
-@dataclass
-class There:
+def there_at(certificate: Path | None) -> Iterator[Any]:
     """A host that says `{"ok": true}` to everything, and what it was asked."""
+    there = SimpleNamespace(url="", asked=[], passwords=[])
 
-    url: str = ""
-    asked: list[str] = field(default_factory=list)
-    passwords: list[str] = field(default_factory=list)
-
-
-def there_at(certificate: Path | None) -> Iterator[There]:
-    there = There()
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    class Handler(Quiet):
+        def respond(self) -> None:
+            self.body()
             there.asked.append(self.path)
             there.passwords += [one for one in self.headers.get_all("Authorization", []) if "Basic" in one]
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(b'{"ok": true, "url": "ws://127.0.0.1:1/"}')
-
-        do_GET = do_POST = answer  # noqa: N815 - the names http.server calls
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
+            headers = {"content-type": "application/json"}
+            self.answer(200, b'{"ok": true, "url": "ws://127.0.0.1:1/"}', headers)
 
     with served(Handler, certificate) as there.url:
         yield there
 
 
 @pytest.fixture
-def plain() -> Iterator[There]:
+def plain() -> Iterator[Any]:
     yield from there_at(None)
 
 
@@ -75,7 +55,7 @@ def authority(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def secure(authority: Path) -> Iterator[There]:
+def secure(authority: Path) -> Iterator[Any]:
     yield from there_at(authority)
 
 
@@ -97,9 +77,8 @@ async def ask_issuer(url: str, route: Route, folder: Path) -> None:
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:
-    slack = SlackClient(
-        SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route
-    )
+    app = SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5)
+    slack = SlackClient(app, "xoxb-1", route)
     with suppress(SlackCallError):
         await slack.call("auth.test")
     await slack.close()
@@ -147,7 +126,7 @@ every_library = pytest.mark.parametrize("ask", CALLS.values(), ids=CALLS.keys())
 
 @every_library
 async def test_plain_http_uses_no_proxy(
-    ask: Ask, plain: There, proxy: Tunnels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, plain: Any, proxy: Tunnels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n, exception in enumerate((None, "", "elsewhere.example"), start=1):
         if exception is not None:
@@ -160,7 +139,7 @@ async def test_plain_http_uses_no_proxy(
 
 @every_library
 async def test_https_goes_direct_unless_a_proxy_is_set(
-    ask: Ask, secure: There, authority: Path, proxy: Tunnels, tmp_path: Path
+    ask: Ask, secure: Any, authority: Path, proxy: Tunnels, tmp_path: Path
 ) -> None:
     await ask(secure.url, Route(ca_file=authority), tmp_path)
     assert (len(secure.asked), proxy.asked) == (1, [])
@@ -171,7 +150,7 @@ async def test_https_goes_direct_unless_a_proxy_is_set(
 
 @every_library
 async def test_an_authority_of_the_environment_is_not_trusted(
-    ask: Ask, secure: There, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, secure: Any, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.setenv(name, str(authority))
@@ -181,9 +160,7 @@ async def test_an_authority_of_the_environment_is_not_trusted(
     assert secure.asked == []
 
 
-async def test_the_password_of_a_netrc_file_is_not_sent(
-    plain: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_netrc_is_unused(plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password canary\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,7 +1,5 @@
 """Where a request may go: only to the address that was looked at, and only where that is public or named."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
@@ -22,12 +20,7 @@ from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step
 from tests.unit.tokens.test_webhook_keys import SHARED
 
-pytestmark = pytest.mark.anyio
-
-
-PUBLIC = (
-    "93.184.215.14 2606:2800:21f:cb07:6820:80da:af6b:8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
-)
+PUBLIC = "93.184.215.14 2606:2800:21f:cb07::8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
 
 
 INSIDE = {
@@ -44,8 +37,7 @@ INSIDE = {
 
 
 def test_a_public_address_is_open() -> None:
-    for address in PUBLIC:
-        assert is_allowed_address(ip_address(address)), address
+    assert [address for address in PUBLIC if not is_allowed_address(ip_address(address))] == []
 
 
 @pytest.mark.parametrize("address", " ".join(INSIDE.values()).split())
@@ -111,8 +103,7 @@ async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
 @pytest.mark.parametrize("there", [["10.0.0.1"], ["::ffff:10.0.0.1"], [*PUBLIC, "10.0.0.1"]])
 async def test_a_name_that_resolves_to_a_private_address_is_refused(there: list[str]) -> None:
     """Also if one of its addresses is public. The tests above list private addresses."""
-    answer = await sent(hook("https://hooks.example/x"), there)
-    assert "not a public address" in str(answer.error)
+    assert "not a public address" in str((await sent(hook("https://hooks.example/x"), there)).error)
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0"])
@@ -150,9 +141,7 @@ async def test_the_certificate_and_the_host_are_those_of_the_name(tmp_path: Path
 
 
 FAILS: dict[str, tuple[Step, str]] = {
-    "500": (500, "it answered 500"),
-    "404": (404, "it answered 404"),
-    "not modified": (304, "it answered 304"),
+    **{str(status): (status, f"it answered {status}") for status in (500, 404, 304)},
     "a redirect to metadata": ((302, {"Location": "http://169.254.169.254/latest/"}), "it answered 302"),
     "a permanent redirect": ((308, {"Location": "/elsewhere"}), "it answered 308"),
     "silent": ("silent", "no answer within 1 s"),
@@ -188,9 +177,7 @@ RESTS = {
 
 
 @pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
-async def test_retry_after_in_seconds_is_honoured(
-    step: Step, seconds: int | None, receiver: Receiver
-) -> None:
+async def test_retry_after_is_honoured(step: Step, seconds: int | None, receiver: Receiver) -> None:
     answer = await here(receiver, step)
     assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
 
@@ -202,9 +189,7 @@ async def test_retry_after_may_be_a_date(receiver: Receiver) -> None:
     assert 364 < rest.total_seconds() / 86_400 <= 365
 
 
-async def test_no_proxy_of_the_environment_is_used(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_variable_is_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     with Receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
@@ -214,27 +199,21 @@ async def test_no_proxy_of_the_environment_is_used(
 
 # -- the setting -----------------------------------------------------------------------------------------------------
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "metadata": ({"url": "https://169.254.169.254/x"}, "not a public address"),
-    "loopback without its network": ({"url": "http://127.0.0.1/x"}, "not a public address"),
-    "localhost without its network": ({"url": "http://localhost/x"}, "not a public address"),
-    "mapped": ({"url": "https://[::ffff:10.0.0.1]/x"}, "not a public address"),
-    "plain http": ({"url": "http://hooks.example/x"}, "plain https URL"),
-    "a password": ({"url": "https://me:canary@hooks.example/x"}, "plain https URL"),
-    "a file": ({"url": "file:///etc/passwd"}, "plain https URL"),
-    "no such event": ({"kinds": ["reveiw"]}, "is not an event"),
-    "everything": ({"kinds": ["*"]}, "is not an event"),
-    "no event": ({"kinds": []}, "at least 1"),
-    "a session": ({"kinds": ["signed_in"]}, "is not an event"),
-    "no secret": ({"secret_files": []}, "at least 1"),
-    "three secrets": ({"secret_files": ["a", "b", "c"]}, "at most 2"),
-    "a secret in the text": ({"secret": "whsec_x"}, "Extra inputs"),
-    "a name with a space": ({"name": "the bill"}, "cannot be a name"),
-    "too patient": ({"timeout_s": 31}, "less than or equal to 30"),
-}
+PRIVATE = [f"https://{host}/x" for host in ("169.254.169.254", "[::ffff:10.0.0.1]")]
+PRIVATE += [f"http://{host}/x" for host in ("127.0.0.1", "localhost")]
+NOT_PLAIN = ("http://hooks.example/x", "https://me:canary@hooks.example/x", "file:///etc/passwd")
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *(({"url": url}, "not a public address") for url in PRIVATE),
+    *(({"url": url}, "plain https URL") for url in NOT_PLAIN),
+    *(({"kinds": [kind]}, "is not an event") for kind in ("reveiw", "*", "signed_in")),
+    *(({name: []}, "at least 1") for name in ("kinds", "secret_files")),
+    ({"secret_files": ["a", "b", "c"]}, "at most 2"),
+    *(({"secret": "whsec_x"}, "Extra inputs"), ({"name": "the bill"}, "cannot be a name")),
+    ({"timeout_s": 31}, "less than or equal to 30"),
+]
 
 
-@pytest.mark.parametrize(("change", "why"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("change", "why"), REFUSED)
 def test_an_invalid_webhook_setting_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         hook(**change)
@@ -244,6 +223,5 @@ def test_which_events_are_wanted() -> None:
     asked, everything = hook(kinds=["review", "task_opened"]), hook()
     wanted = {"review_opened": True, "task_opened": True, "task_settled": False, "reviewer_left": False}
     assert {kind: asked.wants(kind) for kind in wanted} == wanted
-    assert everything.wants("effect_fired")
-    assert not everything.wants("signed_in")
-    assert not everything.wants("decision_made")
+    wanted = {"effect_fired": True, "signed_in": False, "decision_made": False}
+    assert {kind: everything.wants(kind) for kind in wanted} == wanted

@@ -1,8 +1,7 @@
 """Safe when nothing is set, refused when something is wrong, and every setting explains itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -26,16 +25,13 @@ def test_nothing_set_is_safe(tmp_path: Path) -> None:
     assert (settings.environment, settings.durability) == ("production", "full")
     assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
     assert (settings.data_dir, settings.key_dir) == (data, data / "keys")
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.port = 1
     assert settings.database_url == f"sqlite:///{data}/countersign.db"
 
 
 def test_every_setting_says_what_it_is() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
-
-
-def test_settings_are_frozen() -> None:
-    with pytest.raises(ValidationError):
-        load_settings().port = 1
 
 
 def test_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,9 +42,7 @@ def test_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytes
     assert (settings.port, settings.max_wait_s, settings.release_ttl_s) == (9002, 7, 120)
 
 
-def test_the_file_is_the_one_that_is_named_or_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "countersign.toml").write_text("port = 9001\n")
     assert load_settings(data_dir=tmp_path).port == 9001
     monkeypatch.setenv("COUNTERSIGN_DATA_DIR", str(tmp_path))
@@ -62,31 +56,24 @@ FILES_OF_SECRETS = {"bot_token_file": "/secrets/bot", "signing_secret_file": "/s
 SLACK_ALONE = {"team_id": "T0ACME", "app_id": "A0COUNTERSIGN", **FILES_OF_SECRETS}
 SLACK = {**SLACK_ALONE, "default_channel": "#a"}
 TWO_HOSTS = [{"url": "https://a.example"}, {}]
-NONE_OF_OURS = (
-    r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/reference/settings.md$"
-)
+NONE_OF_OURS = r"settings: \[slack\]: 'bot_token' is not a setting of this service; see docs/"
+OUT_OF_RANGE = [("port", 70_000), ("release_ttl_s", 0), ("release_ttl_s", 3600), ("sequencer_s", 5)]
+OUT_OF_RANGE += [("session_idle_s", 50_000), ("idempotency_keep_hours", 1)]
+NO_ORIGINS = ["https://x.example/app", "https://x.example/", "ftp://x.example", "x.example"]
 REFUSED = {
     "an unknown setting": ({"prot": 1}, "'prot' is not a setting"),
-    "a port that is none": ({"port": 70_000}, "port"),
-    "a zero lifetime": ({"release_ttl_s": 0}, "release_ttl_s"),
-    "a release that lives for an hour": ({"release_ttl_s": 3600}, "release_ttl_s"),
-    "an index later than a second": ({"sequencer_s": 5}, "sequencer_s"),
+    **{f"{name} of {value}": ({name: value}, name) for name, value in OUT_OF_RANGE},
     "an open address without a public one": ({"host": "0.0.0.0"}, "set public_url"),
     "a public address without tls": ({"host": "0.0.0.0", "public_url": "http://x.example"}, "must be https"),
     "a public name without tls on loopback": ({"public_url": "http://x.example"}, "must be https"),
-    "a path in the public address": ({"public_url": "https://x.example/app"}, "not an origin"),
-    "a trailing slash": ({"public_url": "https://x.example/"}, "not an origin"),
+    **{url: ({"public_url": url}, "not an origin") for url in NO_ORIGINS},
     "a user in the public address": ({"public_url": "https://me@x.example"}, "name no user"),
     "capitals in the public address": ({"public_url": "https://X.example"}, "lower case"),
-    "another scheme": ({"public_url": "ftp://x.example"}, "not an origin"),
-    "no scheme": ({"public_url": "x.example"}, "not an origin"),
-    "a session that idles longer than it lives": ({"session_idle_s": 50_000}, "session_idle_s"),
     "a member that a table lacks": ({"slack": SLACK_ALONE}, r"\[slack\]: default_channel is missing; see docs/"),
     "a member of a table that is wrong": ({"slack": SLACK | {"team_id": "acme"}}, r"\[slack\]: team_id: 'acme' is"),
     "a member that no table has": ({"slack": SLACK | {"bot_token": "x"}}, NONE_OF_OURS),
     "a member that the second of several lacks": ({"facts_http": TWO_HOSTS}, r"\[\[facts_http\]\] no. 2: url is mis"),
     "a table that is none": ({"slack": 1}, "settings: slack: "),
-    "idempotency keys forgotten within a day": ({"idempotency_keep_hours": 1}, "idempotency_keep_hours"),
 }  # fmt: skip
 
 
@@ -104,9 +91,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "says"), FILES.values(), ids=FILES)
-def test_a_wrong_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, says: str
-) -> None:
+def test_a_wrong_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any, says: str) -> None:
     if text is not None:
         (tmp_path / "my.toml").write_text(text)
     monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "my.toml"))
@@ -114,18 +99,14 @@ def test_a_wrong_file_is_refused(
         load_settings()
 
 
-ELSEWHERE = [
-    ("0.0.0.0", "https://x.example"),
-    ("127.0.0.1", "https://x.example"),
-    ("0.0.0.0", "http://127.0.0.1:8420"),
-    ("::", "http://localhost:8420"),
-    ("localhost.example", "http://localhost:8420"),
-]
+LOCAL, ELSEWHERE = "http://localhost:8420", "https://x.example"
+OPEN = [("0.0.0.0", ELSEWHERE), ("127.0.0.1", ELSEWHERE), ("0.0.0.0", LOCAL), ("::", LOCAL)]
+OPEN += [("localhost.example", LOCAL)]
 
 
 @pytest.mark.parametrize("name", ["dev_signin", "api_keys"])
 def test_loopback_settings_are_refused_elsewhere(name: str) -> None:
-    for host, url in ELSEWHERE:
+    for host, url in OPEN:
         with pytest.raises(StartError):
             load_settings(host=host, public_url=url, **{name: True})
     for host in ("127.0.0.1", "localhost", "::1"):

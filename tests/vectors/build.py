@@ -19,7 +19,6 @@ FOLDERS = {"tokens": releases, "receipts": receipts, "proofs": proofs}
 
 def files() -> Iterator[tuple[str, Any]]:
     """Every (path, value)."""
-    values.check()
     yield from values.admission().items()
     yield from values.canonical().items()
     yield from values.names().items()
@@ -48,9 +47,8 @@ def write(out: Path) -> int:
         written.add(name)
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            json.dumps(value, indent=1, ensure_ascii=True, sort_keys=True) + "\n", encoding="ascii"
-        )
+        text = json.dumps(value, indent=1, ensure_ascii=True, sort_keys=True)
+        path.write_text(f"{text}\n", encoding="ascii")
     return len(written)
 
 

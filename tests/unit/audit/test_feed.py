@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -10,16 +11,14 @@ from policy_service.audit.log import Sequencer, append
 from policy_service.storage.database import Database
 from tests.unit.storage.databases import BOTH
 
-pytestmark = pytest.mark.anyio
 MINE = transaction_topic("mine")
 
 
 async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
     """Things that happen, each in its own unit, with their indexes."""
     for kind in kinds:
-        await db.write(
-            lambda tx, kind=kind: append(tx, kind, actor="system", txn=txn, body={"review_id": f"r-{kind}"})
-        )
+        body = {"review_id": f"r-{kind}"}
+        await db.write(lambda tx, kind=kind, body=body: append(tx, kind, actor="s", txn=txn, body=body))
     await Sequencer(db, holder="a").number()
 
 
@@ -55,9 +54,7 @@ async def happen_and_look(feed: Feed, *kinds: str, txn: str | None = None) -> No
 
 
 async def test_events_come_in_order_with_ids_and_nothing_else(store: Database, feed: Feed) -> None:
-    await store.write(
-        lambda tx: append(tx, "opened", actor="system", txn="t" * 64, body={"review_id": "r-1"})
-    )
+    await store.write(lambda tx: append(tx, "opened", actor="s", txn="t" * 64, body={"review_id": "r-1"}))
     await feed.refresh()
     assert (feed.index, await feed.events_after(0, 10)) == (0, []), "a line without an index is no event yet"
     await happen_and_look(feed, *"abc")
@@ -95,14 +92,12 @@ async def test_waiting_ends_with_the_event(feed: Feed) -> None:
     await asyncio.sleep(0.02)
     assert not waiting.done()
     await happen_and_look(feed, "a")
-    assert kinds(await waiting) == ["a"]
-    assert kinds(await feed.wait_after(0, 10)) == ["a"], "existing events are returned at once"
+    assert kinds(await waiting) == kinds(await feed.wait_after(0, 10)) == ["a"], "existing ones at once"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.02])
 async def test_waiting_ends_empty_after_the_timeout(feed: Feed, seconds: float) -> None:
-    assert await feed.wait_after(0, seconds) == []
-    assert feed._waiting == {}
+    assert (await feed.wait_after(0, seconds), feed._waiting) == ([], {})
 
 
 async def test_a_reader_wakes_only_for_its_transaction(feed: Feed) -> None:
@@ -125,9 +120,7 @@ WAKES: list[tuple[dict[str, str], str, bool]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "wakes"), WAKES)
-async def test_pages_wake_for_reviews_tasks_and_sign_outs(
-    store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
-) -> None:
+async def test_kinds_that_wake_pages(store: Database, feed: Feed, body: Any, kind: str, wakes: bool) -> None:
     page = asyncio.create_task(feed.follow(0, 1.0 if wakes else 0.1, PEOPLE))
     await asyncio.sleep(0)
     await store.write(lambda tx: append(tx, kind, actor="system", body=body))
@@ -136,9 +129,7 @@ async def test_pages_wake_for_reviews_tasks_and_sign_outs(
     await asyncio.sleep(0.02)
     assert page.done() is wakes
     events, reached = await page
-    assert (kinds(events), reached) == ([kind] if wakes else [], 1), (
-        "an event without a waiting reader is skipped"
-    )
+    assert (kinds(events), reached) == ([kind] if wakes else [], 1), "others are skipped"
 
 
 @pytest.mark.parametrize(("keep", "page"), [(1, 2), (100, 2), (100, 500)])
@@ -184,9 +175,8 @@ async def test_close_wakes_every_reader_and_cancelled_ones_are_removed(feed: Fee
     await happen_and_look(feed, "a")
     assert {event.kind for events in await asyncio.gather(*waiting) for event in events} == {"a"}
     assert feed._waiting == {}
-    leaving, *left = (
-        asyncio.create_task(feed.wait_after(1, 30, **on)) for on in ({"topic": MINE}, {"topic": MINE}, {})
-    )
+    topics = ({"topic": MINE}, {"topic": MINE}, {})
+    leaving, *left = (asyncio.create_task(feed.wait_after(1, 30, **on)) for on in topics)
     await asyncio.sleep(0.01)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)

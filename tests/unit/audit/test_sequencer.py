@@ -17,7 +17,6 @@ from policy_service.storage.migrations import migrate
 from policy_service.storage.system_tables import AuditRow
 from tests.unit.storage.databases import BOTH
 
-pytestmark = pytest.mark.anyio
 AUDIT = table(AuditRow)
 
 
@@ -51,13 +50,6 @@ async def until(db: Database, count: int, seconds: float = 10) -> list[tuple[int
 
 
 @pytest.mark.parametrize("engine", BOTH)
-async def test_the_first_index_is_one_and_order_is_the_order_of_writing(store: Database) -> None:
-    for n in range(5):
-        await write(store, n)
-    assert await Sequencer(store, holder="a").number() == 5
-    assert await numbered(store) == [(n + 1, n) for n in range(5)]
-
-
 async def test_numbering_goes_on_where_it_was_and_does_more_than_a_batch(store: Database) -> None:
     sequencer = Sequencer(store, holder="a", pace=SequencerLimits(batch=3))
     await write(store, 0)
@@ -181,13 +173,13 @@ async def test_an_error_is_counted_and_the_next_pass_runs(store: Database) -> No
     seen: list[int] = []
     twice = asyncio.Event()
 
-    async def tell(highest: int) -> None:
+    async def reached(highest: int) -> None:
         seen.append(highest)
         if len(seen) == 1:
             raise OSError("no space for the mark")
         twice.set()
 
-    sequencer = Sequencer(store, holder="a", pace=SequencerLimits(poll_s=0.02), on_index=tell)
+    sequencer = Sequencer(store, holder="a", pace=SequencerLimits(poll_s=0.02), on_index=reached)
     async with running(sequencer) as task:
         await write(store, 0)
         await until(store, 1)

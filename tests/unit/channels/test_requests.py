@@ -1,7 +1,5 @@
 """Bodies are read within a limit; those of unidentified senders within one for all of them together."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -10,8 +8,6 @@ from starlette.types import Message
 
 from policy_service.channels.requests import UNIDENTIFIED, media_type, read_body, read_unidentified_body
 from policy_service.errors import InvalidRequestError
-
-pytestmark = pytest.mark.anyio
 
 
 class Sender:
@@ -83,13 +79,8 @@ async def test_a_sender_that_goes_away_gives_its_memory_back() -> None:
     assert UNIDENTIFIED.held_bytes == 0
 
 
-UTF8 = {
-    "": "",
-    "application/json": "application/json",
-    "Application/JSON ; Charset=UTF-8": "application/json",
-    'text/plain; charset="utf-8"': "text/plain",
-    "text/plain; a=charset": "text/plain",
-}
+UTF8 = {"": "", 'text/plain; charset="utf-8"': "text/plain", "text/plain; a=charset": "text/plain"}
+UTF8 |= dict.fromkeys(("application/json", "Application/JSON ; Charset=UTF-8"), "application/json")
 OTHERS = [
     *'charset=utf-16 charset=UTF-7 charset=latin1 charset="utf-16" charset charset= charset=utf-8-sig'.split(),
     *("a=b;charset=utf-16", "charset=utf-8; charset=utf-16", " CHARSET = utf-16"),

@@ -1,23 +1,13 @@
 """Reads `tests/vectors` into the contract's own types."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign.contract import (
-    Compensation,
-    Effect,
-    Expectation,
-    KeySet,
-    ProofClaims,
-    ReceiptEffect,
-    Resource,
-    canonicalize,
-    verify_proof,
-    verify_receipt,
-)
+from countersign import contract
 from countersign.contract.jws import TYP_RECEIPT
 from countersign.contract.receipt import ReceiptState
 from countersign.contract.verify import LEEWAY_SECONDS
@@ -49,23 +39,24 @@ def raw(case: Vector) -> bytes:
     return b"".join(bytes.fromhex(piece) * count for piece, count in case["pieces"])
 
 
-def effect(value: Vector) -> Effect:
+def effect(value: Vector) -> contract.Effect:
     """The effect a vector describes."""
     undo = value.get("compensation")
     names = ("agent", "txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
-    return Effect(
+    return contract.Effect(
         **{name: value[name] for name in names},
-        resource=Resource(**value["resource"]),
-        args_bytes=canonicalize(value["args"]),
-        compensation=Compensation(**undo) if undo else None,
+        resource=contract.Resource(**value["resource"]),
+        args_bytes=contract.canonicalize(value["args"]),
+        compensation=contract.Compensation(**undo) if undo else None,
     )
 
 
-def expectation(vector: Vector) -> Expectation:
+def expectation(vector: Vector) -> contract.Expectation:
     """What the verifier of a release vector knows."""
     known = dict(vector["expectation"])
     jwks = known.pop("jwks")
-    return Expectation(**{**known, "keys": KeySet.from_jwks(jwks), "effect": effect(known["effect"])})
+    known |= {"keys": contract.KeySet.from_jwks(jwks), "effect": effect(known["effect"])}
+    return contract.Expectation(**known)
 
 
 def receipt_state(vector: Vector) -> ReceiptState:
@@ -77,30 +68,36 @@ def receipt_state(vector: Vector) -> ReceiptState:
 
 def check_receipt(vector: Vector) -> object:
     """Verify a receipt vector by the public function."""
-    return verify_receipt(vector["token"], **_known_of_receipt(vector))
+    return contract.verify_receipt(vector["token"], **_known_of_receipt(vector))
 
 
 def _known_of_receipt(vector: Vector) -> Vector:
     known = dict(vector["expectation"])
-    keys = KeySet.from_jwks(known.pop("jwks"))
-    return known | {"keys": keys, "effects": tuple(ReceiptEffect(**item) for item in known["effects"])}
+    keys = contract.KeySet.from_jwks(known.pop("jwks"))
+    effects = tuple(contract.ReceiptEffect(**item) for item in known["effects"])
+    return known | {"keys": keys, "effects": effects}
+
+
+def code_of(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """The code a call is refused with."""
+    with pytest.raises(contract.ContractError) as refused:
+        call(*args, **kwargs)
+    return refused.value.code
 
 
 def proof_arguments(vector: Vector) -> Vector:
     """The arguments of `verify_proof` for a proof vector."""
     known = dict(vector["expectation"])
-    keys, nonces = KeySet.from_jwks(known.pop("jwks")), known.pop("accepted_nonces")
+    keys, nonces = contract.KeySet.from_jwks(known.pop("jwks")), known.pop("accepted_nonces")
     return {**known, "key_for": keys.get, "body": known["body"].encode(), "accept_nonce": nonces.__contains__}
 
 
-def check_proof(vector: Vector) -> ProofClaims:
+def check_proof(vector: Vector) -> contract.ProofClaims:
     """Verify a proof vector by the public function."""
-    return verify_proof(vector["token"], **proof_arguments(vector))
+    return contract.verify_proof(vector["token"], **proof_arguments(vector))
 
 
 def cases(name: str) -> list[Any]:
     """The named cases of a file as parameters."""
-    return [
-        pytest.param(case, id=case.get("name") or case.get("about") or str(index))
-        for index, case in enumerate(read(name)["cases"])
-    ]
+    found = enumerate(read(name)["cases"])
+    return [pytest.param(case, id=case.get("name") or case.get("about") or str(n)) for n, case in found]

@@ -82,11 +82,8 @@ def test_a_valid_signature_verifies_and_no_bit_can_change(primitive: Maker) -> N
 
 @BOTH
 def test_a_signature_has_64_bytes_wherever_it_is_cut(primitive: Maker) -> None:
-    verify = primitive()(KEY)
-    good = signed(12345)
-    assert not verify(good[:63], good[63:] + TEXT)
-    assert not verify(good + TEXT[:1], TEXT[1:])
-    assert not verify(b"", good + TEXT)
+    whole = signed(12345) + TEXT
+    assert not any(primitive()(KEY)(whole[:cut], whole[cut:]) for cut in (0, 63, 65))
 
 
 @BOTH

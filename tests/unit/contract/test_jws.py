@@ -6,31 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign.contract import (
-    TYP_PROOF,
-    TYP_RECEIPT,
-    TYP_RELEASE,
-    AdmissionError,
-    ContractError,
-    KeySet,
-    PrivateKey,
-    ReceiptClaims,
-    ReceiptEffect,
-    VerificationError,
-    open_token,
-    sign,
-)
+from countersign import contract
 from countersign.contract.receipt import MAX_EFFECTS
+from tests.unit.contract.reading import code_of
 
-KEY = PrivateKey.from_seed(bytes(range(32)))
-
-
-KEYS = KeySet([KEY.public])
+KEY = contract.PrivateKey.from_seed(bytes(range(32)))
 
 
-def refusal(token: str, typ: str = TYP_RELEASE, key_for: Any = KEYS.get) -> tuple[int, str]:
-    with pytest.raises(VerificationError) as refused:
-        open_token(token, typ=typ, key_for=key_for)
+KEYS = contract.KeySet([KEY.public])
+
+
+def refusal(token: str, typ: str = contract.TYP_RELEASE, key_for: Any = KEYS.get) -> tuple[int, str]:
+    with pytest.raises(contract.VerificationError) as refused:
+        contract.open_token(token, typ=typ, key_for=key_for)
     return refused.value.step, refused.value.code
 
 
@@ -40,33 +28,34 @@ VALUES = st.text(max_size=50) | st.integers(0, 2**40) | st.none()
 @given(st.dictionaries(st.text(max_size=20), VALUES, max_size=8))
 def test_what_was_signed_is_what_is_read(claims: dict[str, object]) -> None:
     try:
-        token = sign(claims, typ=TYP_RELEASE, key=KEY)
-    except AdmissionError:
+        token = contract.sign(claims, typ=contract.TYP_RELEASE, key=KEY)
+    except contract.AdmissionError:
         return
-    opened = open_token(token, typ=TYP_RELEASE, key_for=KEYS.get)
-    assert dict(opened.claims) == claims
-    assert opened.kid == KEY.public.kid
-    assert dict(opened.header) == {"alg": "Ed25519", "typ": TYP_RELEASE, "kid": KEY.public.kid}
+    opened = contract.open_token(token, typ=contract.TYP_RELEASE, key_for=KEYS.get)
+    assert (dict(opened.claims), opened.kid) == (claims, KEY.public.kid)
+    assert dict(opened.header) == {"alg": "Ed25519", "typ": contract.TYP_RELEASE, "kid": KEY.public.kid}
 
 
 def test_the_same_claims_give_the_same_token() -> None:
-    assert sign({"b": 1, "a": 2}, typ=TYP_PROOF, key=KEY) == sign({"a": 2, "b": 1}, typ=TYP_PROOF, key=KEY)
+    assert contract.sign({"b": 1, "a": 2}, typ=contract.TYP_PROOF, key=KEY) == contract.sign(
+        {"a": 2, "b": 1}, typ=contract.TYP_PROOF, key=KEY
+    )
 
 
 @given(st.data())
 def test_no_character_of_a_token_can_be_changed(data: st.DataObject) -> None:
-    token = sign({"a": "b", "c": 1}, typ=TYP_RELEASE, key=KEY)
+    token = contract.sign({"a": "b", "c": 1}, typ=contract.TYP_RELEASE, key=KEY)
     place = data.draw(st.integers(0, len(token) - 1))
     others = st.characters(max_codepoint=0x17F, exclude_characters=token[place], exclude_categories=["Cs"])
     assert refusal(token[:place] + data.draw(others) + token[place + 1 :])
 
 
 def test_the_largest_token_is_signed_and_read_and_no_larger_one() -> None:
-    token = sign({"a": "x" * 5_990}, typ="t", key=KEY)
+    token = contract.sign({"a": "x" * 5_990}, typ="t", key=KEY)
     assert len(token) == 8192
-    open_token(token, typ="t", key_for=KEYS.get)
-    with pytest.raises(ContractError, match="8193 bytes") as refused:
-        sign({"a": "x" * 5_991}, typ="t", key=KEY)
+    contract.open_token(token, typ="t", key_for=KEYS.get)
+    with pytest.raises(contract.ContractError, match="8193 bytes") as refused:
+        contract.sign({"a": "x" * 5_991}, typ="t", key=KEY)
     assert refused.value.code == "token_too_large"
 
 
@@ -78,38 +67,40 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("value", "code"), UNREADABLE)
 def test_claims_that_no_verifier_accepts_are_not_signed(value: object, code: str) -> None:
-    with pytest.raises(AdmissionError) as refused:
-        sign({"a": value}, typ=TYP_RELEASE, key=KEY)
-    assert refused.value.code == code
+    assert code_of(contract.sign, {"a": value}, typ=contract.TYP_RELEASE, key=KEY) == code
 
 
 @pytest.mark.parametrize("value", [[[[[[[[1]]]]]]], 2**53 - 1, "__entity", ""])
 def test_claims_at_the_limit_are_signed_and_read(value: object) -> None:
-    token = sign({"a": value}, typ=TYP_RELEASE, key=KEY)
-    assert open_token(token, typ=TYP_RELEASE, key_for=KEYS.get).claims["a"] == value
+    token = contract.sign({"a": value}, typ=contract.TYP_RELEASE, key=KEY)
+    assert contract.open_token(token, typ=contract.TYP_RELEASE, key_for=KEYS.get).claims["a"] == value
 
 
 def test_the_largest_receipt_is_signed_and_read() -> None:
     """A spend of a hundred effects is committed before its receipt is signed: it must fit."""
     longest = "x" * 512
-    effects = tuple(ReceiptEffect("e" * 64, "d" * 64, f"{n:032d}") for n in range(MAX_EFFECTS))
-    claims = ReceiptClaims(
+    effects = tuple(contract.ReceiptEffect("e" * 64, "d" * 64, f"{n:032d}") for n in range(MAX_EFFECTS))
+    digests = {"txn": "a" * 64, "txn_digest": "b" * 64, "cnf_jkt": "k" * 43}
+    claims = contract.ReceiptClaims(
         **dict.fromkeys(("iss", "aud", "sub", "attempt"), longest),
         **dict.fromkeys(("iat", "fire_by", "epoch"), 2**53 - 1),
-        txn="a" * 64,
-        txn_digest="b" * 64,
-        cnf_jkt="k" * 43,
+        **digests,
         effects=effects,
     )
-    token = sign(claims.to_claims(), typ=TYP_RECEIPT, key=KEY)
+    token = contract.sign(claims.to_claims(), typ=contract.TYP_RECEIPT, key=KEY)
     assert len(token) > 8192
-    assert ReceiptClaims.from_claims(open_token(token, typ=TYP_RECEIPT, key_for=KEYS.get).claims) == claims
+    assert (
+        contract.ReceiptClaims.from_claims(
+            contract.open_token(token, typ=contract.TYP_RECEIPT, key_for=KEYS.get).claims
+        )
+        == claims
+    )
     assert refusal(token)[1] == "too_large"
 
 
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_token_has_three_parts_none_of_them_empty(empty: int) -> None:
-    parts = sign({"a": 1}, typ="t", key=KEY).split(".")
+    parts = contract.sign({"a": 1}, typ="t", key=KEY).split(".")
     parts[empty] = ""
     for token in (".".join(parts), ".".join(part for part in parts if part), ".".join([*parts, "a"])):
         assert refusal(token, "t") == (2, "not_compact")
@@ -117,11 +108,10 @@ def test_a_token_has_three_parts_none_of_them_empty(empty: int) -> None:
 
 def test_a_header_seen_before_is_no_better_than_a_new_one() -> None:
     """What a header reads as is remembered; whether it is acceptable is asked each time."""
-    good = sign({"a": 1}, typ="t", key=KEY)
-    open_token(good, typ="t", key_for=KEYS.get)
+    good = contract.sign({"a": 1}, typ="t", key=KEY)
+    contract.open_token(good, typ="t", key_for=KEYS.get)
     for _ in range(2):
         assert refusal(good, "other")[1] == "wrong_typ"
-        assert refusal(good, "t", KeySet([]).get)[1] == "unknown_kid"
-    first, second = (open_token(good, typ="t", key_for=KEYS.get).header for _ in range(2))
-    assert first == second
-    assert first is not second
+        assert refusal(good, "t", contract.KeySet([]).get)[1] == "unknown_kid"
+    first, second = (contract.open_token(good, typ="t", key_for=KEYS.get).header for _ in range(2))
+    assert first == second and first is not second

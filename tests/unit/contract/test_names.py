@@ -6,19 +6,8 @@ from typing import Any
 import pytest
 import rfc8785
 
-from countersign.contract import (
-    AdmissionError,
-    args_digest,
-    body_digest,
-    call_key,
-    compensation_call_key,
-    effect_id,
-    independent_txn_id,
-    load_manifest,
-    tool_digest,
-    txn_digest,
-    txn_id,
-)
+from countersign import contract
+from countersign.contract import independent_txn_id
 from tests.unit.contract.reading import cases, effect, read
 
 NAMES = {f"{value}_digest": value for value in ("args", "effect", "txn", "tool")}
@@ -27,19 +16,15 @@ NAMES["compensation_call_key"] = "compensate"
 LABELS = {name: f"countersign/{label}/v1\n" for name, label in NAMES.items()}
 
 
-def _txn_id(value: dict[str, str]) -> str:
-    return independent_txn_id(**value) if "call_key" in value else txn_id(**value)
-
-
 FUNCTIONS: dict[str, Any] = {
-    "args_digest": lambda value: args_digest(args=value),
-    "call_key": lambda value: call_key(**value),
-    "txn_id": _txn_id,
-    "effect_id": lambda value: effect_id(**value),
+    "args_digest": lambda value: contract.args_digest(args=value),
+    "call_key": lambda value: contract.call_key(**value),
+    "txn_id": lambda value: (independent_txn_id if "call_key" in value else contract.txn_id)(**value),
+    "effect_id": lambda value: contract.effect_id(**value),
     "effect_digest": lambda value: effect(value).digest,
-    "txn_digest": lambda value: txn_digest(effect_digests=value),
-    "compensation_call_key": lambda value: compensation_call_key(**value),
-    "tool_digest": tool_digest,
+    "txn_digest": lambda value: contract.txn_digest(effect_digests=value),
+    "compensation_call_key": lambda value: contract.compensation_call_key(**value),
+    "tool_digest": contract.tool_digest,
 }
 NAMED = [(name, case) for name in LABELS for case in read(f"names/{name}.json")["cases"]]
 
@@ -54,26 +39,25 @@ def test_a_name_is_the_labelled_digest_of_its_value(name: str, case: dict[str, A
 
 @pytest.mark.parametrize("case", cases("names/body_digest.json"))
 def test_body_digest_is_sha256_in_base64url(case: dict[str, Any]) -> None:
-    assert body_digest(case["body"].encode()) == case["digest"]
+    assert contract.body_digest(case["body"].encode()) == case["digest"]
 
 
 @pytest.mark.parametrize("case", cases("names/tool_digest.json"))
 def test_a_manifest_has_one_digest_however_its_defaults_are_written(case: dict[str, Any]) -> None:
-    manifest = load_manifest(rfc8785.dumps(case["manifest"]))
-    assert manifest.digest == case["digest"]
-    assert manifest.to_json() == case["value"]
+    manifest = contract.load_manifest(rfc8785.dumps(case["manifest"]))
+    assert (manifest.digest, manifest.to_json()) == (case["digest"], case["value"])
 
 
 BASE: dict[str, Any] = {"agent": "a", "run_key": "r", "tool": "t", "args": {"x": 1}, "n": 0}
 
 
 def test_spelling_of_a_number_is_not_part_of_a_call() -> None:
-    assert call_key(**{**BASE, "args": {"x": 1.0}}) == call_key(**BASE)
+    assert contract.call_key(**{**BASE, "args": {"x": 1.0}}) == contract.call_key(**BASE)
     first = {name: value for name, value in BASE.items() if name != "n"}
-    assert call_key(**first) == call_key(**BASE), "a call is the first unless it says otherwise"
+    assert contract.call_key(**first) == contract.call_key(**BASE), "a call is the first by default"
 
 
 @pytest.mark.parametrize("bad", [{"a": (1,)}, {"a": 2**60}, {"a": float("nan")}, {"\ud800": 1}])
 def test_a_value_without_canonical_form_has_no_name(bad: object) -> None:
-    with pytest.raises(AdmissionError):
-        args_digest(args=bad)
+    with pytest.raises(contract.AdmissionError):
+        contract.args_digest(args=bad)

@@ -1,7 +1,5 @@
 """Patterns of strangers run in bounded time, or are refused by their place. With Python's `re` this never ends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema
@@ -13,16 +11,11 @@ from countersign.contract.schema_rules import require_closed_schema
 
 LONG = "a" * 50_000 + "!"
 
-EVIL = {
-    "a repeated repetition": "^(a+)+$",
-    "two ways to say one thing": "^(a|a)*$",
-    "a part of it optional": r"^(\w+\s?)*$",
-    "overlapping tails": "^(a*)*b$",
-}
+EVIL = ["^(a+)+$", "^(a|a)*$", r"^(\w+\s?)*$", "^(a*)*b$"]
 
 
 FOUND: dict[str, tuple[str, str, bool]] = {
-    **{what: (pattern, LONG, False) for what, pattern in EVIL.items()},  # answered at once
+    **{pattern: (pattern, LONG, False) for pattern in EVIL},  # answered at once
     "anywhere in the text": ("b", "abc", True),
     "nowhere": ("x", "abc", False),
     "from beginning to end": ("^[A-Z]{3}$", "USD", True),
@@ -83,10 +76,9 @@ def test_an_argument_may_be_called_pattern() -> None:
     require_patterns({"properties": {"pattern": {"type": "string"}, "x": {"const": {"pattern": "(?=a)"}}}})
 
 
-VALIDATOR: Any = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator, pattern_keywords(jsonschema.ValidationError)
-)
-NAMED = {"patternProperties": {EVIL["a repeated repetition"]: {}}}
+KEYWORDS = pattern_keywords(jsonschema.ValidationError)
+VALIDATOR: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, KEYWORDS)
+NAMED = {"patternProperties": {EVIL[0]: {}}}
 UNEVALUATED: dict[str, tuple[dict[str, Any], Any]] = {
     "unevaluatedProperties": ({**NAMED, "unevaluatedProperties": False}, {"b": 1}),
     "unevaluatedItems": ({"unevaluatedItems": {**NAMED, "unevaluatedProperties": False}}, [{"b": 1}]),

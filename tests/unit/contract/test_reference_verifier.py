@@ -20,24 +20,16 @@ PROGRAM = Path(reference_verifier.__file__)
 # It reads the form of claims less closely; a later step refuses these. The step it refuses at, for each.
 
 
-LATER = {
-    **dict.fromkeys("cnf_not_a_thumbprint cnf_null cnf_unknown_word cnf_with_a_key_in_it".split(), 30),
-    **dict.fromkeys(("txn_capitals", "txn_short"), 19),
-    "compensates_not_a_digest": 17,
-    "exp_negative": 14,
-    "kind_unknown": 16,
-    "payload_too_deep": 10,
-    "seq_zero": 23,
-    "unknown_resource_member": 26,
-}
+LATER = dict.fromkeys("cnf_not_a_thumbprint cnf_null cnf_unknown_word cnf_with_a_key_in_it".split(), 30)
+LATER |= {"txn_capitals": 19, "txn_short": 19, "compensates_not_a_digest": 17, "exp_negative": 14}
+LATER |= {"kind_unknown": 16, "payload_too_deep": 10, "seq_zero": 23, "unknown_resource_member": 26}
 
 
 def test_it_is_about_forty_lines_of_the_standard_library_and_cryptography() -> None:
     tree = ast.parse(PROGRAM.read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    packages = {name.partition(".")[0] for name in imported}
-    assert packages - sys.stdlib_module_names == {"cryptography"}
+    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"cryptography"}
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "verify")
     assert sum(isinstance(node, ast.stmt) for node in ast.walk(function)) <= 50
 
@@ -59,8 +51,7 @@ def test_building_them_again_changes_nothing(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=100, env={**os.environ, **path})
     built = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.json")}
     kept = {path.relative_to(VECTORS): path.read_bytes() for path in VECTORS.rglob("*.json")}
-    third_party = {path for path in kept if path.parts[0] == "third_party"}
-    assert kept.keys() - third_party == built.keys()
+    assert kept.keys() - {path for path in kept if path.parts[0] == "third_party"} == built.keys()
     assert [str(path) for path in built if built[path] != kept[path]] == []
 
 

@@ -5,8 +5,6 @@ The switch is in the suite and nowhere else. The tables of steps are found in th
 a number is taken out of its source.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable
@@ -28,9 +26,6 @@ SOURCE = Path(reference_verifier.__file__).read_text(encoding="utf-8")
 IN_A_LOOP = range(22, 28)  # one line for six members
 
 
-TOKENS = {**vectors("tokens/bad"), **vectors("tokens/good")}
-
-
 def tables(package: ModuleType) -> dict[str, tuple[Step[Any], ...]]:
     """Every numbered list of steps in a package."""
     folder, found = Path(package.__path__[0]), dict[str, tuple[Step[Any], ...]]()
@@ -47,13 +42,9 @@ def tables(package: ModuleType) -> dict[str, tuple[Step[Any], ...]]:
 def test_the_lists_of_steps_are_those_whose_every_step_is_switched_off() -> None:
     """A new list needs vectors and its three lines in test_verify.py, as these have."""
     found = tables(countersign.contract) | tables(policy_service)
-    assert found == {
-        "JWS_STEPS": JWS_STEPS,
-        "STEPS": STEPS,
-        "RECEIPT_STEPS": RECEIPT_STEPS,
-        "PROOF_STEPS": PROOF_STEPS,
-    }
-    assert all(table[: len(JWS_STEPS)] == JWS_STEPS for table in (STEPS, RECEIPT_STEPS, PROOF_STEPS))
+    whole = {"STEPS": STEPS, "RECEIPT_STEPS": RECEIPT_STEPS, "PROOF_STEPS": PROOF_STEPS}
+    assert found == whole | {"JWS_STEPS": JWS_STEPS}
+    assert all(table[: len(JWS_STEPS)] == JWS_STEPS for table in whole.values())
 
 
 # --- the forty-line verifier
@@ -77,10 +68,12 @@ def checks() -> list[tuple[str, int]]:
     (verify,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "verify")
     found = []
     for node in ast.walk(verify):
-        called = (
-            node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
-        )
-        if isinstance(called, ast.Call) and ast.unparse(called.func) in {"require", "RefusedError"}:
+        called = getattr(node, "exc" if isinstance(node, ast.Raise) else "value", None)
+        if (
+            isinstance(node, ast.Expr | ast.Raise)
+            and isinstance(called, ast.Call)
+            and ast.unparse(called.func) in {"require", "RefusedError"}
+        ):
             found.append((ast.unparse(called.args[0]), node.lineno))
     return sorted(found, key=lambda one: one[1])
 
@@ -100,7 +93,7 @@ def program(line: int | None, off: int | None) -> tuple[Callable[..., Any], type
 def red(line: int | None = None, *, off: int | None = None) -> str | None:
     """A vector that is answered otherwise than it should be, if there is one."""
     verify, refused = program(line, off)
-    for name, vector in TOKENS.items():
+    for name, vector in {**vectors("tokens/bad"), **vectors("tokens/good")}.items():
         if _answer(verify, refused, vector) != LATER.get(name, vector["answer"].get("step", "accepted")):
             return name
     return None

@@ -1,7 +1,5 @@
 """Manifests in the developer's bundle: drafted where missing, followed while untouched, never written over."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -59,9 +57,8 @@ def test_an_unedited_manifest_is_drafted_and_follows_the_code(folder: DevFolder)
     bundle = load_bundle(folder.bundle)
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge_manifests(folder, tools_of(one)) == []
-    assert merge_manifests(folder, tools_of(two)) == [
-        "policies/tools/refund.json was updated from the code (a write)"
-    ]
+    (said,) = merge_manifests(folder, tools_of(two))
+    assert said == "policies/tools/refund.json was updated from the code (a write)"
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
     assert "my_agent.py no longer has this tool" in said, "reported once, and its manifest kept"
@@ -77,8 +74,7 @@ def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder
     assert "was edited by you and is unchanged" in first
     assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
     assert "delete the file and save my_agent.py" in last
-    assert manifest(folder).read_text() == edited
-    assert merge_manifests(folder, tools_of(two)) == []
+    assert (manifest(folder).read_text(), merge_manifests(folder, tools_of(two))) == (edited, [])
     manifest(folder).unlink()
     assert "drafted" in merge_manifests(folder, tools_of(two))[0]
 

@@ -1,7 +1,5 @@
 """What the script of `policy-service dev` finds in its environment."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -10,9 +8,7 @@ from policy_service.channels.admin.dev import server
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_output_is_line_buffered_at_a_terminal_and_unbuffered_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool
-) -> None:
+def test_output_is_line_buffered_at_a_terminal(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers
     monkeypatch.setenv("COUNTERSIGN_URL", "of another service")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)

@@ -32,12 +32,7 @@ ROWS: dict[str, tuple[TxnState, list[EffectStatus], list[EffectState], bool]] = 
     "its taking back waits for people": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.REVIEW], False),
     "its taking back was approved": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.RELEASED], True),
     "all of it fired": (T.SETTLED, [CHARGED, after(E.FIRED)], [], False),
-    "it was taken back": (
-        T.SETTLED,
-        [EffectStatus(E.COMPENSATED, can_compensate=True), after(E.FAILED)],
-        [],
-        False,
-    ),
+    "it was taken back": (T.SETTLED, [EffectStatus(E.COMPENSATED, True), after(E.FAILED)], [], False),
 }
 
 

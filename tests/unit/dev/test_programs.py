@@ -9,7 +9,6 @@ import pytest
 from policy_service.channels.admin.dev import processes
 from tests.fakes.sitting import is_alive, is_gone
 
-pytestmark = pytest.mark.anyio
 ENV = dict(os.environ)
 PARENT = (
     "import os, subprocess, sys, time\n"

@@ -18,8 +18,7 @@ def ask(): raise Later
 """
 AS_ANYWHERE = {
     "what a program knows of itself": (
-        "import sys\n"
-        "print(__name__, __file__, sys.argv, sys.path[0], __spec__, __doc__)\n"
+        "import sys\nprint(__name__, __file__, sys.argv, sys.path[0], __spec__, __doc__)\n"
         "print(sys.modules['__main__'].__dict__ is globals())\n"
     ),
     "what it defines can be pickled": (
@@ -34,7 +33,7 @@ AS_ANYWHERE = {
     "an error while another is handled": "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise ValueError('oh')\n",
     "a syntax error": "x = (\n",
     "an interrupt": "raise KeyboardInterrupt\n",
-    "a hook of its own": "import sys\nsys.excepthook = lambda *told: print('mine', told[1])\nraise ValueError('oh')\n",
+    "a hook of its own": "import sys\nsys.excepthook = lambda *got: print('mine', got[1])\nraise ValueError('oh')\n",
     "names that are not its own": "print(sorted(globals()))\n",
     "a question to people while another error is handled": f"{PENDING}try:\n    1 / 0\nexcept Exception:\n    ask()\n",
 }

@@ -3,37 +3,28 @@
 import pytest
 
 from countersign.journal.export import escape_unprintable
-from policy_service.channels.admin.dev.output import (
-    print_lines,
-    print_review,
-    warn_manifest_not_in_force,
-    warn_unknown_tool,
-)
+from policy_service.channels.admin.dev import output
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
-HOSTILE = {
-    "moves the cursor and erases": (ERASE, r"\x1b[8A\x1b[J\r\x9b2K"),
-    "begins a line of its own": ("a\ndev | all is well", r"a\ndev | all is well"),
-    "turns the line around": ("\u202eoga", r"\u202eoga"),
-    "rings and sets the title": ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"),
-    "is half a character": ("\ud800", r"\ud800"),
-    "is a word of people": ("Zoë Müller – 京: http://127.0.0.1", "Zoë Müller – 京: http://127.0.0.1"),
-}
+# Each erases, begins a line, turns it around, sets the title, or is half a character; the last is a word of people.
+HOSTILE = [
+    *((ERASE, r"\x1b[8A\x1b[J\r\x9b2K"), ("a\ndev | all is well", r"a\ndev | all is well")),
+    *(("\u202eoga", r"\u202eoga"), ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"), ("\ud800", r"\ud800")),
+    ("Zoë Müller – 京: http://127.0.0.1", "Zoë Müller – 京: http://127.0.0.1"),
+]
 
 
-@pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_unprintable_characters_are_escaped(
-    text: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_lines(f"{text}: approved")
+@pytest.mark.parametrize(("text", "shown"), HOSTILE)
+def test_unprintable_characters_are_shown(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
     assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
 def test_the_warning_of_an_unknown_tool_is_intact_for_any_name(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_unknown_tool(ERASE, "policies")
-    warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
-    print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
+    output.warn_unknown_tool(ERASE, "policies")
+    output.warn_manifest_not_in_force(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
+    output.print_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
     out = capsys.readouterr().out
     assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)

@@ -19,11 +19,7 @@ CONTRADICTIONS: dict[str, dict[str, Any]] = {
     "a deny with gates": {"outcome": Verdict.DENY, "reasons": (WHY,), "gates": (GATE,)},
     "a release with a reason against it": {"outcome": Verdict.RELEASE, "reasons": (WHY,)},
     "a release despite an engine error": {"outcome": Verdict.RELEASE, "alarms": ("overflow",)},
-    "a review despite an engine error": {
-        "outcome": Verdict.REVIEW,
-        "gates": (GATE,),
-        "alarms": ("o",),
-    },
+    "a review despite an engine error": {"outcome": Verdict.REVIEW, "gates": (GATE,), "alarms": ("o",)},
 }
 
 

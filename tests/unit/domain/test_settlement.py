@@ -16,9 +16,10 @@ CASES = {
     "one waits": ((E.REVIEW,), T.REVIEW),
     "one of two waits": ((E.RELEASED, E.REVIEW), T.REVIEW),
     "all released": ((E.RELEASED, E.RELEASED), T.READY),
-    "one denied, the other withdrawn": ((E.DENIED, E.WITHDRAWN), T.ENDED),
-    "one expired, the other withdrawn": ((E.EXPIRED, E.WITHDRAWN), T.ENDED),
-    "one revoked, the other withdrawn": ((E.REVOKED, E.WITHDRAWN), T.ENDED),
+    **{
+        f"{one}, the other withdrawn": ((one, E.WITHDRAWN), T.ENDED)
+        for one in (E.DENIED, E.EXPIRED, E.REVOKED)
+    },
     "all redeemed": ((E.REDEEMED, E.REDEEMED), T.REDEEMED),
     "one reported, one not": ((E.FIRED, E.REDEEMED), T.REDEEMED),
     "all fired": ((E.FIRED, E.FIRED), T.SETTLED),
@@ -39,28 +40,23 @@ def test_the_state_of_a_transaction_follows_from_its_effects(states: Whole, expe
     assert transaction_state(parts) is transaction_state(parts[::-1]) is expected
 
 
+KEPT, UNDOABLE = EffectStatus(E.FIRED, False), EffectStatus(E.FIRED, True)
+FAILED = EffectStatus(E.FAILED, True)
+
+
 def optional(state: EffectState) -> EffectStatus:
     return EffectStatus(state, False, may_fail=True)
 
 
-WITH_AN_OPTIONAL_FAILURE = {
-    "one that fired without a compensation": ([EffectStatus(E.FIRED, False)], T.SETTLED),
-    "one that fired with a compensation": ([EffectStatus(E.FIRED, True)], T.SETTLED),
-    "two that fired": ([EffectStatus(E.FIRED, False), EffectStatus(E.FIRED, True)], T.SETTLED),
+OPTIONAL_FAILURE = {
+    "one that fired without a compensation": ([KEPT], T.SETTLED),
+    "one that fired with a compensation": ([UNDOABLE], T.SETTLED),
+    "two that fired": ([KEPT, UNDOABLE], T.SETTLED),
     "another optional failure": ([optional(E.FAILED)], T.ENDED),
-    "another optional failure, and one that fired": (
-        [optional(E.FAILED), EffectStatus(E.FIRED, False)],
-        T.SETTLED,
-    ),
-    "an optional one that was not used": ([EffectStatus(E.FIRED, False), optional(E.UNUSED)], T.UNSETTLED),
-    "a required one that failed": (
-        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
-        T.REDEEMED,
-    ),
-    "a required one that failed, and no compensation": (
-        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
-        T.UNSETTLED,
-    ),
+    "another optional failure, and one that fired": ([optional(E.FAILED), KEPT], T.SETTLED),
+    "an optional one that was not used": ([KEPT, optional(E.UNUSED)], T.UNSETTLED),
+    "a required one that failed": ([UNDOABLE, FAILED], T.REDEEMED),
+    "a required one that failed, and no compensation": ([KEPT, FAILED], T.UNSETTLED),
     "one compensated": ([EffectStatus(E.COMPENSATED, True)], T.SETTLED),
     "one compensating": ([EffectStatus(E.COMPENSATING, True)], T.REDEEMED),
     "one failed compensation": ([EffectStatus(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
@@ -71,23 +67,19 @@ WITH_AN_OPTIONAL_FAILURE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"), WITH_AN_OPTIONAL_FAILURE.values(), ids=WITH_AN_OPTIONAL_FAILURE
-)
+@pytest.mark.parametrize(("others", "expected"), OPTIONAL_FAILURE.values(), ids=OPTIONAL_FAILURE)
 def test_an_optional_failure_agrees_with_any_outcome(others: list[EffectStatus], expected: TxnState) -> None:
     whole = [optional(E.FAILED), *others]
     assert transaction_state(whole) is transaction_state(whole[::-1]) is expected
-    assert needs_manual_settlement(whole) is (
-        expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED}
-    )
+    partly = {one.state for one in others} > {E.FIRED}
+    assert needs_manual_settlement(whole) is (expected is T.UNSETTLED and partly)
 
 
 def test_an_optional_effect_that_did_not_fail_counts_like_any_other() -> None:
     states = (E.FIRED, E.UNKNOWN, E.REDEEMED, E.UNUSED, E.COMPENSATED, E.DENIED)
     for state, other, undo in product(states, E, (True, False)):
-        mine, plain = (
-            [EffectStatus(state, undo, may_fail=may), EffectStatus(other, undo)] for may in (True, False)
-        )
+        second = EffectStatus(other, undo)
+        mine, plain = ([EffectStatus(state, undo, may_fail=may), second] for may in (True, False))
         assert transaction_state(mine) is transaction_state(plain)
         assert needs_manual_settlement(mine) is needs_manual_settlement(plain)
 
@@ -100,13 +92,11 @@ def test_an_unknown_compensation_leaves_the_transaction_unsettled(other: EffectS
 
 def test_a_fired_effect_without_compensation_needs_a_person_if_another_did_not_fire() -> None:
     for other in (E.FAILED, E.UNUSED, E.COMPENSATED):
-        whole = [EffectStatus(E.FIRED, False), EffectStatus(other, True)]
+        whole = [KEPT, EffectStatus(other, True)]
         assert needs_manual_settlement(whole)
         assert transaction_state(whole) is T.UNSETTLED
     for other in (E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING):
-        assert not needs_manual_settlement([EffectStatus(E.FIRED, False), EffectStatus(other, True)]), (
-            "they may still fire"
-        )
+        assert not needs_manual_settlement([KEPT, EffectStatus(other, True)]), "they may still fire"
 
 
 READ = EffectStatus(E.FIRED, False, reads=True)
@@ -114,18 +104,9 @@ WITH_A_READ = {
     "nothing": ([], T.SETTLED),
     "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
     "one that was not begun": ([EffectStatus(E.UNUSED, True)], T.ENDED),
-    "one to be compensated and one that failed": (
-        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
-        T.REDEEMED,
-    ),
-    "one compensated and one that failed": (
-        [EffectStatus(E.COMPENSATED, True), EffectStatus(E.FAILED, True)],
-        T.SETTLED,
-    ),
-    "one without compensation and one that failed": (
-        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
-        T.UNSETTLED,
-    ),
+    "one to be compensated and one that failed": ([UNDOABLE, FAILED], T.REDEEMED),
+    "one compensated and one that failed": ([EffectStatus(E.COMPENSATED, True), FAILED], T.SETTLED),
+    "one without compensation and one that failed": ([KEPT, FAILED], T.UNSETTLED),
     "an unknown one": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
     "one not reported yet": ([EffectStatus(E.REDEEMED, False)], T.REDEEMED),
     "another read": ([READ], T.SETTLED),
@@ -146,7 +127,6 @@ def test_a_transaction_without_effects_is_refused() -> None:
 
 # -- every transition of two effects, and the state of their transaction -----------------------------------------
 
-_ENDINGS = {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}
 _OPEN = {E.REVIEW, E.RELEASED}
 
 
@@ -160,7 +140,7 @@ def steps(states: Whole) -> Iterator[Whole]:
                 continue  # only by `policy-service restored`
             after = [*states]
             after[place] = to
-            if to in _ENDINGS:
+            if to in {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}:
                 after = [E.WITHDRAWN if s in _OPEN and i != place else s for i, s in enumerate(after)]
             yield tuple(after)
 
@@ -177,9 +157,7 @@ BOTH_WAYS = list(product([True, False], repeat=2))
 @pytest.mark.parametrize("reads", BOTH_WAYS)
 @pytest.mark.parametrize("may", BOTH_WAYS)
 @pytest.mark.parametrize("undo", BOTH_WAYS)
-def test_every_step_of_two_effects_is_a_legal_transition_of_their_transaction(
-    undo: Pair, may: Pair, reads: Pair
-) -> None:
+def test_every_step_of_two_effects_is_legal(undo: Pair, may: Pair, reads: Pair) -> None:
     pairs = product(sorted(_OPEN), repeat=2)
     ahead = [(states, T.READY if set(states) == {E.RELEASED} else T.REVIEW) for states in pairs]
     known = set(ahead)
@@ -204,17 +182,10 @@ def test_every_step_of_two_effects_is_a_legal_transition_of_their_transaction(
 def test_an_effect_that_a_person_kept_needs_no_further_decision() -> None:
     left = EffectStatus(E.COMPENSATION_FAILED, True, left_standing=True)
     stays = EffectStatus(E.FIRED, False, left_standing=True)
-    for settled in (
-        [left, EffectStatus(E.FAILED, True)],
-        [stays, EffectStatus(E.UNUSED, True)],
-        [left, stays],
-        [left],
-    ):
+    for settled in ([left, FAILED], [stays, EffectStatus(E.UNUSED, True)], [left, stays], [left]):
         assert transaction_state(settled) is T.SETTLED
         assert not needs_manual_settlement(settled)
     assert transaction_state([left, EffectStatus(E.COMPENSATION_FAILED, True)]) is T.UNSETTLED
-    assert (
-        transaction_state([stays, EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)]) is T.UNSETTLED
-    )
+    assert transaction_state([stays, KEPT, FAILED]) is T.UNSETTLED
     assert transaction_state([left, EffectStatus(E.COMPENSATING, True)]) is T.REDEEMED
     assert transaction_state([left, EffectStatus(E.UNKNOWN, True)]) is T.UNSETTLED

@@ -16,12 +16,7 @@ def test_an_answer_causes_only_legal_transitions() -> None:
     for kind, state, spent in product(TaskKind, EffectState, (True, False)):
         for answer in ANSWERS[kind] if applies_to(kind, state) else ():
             path = [state, *transitions_for(state, answer, spent=spent)]
-            assert all(can_transition(one, other) for one, other in pairwise(path)), (
-                kind,
-                answer,
-                state,
-                spent,
-            )
+            assert all(can_transition(one, other) for one, other in pairwise(path)), (kind, answer, path)
 
 
 def test_not_fired_is_failed_after_redemption_and_unused_before() -> None:

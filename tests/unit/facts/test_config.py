@@ -7,11 +7,12 @@ import pytest
 from policy_service.facts.config import FactsConfig, parse_facts_config
 
 ENTITY = '[entities.Account.attributes]\nstate = "String"\nlimit = "Long?"\n'
-HTTP = (
-    '[[source]]\nname = "bank"\nkind = "http"\nurl = "https://facts.example/accounts"\nentity = "Account"\n'
-)
+HTTP = '[[source]]\nname = "bank"\nkind = "http"\nurl = "https://facts.example/a"\nentity = "Account"\n'
 FILE = '[[source]]\nname = "accounts"\nkind = "file"\nfile = "facts/accounts.json"\nentity = "Account"\n'
 SQL = '[[source]]\nname = "db"\nkind = "sql"\nurl_env = "DB_URL"\nentity = "Account"\nquery = "SELECT 1"\n'
+
+
+LISTED, URL_ENV = 'attributes = ["state", "limit"]\n', 'url_env = "DB_URL"'
 
 
 def parse(text: str) -> FactsConfig:
@@ -31,25 +32,20 @@ def test_a_source_gives_all_attributes_of_its_entity_unless_it_lists_them() -> N
     assert config.attribute_types("Elsewhere") == {}
 
 
-OPTIONAL_BY_SOURCE = {
-    "a source asked for some tools only": FILE + 'tools = ["pay"]\n',
-    "a source that may find nothing": FILE + "optional = true\n",
-}
-
-
-@pytest.mark.parametrize("source", OPTIONAL_BY_SOURCE.values(), ids=OPTIONAL_BY_SOURCE)
-def test_what_is_not_always_there_is_optional_to_policy(source: str) -> None:
-    assert all(kind.optional for kind in parse(ENTITY + source).attribute_types("Account").values())
+def test_what_is_not_always_there_is_optional_to_policy() -> None:
+    for line in ('tools = ["pay"]\n', "optional = true\n"):
+        types = parse(ENTITY + FILE + line).attribute_types("Account")
+        assert all(kind.optional for kind in types.values())
 
 
 def test_two_sources_may_give_one_attribute_to_different_tools() -> None:
-    listed = 'attributes = ["state", "limit"]\n'
-    config = parse(ENTITY + FILE + listed + 'tools = ["pay"]\n' + SQL + listed + 'tools = ["refund"]\n')
+    config = parse(ENTITY + FILE + LISTED + 'tools = ["pay"]\n' + SQL + LISTED + 'tools = ["refund"]\n')
     assert [source.name for source in config.sources_for("Account", "pay")] == ["accounts"]
     assert [source.name for source in config.sources_for("Account", "refund")] == ["db"]
     assert config.sources_for("Account", "other") == ()
 
 
+OURS = ('User.attributes]\nx = "Long"\n', 'Agent.attributes]\nowner = "String"\n')
 WRONG: dict[str, tuple[str, str]] = {
     "an unknown type": ('[entities.A.attributes]\nx = "Float"\n', "not an attribute type"),
     "an unknown member": (ENTITY + FILE + 'fiel = "x"\n', "fiel"),
@@ -63,25 +59,21 @@ WRONG: dict[str, tuple[str, str]] = {
     "a file that is kept": (ENTITY + FILE + 'cache = "1m"\n', "cache belongs to"),
     "an unknown kind": (ENTITY + FILE.replace('"file"', '"ftp"'), "kind"),
     "an entity without attributes": ("[entities.A.attributes]\n", "at least 1"),
-    "an entity of ours": ('[entities.User.attributes]\nx = "Long"\n', "belongs to the service"),
-    "an attribute of ours": ('[entities.Agent.attributes]\nowner = "String"\n', "belongs to the service"),
+    **{ours: (f"[entities.{ours}", "belongs to the service") for ours in OURS},
     "a source for an undeclared entity": (FILE, "declare"),
     "an attribute without a source": (ENTITY, "has no source"),
     "a listed attribute without a type": (ENTITY + FILE + 'attributes = ["state", "limit", "x"]\n', "no type"),
-    "two sources for one attribute": (
-        ENTITY + FILE + 'attributes = ["state", "limit"]\n' + SQL + 'attributes = ["state"]\n', "keep one"),
+    "two sources for one attribute": (ENTITY + FILE + LISTED + SQL + 'attributes = ["state"]\n', "keep one"),
     "two sources and one that lists nothing": (ENTITY + FILE + SQL + 'attributes = ["state"]\n', "must list"),
     "two sources of one name": (ENTITY + FILE + FILE, "appears twice"),
-    "a file outside the folder": (ENTITY + FILE.replace("facts/", "../"), "facts/NAME.json"),
-    "a file in a deeper folder": (ENTITY + FILE.replace("facts/", "facts/../"), "facts/NAME.json"),
+    **{path: (ENTITY + FILE.replace("facts/", path), "facts/NAME.json") for path in ("../", "facts/../")},
     "no file": (ENTITY + FILE.replace('file = "facts/accounts.json"\n', ""), "facts/NAME.json"),
     "a file with a query": (ENTITY + FILE + 'query = "SELECT 1"\n', "belong to kind"),
     "sql without a database": (ENTITY + SQL.replace('url_env = "DB_URL"\n', ""), "either url_env"),
     "sql with two databases": (ENTITY + SQL + 'path = "facts/x.sqlite"\n', "either url_env"),
     "sql with a file": (ENTITY + SQL + 'file = "facts/x.json"\n', "belongs to kind"),
-    "a database outside the folder": (
-        ENTITY + SQL.replace('url_env = "DB_URL"', 'path = "../x.sqlite"'), "inside the bundle"),
-    "an absolute path": (ENTITY + SQL.replace('url_env = "DB_URL"', 'path = "/x.sqlite"'), "inside the bundle"),
+    "a database outside the folder": (ENTITY + SQL.replace(URL_ENV, 'path = "../x.sqlite"'), "inside the bundle"),
+    "an absolute path": (ENTITY + SQL.replace(URL_ENV, 'path = "/x.sqlite"'), "inside the bundle"),
     "a URL in the file itself": (ENTITY + SQL.replace("DB_URL", "sqlite:///x"), "url_env"),
     "no query": (ENTITY + SQL.replace('query = "SELECT 1"\n', ""), "needs a query"),
     "a statement that writes": (ENTITY + SQL.replace("SELECT 1", "DELETE FROM x"), "starts with SELECT"),

@@ -1,7 +1,5 @@
 """Members of directory groups by SCIM: complete and exact, or an error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,8 +12,6 @@ from policy_service.health import Health
 from policy_service.remote_hosts import DirectoryApi
 from tests.fakes.lookups import Host, Scim
 from tests.unit.storage.databases import Clock
-
-pytestmark = pytest.mark.anyio
 
 ISSUER = "https://login.example"
 
@@ -75,13 +71,9 @@ async def test_a_nested_group_and_what_is_no_subject_are_passed_over(host: Host,
 
 async def test_by_external_id_only_active_users_that_have_one_count(host: Host, scim: Scim) -> None:
     scim.per_page = 2
-    scim.users = {
-        "maya": {"externalId": "248", "active": True},
-        "tomas": {"externalId": "249", "active": False},
-        "ingrid": {"externalId": "250"},
-        "jonas": {},
-        "extra": {"externalId": "251"},
-    }
+    scim.users = {"jonas": {}, "ingrid": {"externalId": "250"}, "extra": {"externalId": "251"}}
+    for name, number, active in (("maya", "248", True), ("tomas", "249", False)):
+        scim.users[name] = {"externalId": number, "active": active}
     scim.put("Finance", "maya", "tomas", "ingrid", "jonas", "stranger")
     found = await read(host, "Finance", person=f"{ISSUER}|{{externalId}}")
     assert found == {"Finance": people("248", "250")}

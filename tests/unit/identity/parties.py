@@ -1,7 +1,5 @@
 """Shared by the identity tests: settings, and audit lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,5 @@ def settings(folder: Path, **given: Any) -> Settings:
 def lines(db: Database) -> list[tuple[str, str, Any]]:
     """(kind, actor, body) of the log, as it was written."""
     query = select(AUDIT.c.kind, AUDIT.c.actor, AUDIT.c.body).order_by(AUDIT.c.audit_id)
-    return [
-        (kind, actor, load(body))
-        for kind, actor, body in db.read_sync(lambda conn: conn.execute(query).all())
-    ]
+    found = db.read_sync(lambda conn: conn.execute(query).all())
+    return [(kind, actor, load(body)) for kind, actor, body in found]

@@ -1,10 +1,8 @@
 """A browser that signs in with the provider in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -35,13 +33,13 @@ class Browser:
         self.keys = self.sign_in._keys["acme"]
         self.note: str | None = None
 
-    def but(self, **faults: Any) -> Browser:
+    def but(self, **faults: Any) -> Self:
         """The same, with the provider's attributes changed."""
         for name, value in faults.items():
             setattr(self.provider, name, value)
         return self
 
-    def failing(self, path: str, how: str) -> Browser:
+    def failing(self, path: str, how: str) -> Self:
         """The same, with a provider that is down at this path, or answers there in another way than it should."""
         return self.but(down={path}) if how == "down" else self.but(odd={path: how})
 

@@ -1,7 +1,5 @@
 """The development sign-in: one link, one person, once, ten minutes, loopback only."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -20,7 +18,6 @@ from policy_service.storage.database import Database
 from tests.unit.identity.parties import Clock, lines, settings
 from tests.unit.storage.databases import SHORT_ON_SQLITE
 
-pytestmark = pytest.mark.anyio
 LINKS = table(SignInLinkRow)
 
 
@@ -74,8 +71,7 @@ async def test_a_link_is_spent_once_and_nothing_else_opens_anything(terminal: Te
 async def test_of_many_who_open_a_link_at_once_one_gets_in(terminal: Terminal) -> None:
     token = token_of(terminal.link())
     outcomes = await asyncio.gather(*(terminal.open(token) for _ in range(8)), return_exceptions=True)
-    names = sorted(type(one).__name__ for one in outcomes)
-    assert names == ["InvalidRequestError"] * 7 + ["str"]
+    assert sorted(type(one).__name__ for one in outcomes) == ["InvalidRequestError"] * 7 + ["str"]
 
 
 @pytest.mark.parametrize(("after_s", "code"), [(599, None), (600, "expired_token"), (601, "expired_token")])
@@ -107,8 +103,7 @@ async def test_making_and_using_a_link_is_logged_without_the_token(terminal: Ter
     token = token_of(terminal.link())
     await terminal.open(token)
     logged = lines(terminal.db)
-    assert [line[:2] for line in logged] == [
-        ("sign_in_link_made", "operator"),
-        ("signed_in", "person:urn:countersign:dev|ada"),
-    ]
+    made, signed_in = (line[:2] for line in logged)
+    assert made == ("sign_in_link_made", "operator")
+    assert signed_in == ("signed_in", "person:urn:countersign:dev|ada")
     assert token not in str(logged)

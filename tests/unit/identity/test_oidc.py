@@ -1,7 +1,5 @@
 """The code flow against a misbehaving provider; the integration tests have correct ones."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from datetime import timedelta
@@ -16,7 +14,6 @@ from policy_service.identity.oidc import Identity, SignIn
 from tests.fakes.identity_provider import CLIENT, ISSUER
 from tests.unit.identity.signing_in import DISCOVERY, HERE, NOW, Browser, refusal
 
-pytestmark = pytest.mark.anyio
 NOW_S = int(NOW.timestamp())
 
 
@@ -72,32 +69,20 @@ async def test_a_time_of_sign_in_that_is_no_number_is_left_out_and_logged(said: 
     assert why == [f"it is {said!r}, no NumericDate"]
 
 
-WRONG: dict[str, dict[str, Any]] = {
-    "another issuer": {"iss": "https://evil.example"},
-    "no issuer": {"iss": None},
-    "another audience": {"aud": "somebody-else"},
-    "another audience, made for us": {"aud": "somebody-else", "azp": CLIENT},
-    "no audience": {"aud": None},
-    "ours among others, without azp": {"aud": [CLIENT, "b"]},
-    "ours among others, made for another": {"aud": [CLIENT, "b"], "azp": "b"},
-    "made for another": {"azp": "b"},
-    "another nonce": {"nonce": "n"},
-    "no nonce": {"nonce": None},
-    "expired": {"exp": NOW_S - 61},
-    "no expiry": {"exp": None},
-    "an expiry that is a text": {"exp": "9999999999"},
-    "of the future": {"iat": NOW_S + 120},
-    "not valid yet": {"nbf": NOW_S + 120},
-    "another access token": {"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"},
-    "no subject": {"sub": None},
-    "an empty subject": {"sub": ""},
-    "a subject that is a number": {"sub": 248},
-    "an unreadable subject": {"sub": "24\u202e8"},
-    "a subject without end": {"sub": "2" * 256},
-}
+# Of another issuer, audience, party or nonce, of another time, about another access token, or about no one.
+WRONG: list[dict[str, Any]] = [
+    *({"iss": issuer} for issuer in ("https://evil.example", None)),
+    *({"aud": audience} for audience in ("somebody-else", None, [CLIENT, "b"])),
+    *({"aud": "somebody-else", "azp": CLIENT}, {"aud": [CLIENT, "b"], "azp": "b"}, {"azp": "b"}),
+    {"at_hash": "A" * 22},
+    *({"nonce": nonce} for nonce in ("n", None)),
+    *({"exp": end} for end in (NOW_S - 61, None, "9999999999")),
+    *({name: NOW_S + 120} for name in ("iat", "nbf")),
+    *({"sub": subject} for subject in (None, "", 248, "24\u202e8", "2" * 256)),
+]
 
 
-@pytest.mark.parametrize("claims", WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize("claims", WRONG)
 async def test_an_invalid_token_signs_no_one_in(claims: dict[str, Any]) -> None:
     """What is wrong with a header or a signature is in test_foreign_tokens.py."""
     message = await refusal(Browser().but(id_token=claims).through())
@@ -122,36 +107,26 @@ async def test_unused_odd_claims_are_ignored(odd: dict[str, Any]) -> None:
 
 
 async def test_an_ed25519_token_with_an_access_token_hash_holds() -> None:
-    half = hashlib.sha512(b"opaque").digest()[:32]
-    at_hash = base64.urlsafe_b64encode(half).rstrip(b"=").decode()
+    at_hash = base64.urlsafe_b64encode(hashlib.sha512(b"opaque").digest()[:32]).rstrip(b"=").decode()
     browser = Browser().but(published=("ed",), signed_with="ed", header={"alg": "Ed25519"})
     assert (await browser.but(id_token={"at_hash": at_hash}).through()).sub == "248"
-    assert (await refusal(browser.but(id_token={"at_hash": at_hash[::-1]}).through())).startswith(
-        "forbidden:"
-    )
+    message = await refusal(browser.but(id_token={"at_hash": at_hash[::-1]}).through())
+    assert message.startswith("forbidden:")
 
 
-CHANGED: dict[str, dict[str, str | None]] = {
-    "another state": {"state": "another"},
-    "no state": {"state": None},
-    "another issuer": {"iss": "https://evil.example"},
-    "no issuer where it is promised": {"iss": None},
-    "no code": {"code": None},
-}
+CHANGED = [("state", "another"), ("state", None), ("iss", "https://evil.example"), ("iss", None)]
 
 
-@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
-async def test_an_answer_that_is_not_this_browsers_buys_nothing(change: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(("member", "value"), [*CHANGED, ("code", None)])
+async def test_an_answer_that_is_not_this_browsers_buys_nothing(member: str, value: str | None) -> None:
     browser = Browser()
-    answer = await browser.leave() | change
+    answer = await browser.leave() | {member: value}
     coming = browser.come_back({name: value for name, value in answer.items() if value is not None})
     assert (await refusal(coming)).startswith("bad_token:")
     assert "/token" not in browser.provider.asked, "a code that came in the wrong way is never spent"
 
 
-@pytest.mark.parametrize(
-    "how", ["no note", "a later note", "a note we did not seal", "too late", "other door"]
-)
+@pytest.mark.parametrize("how", ["no note", "a later note", "a note not sealed", "too late", "other door"])
 async def test_an_answer_without_this_departures_note_buys_nothing(how: str) -> None:
     browser, other = Browser(), Browser()
     answer = await browser.leave()
@@ -159,7 +134,7 @@ async def test_an_answer_without_this_departures_note_buys_nothing(how: str) -> 
         browser.note = None
     elif how == "a later note":
         await browser.leave()
-    elif how == "a note we did not seal":
+    elif how == "a note not sealed":
         transport = browser.provider.transport
         other.sign_in = SignIn(other.sign_in._providers, HERE, b"y" * 32, lambda: NOW, transport)
         await other.leave()
@@ -201,23 +176,17 @@ async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.Monkey
     assert message.startswith("issuer_unavailable:")
 
 
-ASTRAY: list[dict[str, Any]] = [
-    {"issuer": "https://evil.example"},
-    {"issuer": ISSUER + "/"},
-    {"authorization_endpoint": "http://login.example/authorize"},
-    {"authorization_endpoint": None},
-    {"token_endpoint": "http://10.0.0.1/token"},
-    {"jwks_uri": "file:///etc/passwd"},
-    {"jwks_uri": "https://169.254.169.254/latest"},
-    {"token_endpoint": "https://[::1]/token"},
-    {"userinfo_endpoint": "http://127.0.0.1:2375/containers"},
-    {"jwks_uri": "https://localhost/keys"},
-]
+ASTRAY: list[tuple[str, str | None]] = [("issuer", "https://evil.example"), ("issuer", ISSUER + "/")]
+ASTRAY += [("authorization_endpoint", url) for url in ("http://login.example/authorize", None)]
+ASTRAY += [("token_endpoint", f"{host}/token") for host in ("http://10.0.0.1", "https://[::1]")]
+ASTRAY += [("jwks_uri", f"https://{host}/keys") for host in ("169.254.169.254", "localhost")]
+ASTRAY += [("jwks_uri", "file:///etc/passwd"), ("userinfo_endpoint", "http://127.0.0.1:2375/containers")]
 
 
-@pytest.mark.parametrize("metadata", ASTRAY)
-async def test_a_discovery_that_leads_elsewhere_is_not_followed(metadata: dict[str, Any]) -> None:
-    assert (await refusal(Browser().but(metadata=metadata).through())).startswith("issuer_unavailable:")
+@pytest.mark.parametrize(("member", "url"), ASTRAY)
+async def test_a_discovery_that_leads_elsewhere_is_not_followed(member: str, url: str | None) -> None:
+    message = await refusal(Browser().but(metadata={member: url}).through())
+    assert message.startswith("issuer_unavailable:")
 
 
 NO_KEYS = [{"leaks": True}, *({"published": (), "more_keys": keys} for keys in ([], {}, "x", None))]
@@ -231,14 +200,9 @@ async def test_a_key_set_that_is_none_or_private_is_not_taken(published: dict[st
 NAMES: list[tuple[dict[str, Any], str]] = [
     ({"name": "  Maya  "}, "Maya"),
     ({"name": "Ma\u202eya", "preferred_username": "maya"}, "maya"),
-    (
-        {"name": "", "preferred_username": 7, "email": "m@acme.example", "email_verified": True},
-        "m@acme.example",
-    ),
-    ({"email": "ceo@acme.example"}, "248"),
-    ({"name": "\u3164", "preferred_username": "\u2800"}, "248"),
-    ({"name": "M" * 101}, "248"),
-    ({}, "248"),
+    ({"name": "", "preferred_username": 7, "email": "m@a.example", "email_verified": True}, "m@a.example"),
+    *(({"name": name}, "248") for name in ("\u3164", "\u2800", "M" * 101)),
+    *(({"email": "ceo@acme.example"}, "248"), ({}, "248")),
 ]
 
 
@@ -293,9 +257,7 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
     browser = Browser().but(refuses_codes={"error": "invalid_client", "error_description": said})
     with capture_logs() as logged:
         message = await refusal(browser.through())
-    assert message.startswith(
-        "forbidden: Acme did not finish the sign-in (invalid_client); an operator has to look"
-    )
+    assert message.startswith("forbidden: Acme did not finish the sign-in (invalid_client); an operator")
     (line,) = [line for line in logged if line["event"] == "sign_in_refused"]
     assert (line["provider"], line["error"]) == ("acme", "invalid_client")
     assert line["description"].startswith("AADSTS7000215: Invalid client secret <b>provided</b>. xxx")
@@ -304,31 +266,22 @@ async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_ope
 
 @pytest.mark.parametrize("error", [7, None, {"code": "x"}, ["x"], "", "x\ny"])
 async def test_an_error_of_any_form_is_a_refusal(error: object) -> None:
-    message = await refusal(
-        Browser().but(refuses_codes={"error": error, "error_description": {"a": [1]}}).through()
-    )
+    answer = {"error": error, "error_description": {"a": [1]}}
+    message = await refusal(Browser().but(refuses_codes=answer).through())
     assert message.startswith("forbidden: Acme did not finish the sign-in (")
     assert message.isprintable()
 
 
-SHOWN = {
-    None: "",
-    "User is not assigned to the app": ": User is not assigned to the app",
-    "a\r\n\tb\u202ec\x00": ": a b c",
-    "": "",
-    "\u200b \n": "",
-    "x" * 301: ": " + "x" * 300 + "…",
-}
+SHOWN = {None: "", "": "", "\u200b \n": "", "User is not assigned": ": User is not assigned"}
+SHOWN |= {"a\r\n\tb\u202ec\x00": ": a b c", "x" * 301: ": " + "x" * 300 + "…"}
 
 
 @pytest.mark.parametrize(("description", "shown"), SHOWN.items())
 async def test_a_refusal_is_shown_in_the_providers_words(description: str | None, shown: str) -> None:
     browser = Browser()
-    answer = await browser.leave()
+    answer = await browser.leave() | {"error": "access_denied"}
     del answer["code"]
-    answer["error"] = "access_denied"
-    if description is not None:
-        answer["error_description"] = description
+    answer |= {} if description is None else {"error_description": description}
     with capture_logs() as logged:
         message = await refusal(browser.come_back(answer))
     assert message == f"forbidden: Acme did not sign you in (access_denied){shown}"

@@ -1,7 +1,5 @@
 """Passkeys: what one signs for a vote, single-use challenges, and nonces of proofs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,18 +8,9 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ForbiddenError
+from policy_service.identity import webauthn
 from policy_service.identity.passkeys import SpentChallenge, record_use, require_matching_challenge
 from policy_service.identity.proofs import Nonces
-from policy_service.identity.webauthn import (
-    STEP_UP_MEMBERS,
-    RelyingParty,
-    WebAuthnVerificationError,
-    authentication_options,
-    read_assertion,
-    registration_options,
-    step_up_challenge,
-    verify_assertion,
-)
 from policy_service.storage.core import find_one, insert_row
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import PasskeyRow
@@ -75,35 +64,32 @@ PINNED = "cf29bd8c0f71bdd59cae7b359a202617f20e321d30f126e836688ae30f7382cd"
 def test_the_challenge_is_the_digest_of_the_whole_vote() -> None:
     canonical = json.dumps(VOTE, sort_keys=True, separators=(",", ":")).encode()
     digest = hashlib.sha256(b"countersign/step-up/v1\n" + canonical)
-    assert step_up_challenge(VOTE) == digest.digest()
+    assert webauthn.step_up_challenge(VOTE) == digest.digest()
     assert digest.hexdigest() == PINNED
-    assert set(STEP_UP_MEMBERS) == set(VOTE)
+    assert set(webauthn.STEP_UP_MEMBERS) == set(VOTE)
 
 
 def test_every_member_is_in_it_and_no_other() -> None:
     for member in VOTE:
         other = 3 if member == "rev" else VOTE[member] + "x"
-        assert step_up_challenge(VOTE | {member: other}) != step_up_challenge(VOTE)
+        assert webauthn.step_up_challenge(VOTE | {member: other}) != webauthn.step_up_challenge(VOTE)
         with pytest.raises(ValueError, match="a step-up signs"):
-            step_up_challenge({name: value for name, value in VOTE.items() if name != member})
+            webauthn.step_up_challenge({name: value for name, value in VOTE.items() if name != member})
     with pytest.raises(ValueError, match="a step-up signs"):
-        step_up_challenge(VOTE | {"reason": "fits"})
+        webauthn.step_up_challenge(VOTE | {"reason": "fits"})
 
 
-HERE = RelyingParty("localhost", "http://localhost:8420")
+HERE = webauthn.RelyingParty("localhost", "http://localhost:8420")
 CHALLENGE = bytes(range(32))
 
 
 def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
-    made = json.loads(
-        registration_options(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300)
-    )
+    options = webauthn.registration_options(HERE, CHALLENGE, handle=b"h", name="m", known=(), timeout_s=300)
+    made = json.loads(options)
     assert made["authenticatorSelection"]["userVerification"] == "required"
     assert made["attestation"] == "none"
-    assert (
-        json.loads(authentication_options(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"]
-        == "required"
-    )
+    asked = json.loads(webauthn.authentication_options(HERE, CHALLENGE, known=(), timeout_s=300))
+    assert asked["userVerification"] == "required"
 
 
 @pytest.mark.parametrize("kind", ["ES256", "EdDSA", "RS256"])
@@ -113,14 +99,15 @@ def test_a_key_of_ours_proves_the_challenge(kind: str) -> None:
 
 def test_a_key_of_another_algorithm_is_refused() -> None:
     """A stored key is read again each time: a database somebody wrote to names no algorithm of its own choice."""
-    with pytest.raises(WebAuthnVerificationError, match="not accepted"):
+    with pytest.raises(webauthn.WebAuthnVerificationError, match="not accepted"):
         answered(Passkey(kind="ES384"))
 
 
 def answered(passkey: Passkey) -> int:
     """The counter a passkey's honest answer brings."""
-    asked = authentication_options(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
-    return verify_assertion(HERE, CHALLENGE, read_assertion(passkey.get(asked)), passkey.public_key)
+    asked = webauthn.authentication_options(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
+    answer = webauthn.read_assertion(passkey.get(asked))
+    return webauthn.verify_assertion(HERE, CHALLENGE, answer, passkey.public_key)
 
 
 PERIOD = 60
@@ -146,18 +133,18 @@ def test_two_minutes_are_valid(made_at_s: float, shown_at_s: float, accepted: bo
 
 
 def test_the_same_minute_has_one_nonce_and_the_next_another() -> None:
-    first = NONCES.current(MINUTE)
-    assert first == NONCES.current(MINUTE + timedelta(seconds=59))
-    assert first != NONCES.current(MINUTE + timedelta(seconds=60))
+    same, other = (NONCES.current(MINUTE + timedelta(seconds=seconds)) for seconds in (59, 60))
+    assert same == NONCES.current(MINUTE) != other
 
 
 def test_replicas_with_the_same_secret_alone_take_each_others_nonces() -> None:
-    assert Nonces(b"s" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
-    assert not Nonces(b"t" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
+    for secret, taken in ((b"s" * 32, True), (b"t" * 32, False)):
+        assert Nonces(secret, PERIOD).accepts(NONCES.current(MINUTE), MINUTE) is taken
 
 
-@pytest.mark.parametrize(
-    "nonce", ["", "x", "ä" * 24, "\udc80", NONCES.current(MINUTE)[:-1], NONCES.current(MINUTE) + "="]
-)
+GOOD = NONCES.current(MINUTE)
+
+
+@pytest.mark.parametrize("nonce", ["", "x", "ä" * 24, "\udc80", GOOD[:-1], GOOD + "="])
 def test_anything_else_is_refused(nonce: str) -> None:
     assert not NONCES.accepts(nonce, MINUTE)

@@ -1,7 +1,5 @@
 """A person is an issuer and a subject; groups of a token count while they are fresh."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta
 from typing import Any
@@ -77,7 +75,6 @@ def test_a_revoked_person_is_not_found(store: Database) -> None:
     assert find(store) is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
 async def test_two_first_sign_ins_at_once_both_work(store: Database) -> None:
     await asyncio.gather(*(store.write(lambda tx: record_sign_in(tx, IDP, "42", "Ada")) for _ in range(8)))

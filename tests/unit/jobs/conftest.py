@@ -2,11 +2,7 @@
 
 import pytest
 
-from tests.unit.storage import databases as of
-
-database_url, db, store, sqlite_url = of.database_url, of.db, of.store, of.sqlite_url
-migrated_file, migrated_template, migrated_url = of.migrated_file, of.migrated_template, of.migrated_url
-postgres_server, postgres_url = of.postgres_server, of.postgres_url
+from tests.unit.storage.databases import *  # noqa: F403
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 
-pytestmark = pytest.mark.anyio
-
 
 async def log_lines(db: Database, count: int) -> None:
     for _ in range(count):
@@ -92,9 +90,7 @@ async def test_the_final_write_is_current(tmp_path: Path) -> None:
     assert read_mark(tmp_path) == Mark(1, 6)
 
 
-async def test_a_mark_is_written_again_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_mark_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_folder: Path, _mark: Mark) -> None:
         raise OSError(28, "No space left on device")
 

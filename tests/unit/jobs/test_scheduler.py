@@ -4,14 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import pytest
-
 from policy_service.health import Health
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.metrics import REGISTRY
 from policy_service.storage.unit_of_work import utc_now
-
-pytestmark = pytest.mark.anyio
 
 
 class Sweep:

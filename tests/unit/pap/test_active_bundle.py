@@ -8,8 +8,6 @@ from policy_service.pap.active_bundle import ActiveBundle, NoActiveBundleError
 from policy_service.pap.source import FolderSource
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> BundleFolder:

@@ -64,41 +64,33 @@ def test_annotations_of_gate_forbid_and_permit() -> None:
 
 # The effect, or a gate; what is written on it; and a part of the message.
 GATE = "gate"
-REFUSED: dict[str, tuple[str, str, str]] = {
-    "quorum zero": (GATE, '@quorum("0")', "x.cedar:3: @quorum: '0' is not a number"),
-    "quorum empty": (GATE, '@quorum', "'' is not a number of people"),
-    "quorum in other digits": (GATE, '@quorum("２")', "is not a number of people"),
-    "quorum beyond reason": (GATE, '@quorum("51")', "is not a number of people"),
-    "an unknown group": ("forbid", '@approval("finanse")', "x.cedar:2: @approval: there is no group 'finanse'; did"),
-    "one unknown of several": ("forbid", '@approval("finance|board")', "add [groups.board] to groups.toml"),
-    "no group": ("forbid", "@approval", "names no group"),
-    "an empty alternative": ("forbid", '@approval("finance||cfo")', "names no group"),
-    "an unknown group to escalate to": (GATE, '@escalate("boss")', "@escalate: there is no"),
-    "an unknown step-up": (GATE, '@step_up("retina")', "known are passkey"),
-    "a duration that is none": (GATE, '@answer_within("soon")', "not a duration"),
-    "an ISO duration": (GATE, '@valid_for("PT1H")', "write a whole number"),
-    "a reminder that is none": (GATE, '@remind("")', "not a duration"),
-    "shared set to no": (GATE, '@shared("false")', "write it bare"),
-    "reason with a text": (GATE, '@reason("always")', "write it bare"),
-    "an empty channel": (GATE, '@channel("")', "@channel: '' is not a Slack channel"),
-    "a channel without its sign": (GATE, '@channel("finance")', "is not a Slack channel"),
-    "two channels": (GATE, '@channel("#a,#b")', "is not a Slack channel"),
-    "an empty title": ("forbid", '@title("")', "@title: write 1 to"),
-    "a gate on a permit": ("permit", '@approval("finance")', "x.cedar:2: @approval belongs on a gate, which is"),
-    "a quorum on a permit": ("permit", '@quorum("2")', "@quorum belongs on a gate"),
-    "a quorum on a plain forbid": ("forbid", '@quorum("2")', 'add @approval("group"), or drop it'),
-    "a misspelt approval": ("forbid", '@aproval("finance")', "did you mean @approval?"),
-    "a misspelt approval with its quorum": ("forbid", '@aproval("finance")\n@quorum("2")', "did you mean @approval?"),
-    "an annotation of another dialect": ("forbid", '@severity("high")', "is not an annotation we know; known are"),
-    "another case": ("forbid", '@Approval("finance")', "did you mean @approval?"),
-    "unseen on a forbid": ("forbid", '@unseen("items")', "@unseen belongs on a permit"),
-    "unseen on a gate": (GATE, '@unseen("items")', "@unseen belongs on a permit"),
-    "unseen that names nothing": ("permit", "@unseen", "names no field"),
-    "unseen with an empty name": ("permit", '@unseen("items,,note")', "names no field"),
-}  # fmt: skip
+QUORUMS = ("@quorum", '@quorum("２")', '@quorum("51")')
+CHANNELS = ("", "finance", "#a,#b")
+MISSPELT = ('@aproval("finance")', '@aproval("finance")\n@quorum("2")', '@Approval("finance")')
+REFUSED: list[tuple[str, str, str]] = [
+    (GATE, '@quorum("0")', "x.cedar:3: @quorum: '0' is not a number"),
+    *((GATE, quorum, "is not a number of people") for quorum in QUORUMS),
+    ("forbid", '@approval("finanse")', "x.cedar:2: @approval: there is no group 'finanse'; did"),
+    ("forbid", '@approval("finance|board")', "add [groups.board] to groups.toml"),
+    *(("forbid", approval, "names no group") for approval in ("@approval", '@approval("finance||cfo")')),
+    (GATE, '@escalate("boss")', "@escalate: there is no"),
+    (GATE, '@step_up("retina")', "known are passkey"),
+    *((GATE, time, "not a duration") for time in ('@answer_within("soon")', '@remind("")')),
+    (GATE, '@valid_for("PT1H")', "write a whole number"),
+    *((GATE, bare, "write it bare") for bare in ('@shared("false")', '@reason("always")')),
+    *((GATE, f'@channel("{name}")', f"@channel: '{name}' is not a Slack channel") for name in CHANNELS),
+    ("forbid", '@title("")', "@title: write 1 to"),
+    ("permit", '@approval("finance")', "x.cedar:2: @approval belongs on a gate, which is"),
+    ("permit", '@quorum("2")', "@quorum belongs on a gate"),
+    ("forbid", '@quorum("2")', 'add @approval("group"), or drop it'),
+    *(("forbid", misspelt, "did you mean @approval?") for misspelt in MISSPELT),
+    ("forbid", '@severity("high")', "is not an annotation we know; known are"),
+    *((effect, '@unseen("items")', "@unseen belongs on a permit") for effect in ("forbid", GATE)),
+    *(("permit", unseen, "names no field") for unseen in ("@unseen", '@unseen("items,,note")')),
+]
 
 
-@pytest.mark.parametrize(("effect", "annotations", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("effect", "annotations", "message"), REFUSED)
 def test_invalid_annotation_is_reported_with_its_line(effect: str, annotations: str, message: str) -> None:
     gate, effect = ('@approval("finance")\n', "forbid") if effect == GATE else ("", effect)
     _, problems = read(gate + annotations, effect)
@@ -110,18 +102,14 @@ def test_gate_annotations_are_refused_on_other_policies() -> None:
     for name, effect in product(GATE_ANNOTATIONS - {"approval"}, ("permit", "forbid")):
         _, problems = read(f'@{name}("1h")', effect)
         assert any(f"@{name} belongs on a gate" in problem for problem in problems), (name, effect)
-    assert len(POLICY_ANNOTATIONS | GATE_ANNOTATIONS | PERMIT_ANNOTATIONS) == len(POLICY_ANNOTATIONS) + len(
-        GATE_ANNOTATIONS
-    ) + len(PERMIT_ANNOTATIONS)
+    every = [*POLICY_ANNOTATIONS, *GATE_ANNOTATIONS, *PERMIT_ANNOTATIONS]
+    assert len(set(every)) == len(every)
 
 
 NO_ID, NOT_PLAIN = "every policy needs an id", "may hold letters"
 ODD_IDS = ['@id("a`b")', '@id("a b")', '@id("a\\n")', '@id("-a")', f'@id("{"a" * 101}")', '@id("рule")']
-IDS = {
-    **dict.fromkeys(["", '@id("")', "@id"], NO_ID),
-    **dict.fromkeys(ODD_IDS, NOT_PLAIN),
-    '@id("unseen")': "built-in",
-}
+IDS = dict.fromkeys(["", '@id("")', "@id"], NO_ID) | dict.fromkeys(ODD_IDS, NOT_PLAIN)
+IDS |= {'@id("unseen")': "built-in"}
 
 
 @pytest.mark.parametrize(("annotation", "message"), IDS.items())

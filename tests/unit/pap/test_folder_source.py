@@ -36,13 +36,10 @@ def test_bundle_files_are_read_and_others_ignored(tmp_path: Path) -> None:
     assert not any(is_bundle_file(name) for name in IGNORED)
 
 
-STRAY = (
-    "a.ceder a.cedar.bak a.cedar~ a.json groups.yaml tools/pay.yaml facts/x.csv policies/a.cedar tools/more/pay.json "
-    "facts.json"
-).split()
+STRAY = "a.ceder a.cedar.bak a.cedar~ a.json facts.json groups.yaml tools/pay.yaml facts/x.csv x/a.cedar"
 
 
-@pytest.mark.parametrize("name", STRAY)
+@pytest.mark.parametrize("name", [*STRAY.split(), "tools/more/pay.json"])
 def test_misnamed_rule_file_is_a_problem(tmp_path: Path, name: str) -> None:
     put(tmp_path, "a.cedar")
     put(tmp_path, name)
@@ -75,8 +72,7 @@ def test_missing_folder_explains_how_to_name_one(tmp_path: Path) -> None:
 
 def test_digest_covers_names_and_bytes() -> None:
     base = bundle_digest({"a.cedar": b"x", "b.cedar": b"y"})
-    assert base == bundle_digest({"b.cedar": b"y", "a.cedar": b"x"})
-    assert len(base) == 64
+    assert (base, len(base)) == (bundle_digest({"b.cedar": b"y", "a.cedar": b"x"}), 64)
     others = [{"a.cedar": b"x"}, {"a.cedar": b"y", "b.cedar": b"x"}, {"a.cedar": b"x", "c.cedar": b"y"}, {}]
     assert base not in {bundle_digest(files) for files in others}
 
@@ -136,9 +132,7 @@ def test_bundle_is_read_up_to_the_limit(tmp_path: Path) -> None:
         read_files(tmp_path)
 
 
-def test_hanging_folder_times_out_and_is_read_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_folder_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "a.cedar")
     reader = FolderReader(tmp_path, seconds=0.5)
     with monkeypatch.context() as hanging:

@@ -54,15 +54,13 @@ def holds(copy: Mirror, commit: str) -> bool:
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 SHOWN = {
-    "https://example.com/a/b.git": "https://example.com/a/b.git",
+    **{url: url for url in ("https://example.com/a/b.git", "http://127.0.0.1:8000/b.git", "/srv/rules.git")},
     "https://maya:s3cret@example.com:8443/b.git?x#y": "https://example.com:8443/b.git",
     "https://s3cret@example.com/b.git": "https://example.com/b.git",
-    "http://127.0.0.1:8000/b.git": "http://127.0.0.1:8000/b.git",
     "http://[::1]:8000/b.git": "http://[::1]:8000/b.git",
     "ssh://git@example.com:2222/a/b.git": "ssh://example.com:2222/a/b.git",
     "git@example.com:a/b.git": "ssh://example.com/a/b.git",
     "file:///srv/rules.git": "/srv/rules.git",
-    "/srv/rules.git": "/srv/rules.git",
 }
 
 
@@ -132,8 +130,7 @@ def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list
     done = subprocess.run(["git", "http-backend"], input=body, capture_output=True, check=True, timeout=60,
                           env={"PATH": os.environ["PATH"], **ENVIRONMENT, **variables})  # fmt: skip
     head, _, content = done.stdout.partition(b"\r\n\r\n")
-    lines = [tuple(line.split(": ", 1)) for line in head.decode().splitlines()]
-    headers = dict(lines)
+    headers = dict([tuple(line.split(": ", 1)) for line in head.decode().splitlines()])
     start(headers.pop("Status", "200 OK"), [*headers.items(), ("Content-Length", str(len(content)))])
     return [content]
 
@@ -182,9 +179,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An `ssh` on the path that logs its arguments and runs the command on this host."""
     script = tmp_path / "bin/ssh"
     script.parent.mkdir()
-    script.write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" > $0.called\nfor last; do :; done\nexec sh -c "$last"\n'
-    )
+    script.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >$0.called\nfor last; do :; done\nexec sh -c "$last"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
     return script
@@ -196,9 +191,9 @@ def test_ssh_never_prompts_and_checks_known_hosts(repository: Repository, tmp_pa
     second = repository.commit("more")
     assert copy.newest() == second
     called = ssh.with_name("ssh.called").read_text().splitlines()
-    options = [after for before, after in pairwise(called) if before == "-o"]
-    assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ClearAllForwardings=yes"} <= set(options)
-    assert called[called.index("-p") + 1] == "2222" and called[called.index("-l") + 1] == "git"
+    names = ("BatchMode", "StrictHostKeyChecking", "ClearAllForwardings")
+    options = [("-o", f"{name}=yes") for name in names]
+    assert {*options, ("-p", "2222"), ("-l", "git")} <= set(pairwise(called))
     assert called[-3:] == ["--", "example.com", f"git-upload-pack '{repository.path}'"]
 
 
@@ -220,9 +215,7 @@ def test_silent_host_times_out_and_its_error_is_truncated(tmp_path: Path, ssh: P
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_too_large_history_is_not_fetched(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_history_fails(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "MAX_PACK_BYTES", 300)
     copy = mirror(tmp_path, str(repository.path))
     with pytest.raises(HeadError, match="its history is larger than 300 bytes"):
@@ -231,9 +224,7 @@ def test_too_large_history_is_not_fetched(
     assert list((copy.path / "objects/pack").iterdir()) == []
 
 
-def test_small_pack_with_a_large_object_is_not_unpacked(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_object_fails(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", 1_000_000)
     repository.write("facts/a.json", b" " * 1_000_001).commit()
     copy = mirror(tmp_path, str(repository.path))

@@ -41,18 +41,17 @@ def test_field_missing_in_another_version_needs_has(folder: BundleFolder) -> Non
     required = PAY_ARGS | {"required": [*PAY_ARGS["required"], "currency"]}
     folder.write("tools/pay.json", pay_manifest(args=required))
     (problem,) = folder.policies(PERMIT_ALL + EUROS.format("")).problems()
-    assert (
-        "rules.cedar:2" in problem
-        and "in tools/pay@1.json, a version still in force: test with `has`" in problem
-    )
+    assert "rules.cedar:2" in problem and "in tools/pay@1.json, a version still in force" in problem
     assert folder.policies(PERMIT_ALL + EUROS.format("context.input has currency && ")).problems() == []
 
 
 WRONG_FILES = {
     "no current one": ("tools/other@1.json", pay_manifest(tool="other"), "this tool has no current manifest"),
     "the same again": ("tools/pay@2.json", pay_manifest(), "is the same manifest as tools/pay.json"),
-    "an empty label": ("tools/pay@.json", OLD | {"title": "P"}, "names no version"),
-    "two labels": ("tools/pay@1@2.json", OLD | {"title": "P"}, "names no version"),
+    **{
+        file: (file, OLD | {"title": "P"}, "names no version")
+        for file in ("tools/pay@.json", "tools/pay@1@2.json")
+    },
     "another tool's name": ("tools/refund@1.json", OLD | {"title": "P"}, "name the file after it: pay.json"),
 }
 
@@ -69,14 +68,8 @@ def test_too_many_versions_are_refused(folder: BundleFolder) -> None:
     assert folder.problems() == ["tools/pay.json: 9 versions of this tool; 8 is the limit"]
 
 
-FILES = {
-    "mail.send": "mail.send.json",
-    "a/b": "a%2Fb.json",
-    "srv:tool": "srv%3Atool.json",
-    ".hidden": "%2Ehidden.json",
-    "0-day": "0-day.json",
-    "..a/...": "%2E.a%2F....json",
-}
+FILES = {"mail.send": "mail.send.json", "0-day": "0-day.json", ".hidden": "%2Ehidden.json"}
+FILES |= {"a/b": "a%2Fb.json", "srv:tool": "srv%3Atool.json", "..a/...": "%2E.a%2F....json"}
 
 
 @pytest.mark.parametrize(("tool", "file"), FILES.items(), ids=FILES)
@@ -90,9 +83,8 @@ def test_tool_with_any_name_has_a_safe_file_name_and_is_decided(tmp_path: Path, 
 
 def metered(folder: BundleFolder, amount: dict[str, Any]) -> BundleFolder:
     """A current version that a meter counts, and another version with this amount."""
-    folder.policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT).write(
-        "tools/pay.json", bundles.COUNTED
-    )
+    folder.policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT)
+    folder.write("tools/pay.json", bundles.COUNTED)
     return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=pay_args(amount=amount)))
 
 
@@ -102,16 +94,11 @@ def test_every_version_spends_from_the_meter(folder: BundleFolder) -> None:
     assert folder.decide(PAY, tool_digest=digest).outcome == "release"
     assert folder.decide(PAY, tool_digest=digest, history={"spent": 101}).policies == ("cap",)
     (problem,) = metered(folder, {"type": "integer"}).problems()
-    assert problem.startswith(
-        "tools/pay@1.json: the meter 'spent' counts it: sum: '/amount' of 'pay' may be negative"
-    )
+    assert problem.startswith("tools/pay@1.json: the meter 'spent' counts it: sum: '/amount' of 'pay' may be")
 
 
-STARTER = (
-    PERMIT_ALL
-    + '@id("writes") @approval("finance") forbid (principal, action, resource)'
-    + ' unless { action in Action::"read" };'
-)
+WRITES = '@id("writes") @approval("finance") forbid (principal, action, resource)'
+STARTER = PERMIT_ALL + WRITES + ' unless { action in Action::"read" };'
 
 
 @pytest.fixture
@@ -119,9 +106,7 @@ def starter(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(STARTER)
 
 
-def test_rule_may_name_read_group_without_read_tools(
-    starter: BundleFolder,
-) -> None:
+def test_rule_may_name_read_group_without_read_tools(starter: BundleFolder) -> None:
     for group, verdict in (("", Verdict.REVIEW), ("money", Verdict.REVIEW), ("read", Verdict.RELEASE)):
         starter.write("tools/pay.json", pay_manifest(groups=group.split()))
         assert starter.problems() == []
@@ -140,6 +125,5 @@ def test_actions_of_people_are_reserved_tool_names() -> None:
 
 def test_bundle_without_tools_loads_and_denies(starter: BundleFolder) -> None:
     (starter.path / "tools/pay.json").unlink()
-    assert starter.problems() == []
-    assert starter.decide(PAY).code == "unknown_tool"
+    assert (starter.problems(), starter.decide(PAY).code) == ([], "unknown_tool")
     assert "rules.cedar:1" in starter.policies("permit (principal, action, resource)").problems()[0]

@@ -12,15 +12,10 @@ from policy_service.domain.policy_request import AgentPrincipal, Claimed, Facts
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
-BIG = (
-    '@id("big") @approval("finance") @valid_for("10m") forbid (principal, action, resource)'
-    " when { context.input.amount > 1000 };"
-)
+ANY = "(principal, action, resource) when"
+BIG = f'@id("big") @approval("finance") @valid_for("10m") forbid {ANY} {{ context.input.amount > 1000 }};'
 HUGE = BIG.replace('@valid_for("10m")', '@quorum("2")').replace("big", "huge").replace("1000", "100000")
-NEVER = (
-    '@id("never") @doc("Nothing goes to a9. Choose another account.") forbid (principal, action, resource)'
-    ' when { context.input.account == "a9" };'
-)
+NEVER = f'@id("never") @doc("Nothing goes to a9.") forbid {ANY} {{ context.input.account == "a9" }};'
 RULES = "\n".join([PERMIT_ALL, BIG, HUGE, NEVER])
 
 
@@ -41,15 +36,12 @@ TABLE: dict[str, tuple[dict[str, Any], Verdict, tuple[str, ...], tuple[str, ...]
     "one above the limit": ({**PAY, "amount": 1001}, Verdict.REVIEW, ("all", "big"), ("big",)),
     "both gates fire": ({**PAY, "amount": 100001}, Verdict.REVIEW, ("all", "big", "huge"), ("big", "huge")),
     "a plain forbid": ({**PAY, "account": "a9"}, Verdict.DENY, ("never",), ()),
-    "a gate never turns a plain forbid into a question": (
-        {"account": "a9", "amount": 100001}, Verdict.DENY, ("never",), ()),
+    "a plain forbid and a gate": ({"account": "a9", "amount": 100001}, Verdict.DENY, ("never",), ()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("args", "verdict", "policies", "gates"), TABLE.values(), ids=TABLE)
-def test_decision_table(
-    standard: BundleFolder, args: Any, verdict: Verdict, policies: Any, gates: Any
-) -> None:
+def test_decision_table(standard: BundleFolder, args: Any, verdict: Any, policies: Any, gates: Any) -> None:
     decision = standard.decide(args)
     assert (decision.outcome, decision.policies) == (verdict, policies)
     assert tuple(gate.policy_id for gate in decision.gates) == gates
@@ -98,12 +90,10 @@ def test_invalid_question_is_denied_before_policy(
 
 
 @pytest.mark.parametrize("env", ["production", "staging"])
-@pytest.mark.parametrize("reviewed_as_unknown", [True, False])
-def test_unknown_tools_are_denied_except_in_dev(
-    standard: BundleFolder, env: str, reviewed_as_unknown: bool
-) -> None:
-    for reevaluated, code in ((False, "unknown_tool"), (True, "tool_changed")):
-        asked: dict[str, Any] = {"reevaluated": reevaluated, "reviewed_as_unknown": reviewed_as_unknown}
+@pytest.mark.parametrize("reviewed", [True, False])
+def test_unknown_tools_are_denied_outside_dev(standard: BundleFolder, env: str, reviewed: bool) -> None:
+    for again, code in ((False, "unknown_tool"), (True, "tool_changed")):
+        asked: dict[str, Any] = {"reevaluated": again, "reviewed_as_unknown": reviewed}
         decision = standard.decide({}, tool="refund", env=env, **asked)
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
@@ -115,10 +105,8 @@ def test_unknown_tool_asks_people_in_dev(standard: BundleFolder) -> None:
     assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
     source = standard.load().describe("unknown-tool")
     assert source is not None and "countersign tools export" in source.doc
-    again = standard.decide(
-        {"any": [None]}, tool="refund", env="dev", reevaluated=True, reviewed_as_unknown=True
-    )
-    assert again == decision
+    again = {"reevaluated": True, "reviewed_as_unknown": True}
+    assert standard.decide({"any": [None]}, tool="refund", env="dev", **again) == decision
 
 
 def test_invalid_args_are_denied_with_their_place(standard: BundleFolder) -> None:
@@ -130,7 +118,7 @@ def test_every_forbid_that_holds_is_a_reason(folder: BundleFolder) -> None:
     folder.policies(RULES + '@id("also") @title("Also not") forbid (principal, action, resource);')
     never, also = folder.decide({**PAY, "account": "a9"}).reasons
     assert (never.code, never.policy, also.policy) == ("forbidden_by_policy", "never", "also")
-    assert (never.text, also.text) == ("Nothing goes to a9. Choose another account.", "Also not")
+    assert (never.text, also.text) == ("Nothing goes to a9.", "Also not")
     assert "rules.cedar:5" in (never.advice or "")
 
 
@@ -171,43 +159,35 @@ def releases_when(folder: BundleFolder, condition: str, **changes: Any) -> bool:
 
 
 OWNED = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}), teams=frozenset({"night"}))
-VISIBLE = {
-    "of what an agent may send": (
-        'context.input.account == "a1" && context.input.amount == 100',
-        'context.input has currency && context.input.currency == "EUR"',
-        'context.input has tags && context.input.tags.containsAny(["x", "y"])',
-        'resource == Account::"a1"',
-        "!context.effect.compensable && !context.effect.idempotent",
-        "context.txn.size == 3",
-        'context.env == "staging"',
-        'context.now == datetime("2026-11-21T22:00:00Z")',
-        'principal.proof == "api_key"',
-    ),
-    "of an agent that somebody owns": (
-        'principal == Agent::"robot"',
-        'principal in Role::"desk"',
-        'principal in Group::"night"',
-        'principal has owner && principal.owner == User::"urn:test|tomas"',
-        'principal has owner && principal.owner in Group::"cfo"',
-        'context has on_behalf_of && context.on_behalf_of in Group::"finance"',
-    ),
-    "of an agent without an owner, and what is only claimed": (
-        "!(principal has owner)",
-        'context.claimed has purpose && context.claimed.purpose == "x" && !(context has on_behalf_of)',
-    ),
-}
-ASKED: list[dict[str, Any]] = [
-    {"args": {**PAY, "currency": "EUR", "tags": ["y"]}, "txn_size": 3, "env": "staging", "method": "api_key"},
-    {"agent": OWNED, "on_behalf_of": "urn:test|maya"},
-    {"claimed": Claimed(purpose="x", on_behalf_of="urn:test|maya")},
+ARGS = {**PAY, "currency": "EUR", "tags": ["y"]}
+CALL = {"args": ARGS, "txn_size": 3, "env": "staging", "method": "api_key"}
+OF_CALL = """\
+context.input.account == "a1" && context.input.amount == 100
+context.input has currency && context.input.currency == "EUR"
+context.input has tags && context.input.tags.containsAny(["x", "y"])
+resource == Account::"a1" && context.now == datetime("2026-11-21T22:00:00Z")
+!context.effect.compensable && !context.effect.idempotent
+context.txn.size == 3 && context.env == "staging" && principal.proof == "api_key"
+"""
+OF_OWNED = """\
+principal == Agent::"robot" && principal in Role::"desk" && principal in Group::"night"
+principal has owner && principal.owner == User::"urn:test|tomas" && principal.owner in Group::"cfo"
+context has on_behalf_of && context.on_behalf_of in Group::"finance"
+"""
+OF_CLAIM = """\
+!(principal has owner) && !(context has on_behalf_of)
+context.claimed has purpose && context.claimed.purpose == "x"
+"""
+VISIBLE: list[tuple[dict[str, Any], str]] = [
+    (CALL, OF_CALL),
+    ({"agent": OWNED, "on_behalf_of": "urn:test|maya"}, OF_OWNED),
+    ({"claimed": Claimed(purpose="x", on_behalf_of="urn:test|maya")}, OF_CLAIM),
 ]
 
 
-@pytest.mark.parametrize(
-    ("conditions", "changes"), list(zip(VISIBLE.values(), ASKED, strict=True)), ids=VISIBLE
-)
-def test_policy_sees(folder: BundleFolder, conditions: tuple[str, ...], changes: dict[str, Any]) -> None:
-    whole = " && ".join(f"({one})" for one in conditions)
+@pytest.mark.parametrize(("changes", "conditions"), VISIBLE)
+def test_policy_sees(folder: BundleFolder, changes: dict[str, Any], conditions: str) -> None:
+    whole = " && ".join(f"({one})" for one in conditions.splitlines())
     assert releases_when(folder, whole, **changes)
     assert not releases_when(folder, f"!({whole})", **changes)
 
@@ -264,8 +244,7 @@ UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
     "an unsatisfied permit names it": (PERMIT_ALL + named("items", when="false"), ITEMS, Verdict.REVIEW),
     "a permit that names another": (named("note"), ITEMS, Verdict.REVIEW),
     "one permit names both": (named("items", "note"), BOTH, Verdict.RELEASE),
-    "two permits name one each, and two halves make no whole": (
-        named("items") + named("note", policy_id="half"), BOTH, Verdict.REVIEW),
+    "two permits name one each": (named("items") + named("note", policy_id="half"), BOTH, Verdict.REVIEW),
     "a permit that names more than is there": (named("items", "note"), ITEMS, Verdict.RELEASE),
 }  # fmt: skip
 

@@ -55,10 +55,8 @@ CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
     "a missing attribute": ("context.input.amount > 100", {"account": "a1"}),
     "a text amount": ("context.input.amount > 100", {**PAY, "amount": "500"}),
     "an overflow": ("context.input.amount * 2 > 100", {**PAY, "amount": 2**62}),
-    "an injected extension": (
-        "context.input.amount > 100", {**PAY, "amount": {"__extn": {"fn": "unknown", "arg": "x"}}}),
-    "an injected entity": (
-        'context.input.account like "a*"', {**PAY, "account": {"__entity": {"type": "User", "id": "root"}}}),
+    "an extension": ("context.input.amount > 100", {**PAY, "amount": {"__extn": {"fn": "unknown", "arg": "x"}}}),
+    "an entity": ('context.input.account like "a*"', {**PAY, "account": {"__entity": {"type": "User", "id": "r"}}}),
     "null": ("context.input.amount > 100", {**PAY, "amount": None}),
 }  # fmt: skip
 
@@ -79,14 +77,13 @@ OVERFLOWS = {
 }
 TOO_MUCH = "resource.limit * 2000 > 5"
 ASKING = '@id("ask") @approval("finance") forbid (principal, action, resource);'
-PLAIN = '@id("never") forbid (principal, action, resource);'
 ERRING = {
     **{f"a plain forbid: {name}": forbid(condition) for name, condition in OVERFLOWS.items()},
     **{f"a gate: {name}": gate(condition) for name, condition in OVERFLOWS.items()},
     "a permit": f'{PERMIT_ALL}@id("guard") permit (principal, action, resource) when {{ {TOO_MUCH} }};',
     "a forbid and a gate that fired": forbid(TOO_MUCH) + ASKING,
     "a gate and a gate that fired": gate(TOO_MUCH) + ASKING,
-    "a gate and a plain forbid": gate(TOO_MUCH) + PLAIN,
+    "a gate and a plain forbid": gate(TOO_MUCH) + '@id("never") forbid (principal, action, resource);',
 }
 
 
@@ -111,12 +108,9 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     request = build_request(question, tool, resource, encoded)
     entities = entities_json(question, rules, resource)
     blind = Entities.from_json_str(json.dumps(entities))  # without the schema
-    assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, (
-        "the engine no longer fails this way"
-    )
-    assert not evaluate_policies(
-        tool.everything, request, build_entities(entities, tool.schema), tool.schema
-    ).allowed
+    assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, "the engine changed"
+    known = build_entities(entities, tool.schema)
+    assert not evaluate_policies(tool.everything, request, known, tool.schema).allowed
     assert folder.decide(PAY).code == "forbidden_by_policy"
     folder.policies(WRITES.replace("forbid", '@approval("cfo") forbid'))
     assert folder.decide(PAY).outcome is Verdict.REVIEW
@@ -127,10 +121,8 @@ def test_all_entities_are_supplied(folder: BundleFolder) -> None:
     assert careless(rules, {}), "the engine no longer fails this way"
     assert folder.policies(rules).decide(PAY).code == "forbidden_by_policy"
     entities = entities_json(folder.question(PAY), folder.load().rules, Resource("Account", "a1"))
-    assert {(each["uid"]["type"], each["uid"]["id"]) for each in entities} == {
-        ("Agent", "robot"),
-        ("Account", "a1"),
-    }
+    uids = {(each["uid"]["type"], each["uid"]["id"]) for each in entities}
+    assert uids == {("Agent", "robot"), ("Account", "a1")}
 
 
 BAD_FACTS: dict[str, dict[str, Any]] = {

@@ -1,5 +1,7 @@
 """A limit is found only where a policy's text has a single meaning."""
 
+from typing import Any
+
 import pytest
 
 from policy_service.domain.gates import Gate
@@ -13,18 +15,9 @@ ADDED = f"{SPENT} + context.input.amount"
 PAYING = 'principal, action == Action::"pay", resource'
 
 
-def policy(
-    when: str,
-    *,
-    scope: str = PAYING,
-    effect: str = "forbid",
-    more: str = "",
-    asks: bool = False,
-    name: str = "cap",
-) -> PolicySource:
-    text = f'@id("{name}") {effect} ({scope}) when {{ {when} }}{more};'
-    gate = Gate(name, frozenset({"finance"})) if asks else None
-    return PolicySource(id=name, effect=effect, file="x.cedar", line=1, text=text, gate=gate)  # type: ignore[arg-type]
+def policy(when: str, effect: Any = "forbid", scope: str = PAYING, more: str = "", **of: Any) -> PolicySource:
+    text = f'@id("cap") {effect} ({scope}) when {{ {when} }}{more};'
+    return PolicySource(**{"id": "cap", "effect": effect, "file": "x.cedar", "line": 1, "text": text} | of)
 
 
 def total_of(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
@@ -56,35 +49,35 @@ def test_plain_limit_is_found(one: PolicySource, field: tuple[str, ...], total: 
     assert total_of(one, field=field) == total
 
 
-NOT_PLAIN = {
-    "another condition": policy(f"{ADDED} > 1000 && context.now.hour > 8"),
-    "an exception": policy(f"{ADDED} > 1000", more=' unless { context.env == "dev" }'),
-    "either of two": policy(f"{ADDED} > 1000 || {ADDED} > 5"),
-    "what was before, of a sum": policy(f"{SPENT} > 1000"),
-    "another field": policy(f"{SPENT} + context.input.tip > 1000"),
-    "another meter": policy("context.history.spent_today + context.input.amount > 1000"),
-    "no number": policy(f"{ADDED} > context.input.cap"),
-    "below": policy(f"{ADDED} < 1000"),
-    "exactly": policy(f"{ADDED} == 1000"),
-    "twice what it adds": policy(f"{ADDED} + context.input.amount > 1000"),
-    "a permit": policy(f"{ADDED} > 1000", effect="permit"),
-    "some principals": policy(
-        f"{ADDED} > 1000", scope=PAYING.replace("principal", 'principal in Role::"intern"')
+OTHER_SCOPES = [
+    *(f'principal in Role::"intern"{PAYING[9:]}', f'{PAYING} == Account::"acme"'),
+    'principal, action == Action::"payout", resource',
+]
+# Another condition, field, meter, comparison or effect, an exception, and another scope.
+NOT_PLAIN = [
+    *(policy(f"{ADDED} {more}") for more in ("> 1000 && context.now.hour > 8", "< 1000", "== 1000")),
+    *(policy(f"{ADDED} {more}") for more in ("> context.input.cap", "+ context.input.amount > 1000")),
+    *(policy(f"{ADDED} > 1000 || {ADDED} > 5"), policy(f"{SPENT} > 1000")),
+    *(
+        policy(f"{spent} > 1000")
+        for spent in (f"{SPENT} + context.input.tip", f"{SPENT}_today + context.input.amount")
     ),
-    "some resources": policy(f"{ADDED} > 1000", scope=f'{PAYING} == Account::"acme"'),
-    "another tool": policy(f"{ADDED} > 1000", scope='principal, action == Action::"payout", resource'),
-    "a policy longer than any plain one": policy(f"{ADDED} > 1000", more=" // " + "x" * 4_000 + "\n"),
-}
+    *(policy(f"{ADDED} > 1000", scope=scope) for scope in OTHER_SCOPES),
+    *(
+        policy(f"{ADDED} > 1000", more=more)
+        for more in (' unless { context.env == "dev" }', f" // {'x' * 4_000}\n")
+    ),
+    policy(f"{ADDED} > 1000", effect="permit"),
+]
 
 
-@pytest.mark.parametrize("one", NOT_PLAIN.values(), ids=NOT_PLAIN)
+@pytest.mark.parametrize("one", NOT_PLAIN)
 def test_other_policies_have_no_limit(one: PolicySource) -> None:
     assert total_of(one) is None
 
 
 def test_lowest_limit_counts_and_a_forbid_before_a_gate() -> None:
-    low, high = policy(f"{ADDED} > 10", name="low"), policy(f"{ADDED} > 20", name="high")
-    asks = policy(f"{ADDED} > 5", asks=True, name="asks")
+    low, high = policy(f"{ADDED} > 10", id="low"), policy(f"{ADDED} > 20", id="high")
+    asks = policy(f"{ADDED} > 5", id="asks", gate=Gate("asks", frozenset({"finance"})))
     assert total_of(high, low) == 10
-    assert total_of(asks, high) == 20
-    assert total_of(asks) == 5
+    assert (total_of(asks, high), total_of(asks)) == (20, 5)

@@ -17,17 +17,10 @@ AGENT = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}
 FINANCE = frozenset({"finance"})
 
 
-def ask(
-    folder: BundleFolder,
-    person: str = "urn:test|maya",
-    groups: frozenset[str] = FINANCE,
-    assurance: str = "oidc",
-    **changes: Any,
-) -> Permission:
+def ask(folder: BundleFolder, env: str = "production", **changes: Any) -> Permission:
     review = ReviewFacts("rev_1", AGENT, "pay", "high", frozenset({"big"}), NOW)
-    return check_approve_rules(
-        folder.load().rules, PersonFacts(person, groups, assurance), review, now=NOW, **changes
-    )
+    person = PersonFacts(**{"person": "urn:test|maya", "groups": FINANCE, "assurance": "oidc"} | changes)
+    return check_approve_rules(folder.load().rules, person, review, now=NOW, env=env)
 
 
 @pytest.fixture
@@ -67,9 +60,8 @@ def test_permit_narrows(folder: BundleFolder, condition: str, changes: Any, gran
 
 
 def test_forbid_overrides_permit(folder: BundleFolder) -> None:
-    forbid = (
-        f'@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ context.assurance == "dev" }};'
-    )
+    in_dev = 'context.assurance == "dev"'
+    forbid = f'@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ {in_dev} }};'
     folder.policies(f"{OPEN}\n{forbid}")
     assert ask(folder)
     refused = ask(folder, assurance="dev")

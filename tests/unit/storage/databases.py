@@ -4,8 +4,6 @@ A folder whose statements are plain overrides the fixture `engine` with "sqlite"
 where several write at once: `@pytest.mark.parametrize("engine", BOTH)`.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Advisory locks: conflicting units run one at a time, on both engines and across replicas."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,14 +11,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from policy_service.errors import ForbiddenError, StorageUnavailableError
-from policy_service.storage import postgres
-from policy_service.storage.advisory_locks import (
-    lock_counters,
-    lock_exclusive,
-    lock_shared,
-    lock_transaction,
-    require_locked,
-)
+from policy_service.storage import advisory_locks, postgres
 from policy_service.storage.database import Database, StorageLimits, Tx
 from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.revocation.revoke import revoke_approver
@@ -28,6 +19,7 @@ from policy_service.workflow.revocation.revoke import revoke_approver
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 _PATIENCE_S = 60.0
+Unit = Callable[[Tx], Any]
 
 
 @pytest.fixture
@@ -40,13 +32,13 @@ def replica(migrated_url: str) -> Iterator[Database]:
 class Held:
     """A unit that blocks at a given point until it is released."""
 
-    def __init__(self, db: Database, ask: Callable[[Tx], Any]) -> None:
+    def __init__(self, db: Database, ask: Unit) -> None:
         self._there, self._go = threading.Event(), threading.Event()
         self._threads = ThreadPoolExecutor(1)
         self.ended: Future[datetime] = self._threads.submit(db.write_sync, lambda tx: self._stand(tx, ask))
         assert self._there.wait(_PATIENCE_S)
 
-    def _stand(self, tx: Tx, ask: Callable[[Tx], Any]) -> datetime:
+    def _stand(self, tx: Tx, ask: Unit) -> datetime:
         ask(tx)
         self._there.set()
         assert self._go.wait(_PATIENCE_S)
@@ -71,9 +63,7 @@ def until_it_waits(db: Database, second: Future[Any]) -> None:
         pass
 
 
-def second_after(
-    db: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any]
-) -> bool:
+def second_after(db: Database, replica: Database, first: Unit, second: Unit) -> bool:
     """Whether the second unit went on only after the first had ended."""
     held = Held(db, first)
     with ThreadPoolExecutor(1) as threads:
@@ -82,23 +72,23 @@ def second_after(
         return held.let_go() < went_on.result(_PATIENCE_S)[1]
 
 
-def on(txn: str) -> Callable[[Tx], Any]:
-    return lambda tx: lock_transaction(tx, txn)
+def on(txn: str) -> Unit:
+    return lambda tx: advisory_locks.lock_transaction(tx, txn)
 
 
-def acting(party: str) -> Callable[[Tx], Any]:
-    return lambda tx: lock_shared(tx, party)
+def acting(party: str) -> Unit:
+    return lambda tx: advisory_locks.lock_shared(tx, party)
 
 
-def stopping(party: str) -> Callable[[Tx], Any]:
-    return lambda tx: lock_exclusive(tx, party)
+def stopping(party: str) -> Unit:
+    return lambda tx: advisory_locks.lock_exclusive(tx, party)
 
 
-def revoking(sub: str) -> Callable[[Tx], Any]:
+def revoking(sub: str) -> Unit:
     return lambda tx: revoke_approver(tx, "idp", sub, "a stolen laptop")
 
 
-def deciding(sub: str) -> Callable[[Tx], Any]:
+def deciding(sub: str) -> Unit:
     def unit(tx: Tx) -> None:
         with suppress(ForbiddenError):  # where they were revoked first
             require_active_person(tx, "idp", sub)
@@ -122,9 +112,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("engine", ["postgresql"])
 @pytest.mark.parametrize(("first", "second", "waits"), PAIRS.values(), ids=PAIRS)
-def test_locks_serialize_conflicting_units(
-    store: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any], waits: bool
-) -> None:
+def test_locks_order(store: Database, replica: Database, first: Unit, second: Unit, waits: bool) -> None:
     assert second_after(store, replica, first, second) is waits
 
 
@@ -132,7 +120,8 @@ def test_locks_serialize_conflicting_units(
 def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Database) -> None:
     held = Held(store, on(ONE))
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(replica.write_sync, lambda tx: (tx.now, lock_transaction(tx, ONE).now))
+        lock = advisory_locks.lock_transaction
+        waiting = threads.submit(replica.write_sync, lambda tx: (tx.now, lock(tx, ONE).now))
         until_it_waits(store, waiting)
         ended = held.let_go()
         before, after = waiting.result(_PATIENCE_S)
@@ -141,11 +130,11 @@ def test_a_unit_that_waited_reads_the_clock_again(store: Database, replica: Data
 
 def test_a_unit_locks_one_transaction_and_changes_no_other(store: Database) -> None:
     with pytest.raises(RuntimeError, match="one transaction at most"):
-        store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
+        store.write_sync(lambda tx: advisory_locks.lock_transaction(on(ONE)(tx), OTHER))
     for ask in (lambda tx: tx, on(OTHER)):  # without a lock, or with another one
         with pytest.raises(RuntimeError, match="call lock_transaction first"):
-            store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
-    store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
+            store.write_sync(lambda tx, ask=ask: advisory_locks.require_locked(ask(tx), ONE))
+    store.write_sync(lambda tx: advisory_locks.require_locked(advisory_locks.lock_transaction(tx, ONE), ONE))
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
@@ -156,17 +145,17 @@ def test_a_lock_timeout_asks_the_caller_to_repeat(store: Database, migrated_url:
         with pytest.raises(StorageUnavailableError, match="repeat the request"):
             impatient.write_sync(on(ONE))
         held.let_go()
-        assert impatient.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
+        assert impatient.write_sync(lambda tx: advisory_locks.lock_transaction(tx, ONE).locked_txn) == ONE
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_locks_of_a_dead_replica_are_released(
+def test_a_dead_replica_loses_its_locks(
     store: Database, replica: Database, monkeypatch: pytest.MonkeyPatch, migrated_url: str
 ) -> None:
     monkeypatch.setattr(postgres, "_IDLE_MS", 1_000)  # a busy machine opens a connection within it
     with Database.open(migrated_url) as hanging:
         held = Held(hanging, on(ONE))
-        assert replica.write_sync(lambda tx: lock_transaction(tx, ONE).locked_txn) == ONE
+        assert replica.write_sync(lambda tx: advisory_locks.lock_transaction(tx, ONE).locked_txn) == ONE
         with pytest.raises(StorageUnavailableError):
             held.let_go()
 
@@ -178,7 +167,7 @@ def test_metered_subjects_are_locked_in_one_order(replica: Database) -> None:
     def ask(tx: Tx, names: list[str]) -> None:
         keys: list[int] = []
         event.listen(tx.conn, "before_cursor_execute", lambda *said: keys.append(said[3]["key"]))
-        lock_counters(tx, names)
+        advisory_locks.lock_counters(tx, names)
         asked.append(keys)
 
     names = [f"agent {n}" for n in range(9)]

@@ -1,7 +1,5 @@
 """The database: units, snapshots, errors and durability, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3
@@ -33,7 +31,6 @@ def numbers(db: Database) -> list[int]:
     return column(db, "SELECT n FROM t ORDER BY n")
 
 
-@pytest.mark.anyio
 async def test_a_unit_returns_a_result_or_is_rolled_back_with_its_error(db: Database) -> None:
     create(db)
     assert await db.write(insert(1)) == 1
@@ -60,7 +57,6 @@ def test_an_error_does_not_quote_bound_values(db: Database) -> None:
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_a_query_sees_one_snapshot(db: Database) -> None:
     create(db)
     seen, written = threading.Event(), threading.Event()
@@ -79,26 +75,13 @@ async def test_a_query_sees_one_snapshot(db: Database) -> None:
     assert numbers(db) == [1]
 
 
-@pytest.mark.anyio
-async def test_one_conditional_update_has_one_winner(db: Database) -> None:
-    create(db)
-    await db.write(insert(0))
-    take = text("UPDATE t SET n = 1 WHERE n = 0")
-    taken = await asyncio.gather(*(db.write(lambda tx: tx.conn.execute(take).rowcount) for _ in range(32)))
-    assert sum(taken) == 1
-
-
-def test_now_is_aware_utc_from_the_given_clock(database_url: str) -> None:
-    with Database.open(database_url) as db:
-        moment = db.write_sync(lambda tx: tx.now)
+def test_now_is_aware_utc(db: Database) -> None:
+    """test_writer.py tests a given clock."""
+    moment = db.write_sync(lambda tx: tx.now)
     assert moment.utcoffset() == timedelta(0)
     assert abs(moment - datetime.now(UTC)) < timedelta(seconds=5)
-    fixed = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-    with Database.open(database_url, clock=lambda: fixed) as db:
-        assert db.write_sync(lambda tx: tx.now) == fixed
 
 
-@pytest.mark.anyio
 async def test_a_closed_database_refuses(database_url: str) -> None:
     db = Database.open(database_url)
     db.close()
@@ -108,7 +91,6 @@ async def test_a_closed_database_refuses(database_url: str) -> None:
         await db.read(lambda conn: 1)
 
 
-@pytest.mark.anyio
 async def test_two_deadlocked_units_both_complete(db: Database) -> None:
     """PostgreSQL breaks the deadlock by failing one, which is then run again; SQLite has one writer."""
     create(db, "n INTEGER PRIMARY KEY, hits INTEGER")
@@ -148,9 +130,8 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-file").touch()
-    with pytest.raises(StartError, match="cannot be written") as refused:
+    with pytest.raises(StartError, match=f"{path}.*cannot be written"):
         Database.open(f"sqlite:///{tmp_path / path}")
-    assert str(tmp_path / path) in str(refused.value)
 
 
 def test_a_damaged_file_is_refused(sqlite_url: str, tmp_path: Path) -> None:
@@ -201,10 +182,7 @@ def test_a_server_that_acknowledges_what_it_may_lose_is_refused(postgres_url: st
         Database.open(postgres_url)
 
 
-@pytest.mark.anyio
-async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(
-    postgres_url: str,
-) -> None:
+async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(postgres_url: str) -> None:
     """N6."""
     with Database.open(postgres_url) as db:
         create(db)
@@ -223,9 +201,7 @@ async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(
 
 
 @pytest.mark.parametrize(("failures", "kept"), [(2, [3]), (3, [])])
-def test_a_unit_that_cannot_be_serialized_is_run_again(
-    postgres_url: str, failures: int, kept: list[int]
-) -> None:
+def test_an_unserializable_unit_is_run_again(postgres_url: str, failures: int, kept: list[int]) -> None:
     runs: list[int] = []
 
     def unit(tx: Tx) -> None:
@@ -256,5 +232,4 @@ def test_a_unit_whose_key_was_taken_meanwhile_is_run_again_and_sees_it(postgres_
 
     with Database.open(postgres_url) as db, Database.open(postgres_url) as other:
         create(db)
-        assert db.write_sync(unit) == "known"
-        assert numbers(db) == [7]
+        assert (db.write_sync(unit), numbers(db)) == ("known", [7])

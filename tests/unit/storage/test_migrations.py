@@ -1,7 +1,5 @@
 """Migrations: the tables are exactly the declared ones, and the audit log is append-only."""
 
-from __future__ import annotations
-
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -42,9 +40,7 @@ def refused(db: Database, sql: str, **values: object) -> None:
     assert stored(db) == before
 
 
-def test_the_migrated_tables_are_the_declared_ones_also_the_second_time(
-    database_url: str,
-) -> None:
+def test_the_migrated_tables_are_the_declared_ones_also_the_second_time(database_url: str) -> None:
     with Database.open(database_url) as db:
         assert db.read_sync(migrations.current) is None
     for _ in range(2):

@@ -1,7 +1,5 @@
 """The outbox: a message is written with its change, sent at least once, and never blocks the others."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from policy_service.storage.outbox import DrainResult, Message, RetryPolicy
 from policy_service.storage.system_tables import OutboxRow
 from tests.unit.storage.databases import START, Clock
 
-pytestmark = pytest.mark.anyio
 OUTBOX = table(OutboxRow)
 RETRY = RetryPolicy(max_attempts=3, backoff_s=10, max_backoff_s=15, claim_s=60)
 
@@ -122,8 +119,7 @@ async def test_a_claim_of_a_dead_process_becomes_due_again(timed: Database, cloc
     clock.later(59.9)
     assert await receiver.drains(timed) == DrainResult()
     clock.later(0.1)
-    assert await receiver.drains(timed) == DrainResult(sent=1)
-    assert receiver.got == [("a", 2)]
+    assert (await receiver.drains(timed), receiver.got) == (DrainResult(sent=1), [("a", 2)])
 
 
 async def test_two_concurrent_drains_claim_different_messages(timed: Database) -> None:
@@ -191,5 +187,4 @@ async def test_a_retry_of_dead_messages_can_exclude_a_kind(timed: Database) -> N
     later = START + timedelta(days=2)
     assert await timed.write(lambda tx: outbox.retry_dead(tx, "a", later, but="shown", attempts=1)) == 1
     found = await timed.write(take)
-    assert found is not None
-    assert (found.outbox_id, found.attempt) == ("one", 2)
+    assert found is not None and (found.outbox_id, found.attempt) == ("one", 2)

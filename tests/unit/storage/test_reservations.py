@@ -1,7 +1,5 @@
 """Sums of reservations: exact at any size, by one index, on both engines."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -43,17 +41,13 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
         hold(tx, 3, 1_000, agent="other")
         hold(tx, 4, 10_000, reserved_at=AT - timedelta(microseconds=1))
         hold(tx, 5, 0)
-        acme = resource_digest("Account", "acme")
+        acme, other = resource_digest("Account", "acme"), resource_digest("Accountacme", "")
+        firsts = (AT - timedelta(days=1), AT + timedelta(microseconds=1))
+        subjects = (("agent", "robot", ""), ("resource", acme, "/amount"), ("resource", other, "/amount"))
         return [
-            of_robot(tx.conn),
-            of_robot(tx.conn, "pay", "ship"),
-            of_robot(tx.conn, first=AT - timedelta(days=1)),
-            of_robot(tx.conn, first=AT + timedelta(microseconds=1)),
-            reserved_total(tx.conn, "agent", "robot", "", ("pay",), first=AT),
-            reserved_total(tx.conn, "resource", acme, "/amount", ("pay",), first=AT),
-            reserved_total(
-                tx.conn, "resource", resource_digest("Accountacme", ""), "/amount", ("pay",), first=AT
-            ),
+            *(of_robot(tx.conn), of_robot(tx.conn, "pay", "ship")),
+            *(of_robot(tx.conn, first=first) for first in firsts),
+            *(reserved_total(tx.conn, *subject, ("pay",), first=AT) for subject in subjects),
         ]
 
     assert store.write_sync(work) == [10, 110, 10_010, 0, 0, 1_010, 0]

@@ -1,15 +1,13 @@
 """The files of an embedded database: its process lock and its backups."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +18,7 @@ from tests.conventions.repository import ROOT
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from policy_service.storage.sqlite import ProcessLock
 lock = ProcessLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
@@ -96,15 +95,12 @@ def backup(tmp_path: Path) -> Path:
 def require_sound(backup: Path) -> None:
     with closing(sqlite3.connect(backup)) as there:
         assert there.execute("SELECT word FROM secrets").fetchall() == [("sesame",)]
-    assert stat.S_IMODE(backup.lstat().st_mode) == 0o600
-    assert stat.S_ISREG(backup.lstat().st_mode)
+    assert backup.lstat().st_mode == stat.S_IFREG | 0o600
     assert sorted(one.name for one in backup.parent.iterdir()) == [backup.name]
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to], ids=["a link", "a second name"])
-def test_a_link_planted_in_its_place_leads_nowhere(
-    database: Path, backup: Path, tmp_path: Path, plant: Callable[[Path, Path], None]
-) -> None:
+def test_a_planted_link_leads_nowhere(database: Path, backup: Path, tmp_path: Path, plant: Any) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
     plant(backup.with_name("taken.db.part"), target)

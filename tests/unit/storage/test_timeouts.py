@@ -1,7 +1,5 @@
 """A database that does not respond: waits are bounded, and so is the queue."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -18,8 +16,6 @@ from policy_service.storage import database, postgres, unit_of_work
 from policy_service.storage.database import Database, StorageLimits, Tx
 from tests.fakes.silent import Silent
 from tests.unit.storage.databases import execute
-
-pytestmark = pytest.mark.anyio
 
 _CAPACITY = 5
 _BOUND_S = 20.0  # well above what each test waits for, far below what TCP would
@@ -59,9 +55,7 @@ def proxy(postgres_url: str) -> Iterator[Silent]:
         yield started
 
 
-async def test_a_silent_server_times_out(
-    postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silence_times_out(postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_RESPONSE_S", 1.0)
     monkeypatch.setattr(postgres, "_KEEPALIVE_S", 2)
     url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)

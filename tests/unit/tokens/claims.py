@@ -14,17 +14,9 @@ _DIGEST = contract.txn_digest(effect_digests=[EFFECT.digest])
 _BOTH: dict[str, Any] = {"iss": "https://countersign.example", "aud": "bot", "sub": "bot", "epoch": 1}
 _BOTH |= {"iat": 1_795_000_000, "txn": _TXN, "txn_digest": _DIGEST, "cnf_jkt": "k" * 43}
 _BY: dict[str, Any] = {"policies": ("p",), "votes": (), "rev": 1, "assurance": "none"}
-RELEASE = ReleaseClaims(
-    nbf=1_795_000_000,
-    exp=1_795_000_120,
-    jti="j" * 22,
-    detail=EffectDetail.of(EFFECT),
-    decision=contract.DecisionClaims(id="dec_1", mode=contract.Mode.AUTO, commit="c", bundle="b" * 64, **_BY),
-    **_BOTH,
-)
-RECEIPT = ReceiptClaims(
-    fire_by=1_795_000_030,
-    attempt="att_1",
-    effects=(ReceiptEffect(EFFECT.effect_id, EFFECT.digest, "j" * 22),),
-    **_BOTH,
-)
+_BY |= {"mode": contract.Mode.AUTO, "commit": "c", "bundle": "b" * 64}
+_OF: dict[str, Any] = {"jti": "j" * 22, "detail": EffectDetail.of(EFFECT)}
+_OF["decision"] = contract.DecisionClaims(id="dec_1", **_BY)
+RELEASE = ReleaseClaims(nbf=1_795_000_000, exp=1_795_000_120, **_OF, **_BOTH)
+_EFFECTS = (ReceiptEffect(EFFECT.effect_id, EFFECT.digest, "j" * 22),)
+RECEIPT = ReceiptClaims(fire_by=1_795_000_030, attempt="att_1", effects=_EFFECTS, **_BOTH)

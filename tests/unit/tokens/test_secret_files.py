@@ -53,9 +53,7 @@ def test_a_secret_only_its_owner_can_reach_is_read(secret: Path, mode: int) -> N
     assert read_secret(secret) == b"canary"
 
 
-def test_a_missing_or_foreign_secret_is_refused_with_the_command(
-    secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_foreign_secret_is_refused(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match="policy-service init"):
         read_secret(secret.with_name("none"))
     other = os.geteuid() + 1

@@ -36,19 +36,19 @@ def test_two_keys_sign_side_by_side_and_each_verifies() -> None:
         verify(key, headers, BODY, now=STAMP)
 
 
-BAD = {
-    "no prefix": encoded("", 32),
-    "the public half": encoded("whpk_", 32),
-    "too short": encoded("whsec_", 23),
-    "too long": encoded("whsec_", 65),
-    "no base64": "whsec_canary!canary!canary!canary!canary!",
-    "an own key of another size": encoded("whsk_", 64),
-    "empty": "",
-    "two lines": f"{SHARED}\n{SHARED}",
-}
+# Without a prefix, the public half, of another size, not base64, and two lines.
+BAD = [
+    "",
+    encoded("", 32),
+    encoded("whpk_", 32),
+    encoded("whsec_", 23),
+    encoded("whsec_", 65),
+    encoded("whsk_", 64),
+]
+BAD += ["whsec_canary!canary!canary!canary!canary!", f"{SHARED}\n{SHARED}"]
 
 
-@pytest.mark.parametrize("line", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("line", BAD)
 def test_what_is_no_secret_is_refused_and_not_quoted(line: str, tmp_path: Path) -> None:
     file = tmp_path / "hook.secret"
     file.write_text(line)

@@ -28,12 +28,8 @@ def engine() -> str:
 def effect(n: int, **changes: object) -> EffectRow:
     """An effect that waits for finance."""
     ids: dict[str, object] = {"effect_id": f"{n}" * 64, "effect_digest": f"{n}" * 64, "call_key": f"{n}" * 64}
-    ids |= {
-        "tool_digest": "d" * 64,
-        "resource_key": "b" * 64,
-        "args_digest": "a" * 64,
-        "decision_id": f"dec_{n}",
-    }
+    ids |= {"tool_digest": "d" * 64, "resource_key": "b" * 64, "args_digest": "a" * 64}
+    ids["decision_id"] = f"dec_{n}"
     about = {"agent": "robot", "tool": "pay", "resource_type": "Account", "resource_id": "acme"}
     asked = {"state": "review", "valid_for_s": 3600, "asked_at": NOW, "changed_at": NOW}
     gates = [Gate("large", frozenset({"finance"})).to_json()]
@@ -49,13 +45,7 @@ def written(store: Database) -> Database:
         enroll(tx, "robot")
         tx = lock_transaction(tx, TXN)
         of = {"txn": TXN, "rev": 1, "agent": "robot"}
-        sent = {
-            "run_key": "r",
-            "state": "review",
-            "txn_digest": "e" * 64,
-            "aud": "robot",
-            "submitted_at": NOW,
-        }
+        sent = {"run_key": "r", "state": "review", "txn_digest": "e" * 64, "aud": "a", "submitted_at": NOW}
         asked = {"tool": "pay", "risk": "low", "state": "open", "opened_at": NOW, "answer_by": NOW}
         decided = {"outcome": "review", "cause": "submit", "bundle": "b", "commit": "c", "decided_at": NOW}
         lists: dict[str, list[str]] = {"policies": [], "gates": ["large"], "reasons": [], "unseen": []}

@@ -1,7 +1,5 @@
 """Deciding under one bundle, and the time a client may ask to wait."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest
@@ -11,11 +9,7 @@ from policy_service.channels.http.transactions import wanted_wait
 from policy_service.errors import StorageUnavailableError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.workflow.effects.evaluation import (
-    BundleChangedError,
-    require_current_bundle,
-    with_stable_bundle,
-)
+from policy_service.workflow.effects import evaluation
 
 
 class ChangingContext:
@@ -31,20 +25,19 @@ class ChangingContext:
         if self.changes:
             self.changes -= 1
             self.current = object()
-        require_current_bundle(cast(Context, self), bundle)
+        evaluation.require_current_bundle(cast(Context, self), bundle)
         return "decided"
 
 
-@pytest.mark.anyio
 async def test_a_request_is_repeated_under_a_new_bundle_a_limited_number_of_times() -> None:
     for changes in (0, 1, 4):
         ctx = ChangingContext(changes)
-        assert await with_stable_bundle(cast(Context, ctx), ctx.work) == "decided"
+        assert await evaluation.with_stable_bundle(cast(Context, ctx), ctx.work) == "decided"
     ctx = ChangingContext(1_000)
     with pytest.raises(StorageUnavailableError, match="repeat it"):
-        await with_stable_bundle(cast(Context, ctx), ctx.work)
-    with pytest.raises(BundleChangedError):
-        require_current_bundle(cast(Context, ctx), cast(Bundle, object()))
+        await evaluation.with_stable_bundle(cast(Context, ctx), ctx.work)
+    with pytest.raises(evaluation.BundleChangedError):
+        evaluation.require_current_bundle(cast(Context, ctx), cast(Bundle, object()))
 
 
 PREFER = {

@@ -1,6 +1,5 @@
 """The consequences that the page of a task lists for each answer."""
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -13,19 +12,13 @@ from policy_service.storage.tables import AgentRow, EffectRow, Row, TaskRow, Tra
 R = TypeVar("R", bound=Row)
 
 
-@dataclass(frozen=True)
-class Sibling:
-    """A sibling of the unknown effect."""
-
-    state: str
-    undo: str | None = None
-    may_fail: bool = False
+Sibling = tuple[Any, ...]  # the state, the compensating tool, and whether it may fail
 
 
 def consequence(answer: TaskAnswer, *siblings: Sibling, undo: str | None = None) -> str:
     """The listed consequence for an unknown effect with these siblings."""
     asked = _effect("refund", "unknown", undo=undo)
-    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(siblings)]
+    others = [_effect(f"tool_{n}", *one) for n, one in enumerate(siblings)]
     snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
     task = _row(TaskRow, kind="unknown", state="open")
     case = TaskContext(task, snapshot, asked, _row(AgentRow, name="agent"))
@@ -47,17 +40,17 @@ def _row(table: type[R], /, **values: Any) -> R:
 
 FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
 NOT_DONE, SETTLED = "The transaction did not complete.", "The transaction is settled."
-COMPENSABLE, IRREVERSIBLE, OPEN = Sibling("fired", "undo_it"), Sibling("fired"), Sibling("redeemed")
-FAILED = Sibling("failed", may_fail=True)
+COMPENSABLE, IRREVERSIBLE = ("fired", "undo_it"), ("fired",)
+OPEN, FAILED = ("redeemed",), ("failed", None, True)
 TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
     (FIRED, (), SETTLED),
     (NOT_FIRED, (), "No effect of its transaction remains."),
     (FIRED, (IRREVERSIBLE,), SETTLED),
     (FIRED, (FAILED,), SETTLED),
-    (FIRED, (Sibling("unused"),), NOT_DONE),
+    (FIRED, (("unused",),), NOT_DONE),
     (NOT_FIRED, (COMPENSABLE,), "undo_it is requested"),
     (NOT_FIRED, (IRREVERSIBLE,), "become a task"),
-    (FIRED, (Sibling("unknown"),), "Another effect"),
+    (FIRED, (("unknown",),), "Another effect"),
     (FIRED, (OPEN,), "not reported yet"),
     (FIRED, (COMPENSABLE, OPEN), "not reported yet"),
     (FIRED, (FAILED, OPEN), "not reported yet"),
@@ -65,9 +58,7 @@ TABLE: list[tuple[TaskAnswer, tuple[Sibling, ...], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "siblings", "follows"), TABLE)
-def test_the_consequence_covers_all_siblings(
-    answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str
-) -> None:
+def test_siblings_have_consequences(answer: TaskAnswer, siblings: tuple[Sibling, ...], follows: str) -> None:
     text = consequence(answer, *siblings, undo="take_back")
     assert follows in text
     incomplete = "did not complete" in text

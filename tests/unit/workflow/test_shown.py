@@ -25,36 +25,29 @@ from tests.fakes import reviews
 PAGE = reviews.deploy()
 GATE, FACT = PAGE.gates[0], PAGE.facts[0]
 
-READ: dict[str, dict[str, Any]] = {
-    "the effect's digest": {"effect_digest": "0" * 64},
-    "the transaction's digest": {"txn_digest": "0" * 64},
-    "the revision": {"rev": 9},
-    "the sentence": {"sentence": (Piece("Deploy nothing."),)},
-    "the finality": {"finality": "This can be undone."},
-    "the risk": {"risk": "low"},
-    "the tool's title": {"tool_title": "Something else"},
-    "the agent": {"agent": "another-bot"},
-    "the owner": {"agent_owner": "Somebody else"},
-    "a warning": {"warnings": ("UNKNOWN TOOL",)},
-    "a rule's text": {"gates": (replace(GATE, cedar_text="forbid (principal, action, resource);"),)},
-    "a rule's groups": {"gates": (replace(GATE, groups=("interns",)),)},
-    "a rule's quorum": {"gates": (replace(GATE, quorum=1),)},
-    "a rule's step-up": {"gates": (replace(GATE, step_up="passkey"),)},
-    "a rule's doc": {"gates": (replace(GATE, doc="Go ahead."),)},
-    "one rule more": {"gates": (GATE, replace(GATE, policy_id="more"))},
-    "a fact": {"facts": (replace(FACT, value="frozen"),)},
-    "a fact's source": {"facts": (replace(FACT, source="the agent"),)},
-    "a claim": {"claimed": {"reasoning": "Because."}},
-    "a sibling": {"siblings": reviews.refund().siblings},
-    "an argument": {"args": (replace(PAGE.args[0], value_text="other"), *PAGE.args[1:])},
-    "an argument's type": {"args": (replace(PAGE.args[0], type_text="secret"), *PAGE.args[1:])},
-    "the order of the arguments": {"args": PAGE.args[::-1]},
-    "that a value is hidden": {"args": (replace(PAGE.args[0], secret=True), *PAGE.args[1:])},
-    "another review": {"review_id": "rev_other"},
-}
+
+def labelled_digest(material: bytes) -> str:
+    return hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
 
 
-@pytest.mark.parametrize("changes", READ.values(), ids=READ)
+OTHER_RULES: list[dict[str, Any]] = [{"cedar_text": "forbid (principal, action, resource);"}, {"quorum": 1}]
+OTHER_RULES += [{"groups": ("interns",)}, {"step_up": "passkey"}, {"doc": "Go ahead."}]
+ARGUMENT, *OTHERS = PAGE.args
+OTHER_ARGUMENTS = ({"value_text": "other"}, {"type_text": "secret"}, {"secret": True})
+READ: list[dict[str, Any]] = [
+    *({name: "another"} for name in ("finality", "risk", "tool_title", "agent", "agent_owner", "review_id")),
+    *({name: "0" * 64} for name in ("effect_digest", "txn_digest")),
+    *({"gates": (replace(GATE, **change),)} for change in OTHER_RULES),
+    {"gates": (GATE, replace(GATE, policy_id="more"))},
+    *({"facts": (replace(FACT, **change),)} for change in ({"value": "frozen"}, {"source": "the agent"})),
+    *({"args": (replace(ARGUMENT, **change), *OTHERS)} for change in OTHER_ARGUMENTS),
+    *({"args": PAGE.args[::-1]}, {"rev": 9}, {"sentence": (Piece("Deploy nothing."),)}),
+    *({"warnings": ("UNKNOWN TOOL",)}, {"claimed": {"reasoning": "Because."}}),
+    {"siblings": reviews.refund().siblings},
+]
+
+
+@pytest.mark.parametrize("changes", READ)
 def test_the_digest_covers_everything_shown(changes: dict[str, Any]) -> None:
     assert view_of(replace(PAGE, **changes), WEB_RENDERER).digest != view_of(PAGE, WEB_RENDERER).digest
 
@@ -82,34 +75,22 @@ def test_the_digest_covers_the_renderer() -> None:
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
     assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
-    digests = {
-        view_of(page, WEB_RENDERER).digest,
-        view_of(page, WEB_RENDERER, full=True).digest,
-        view_of(page, API_RENDERER).digest,
-    }
-    assert len(digests) == 3
+    views = [view_of(page, WEB_RENDERER, full=full) for full in (False, True)]
+    assert len({view.digest for view in (*views, view_of(page, API_RENDERER))}) == 3
     assert folded_args(view_of(page, WEB_RENDERER)) == ["memo"]
-    assert (
-        folded_args(view_of(page, WEB_RENDERER, full=True)) == folded_args(view_of(page, API_RENDERER)) == []
-    )
+    assert folded_args(views[1]) == folded_args(view_of(page, API_RENDERER)) == []
 
 
 def test_folded_arguments_exclude_a_review_from_a_batch() -> None:
     """A batch never shows such arguments, so no vote can be cast on them there."""
-    page, short = reviews.refund(), reviews.credit(1)
-    assert view_of(page, BATCH_RENDERER, full=True).digest not in {
-        view.digest for view in views_for_channel(page, "web")
-    }
-    assert view_of(short, BATCH_RENDERER, full=True).digest in {
-        view.digest for view in views_for_channel(short, "web")
-    }
+    for page, in_a_batch in ((reviews.refund(), False), (reviews.credit(1), True)):
+        digests = {view.digest for view in views_for_channel(page, "web")}
+        assert (view_of(page, BATCH_RENDERER, full=True).digest in digests) is in_a_batch
 
 
 def test_the_material_contains_no_secret() -> None:
     material = view_of(PAGE, WEB_RENDERER).canonical
-    assert (
-        view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
-    )
+    assert view_of(PAGE, WEB_RENDERER).digest == labelled_digest(material)
     row = next(row for row in PAGE.args if row.secret)
     assert row.value_text not in material.decode()
     other = tuple(replace(one, value_text="x" * one.bytes) if one.secret else one for one in PAGE.args)
@@ -128,29 +109,18 @@ def test_parts_name_what_changed_and_unknown_parts_are_ignored() -> None:
 
 def test_a_view_of_an_older_renderer_keeps_its_digest() -> None:
     """Verification hashes the stored material, so exported votes stay valid; new votes need the new page."""
-    older = RenderedView(
-        dict(view_of(PAGE, WEB_RENDERER).material) | {"drawn": {"renderer": "web/1", "folded": []}}
-    )
-    assert (
-        older.digest
-        == hashlib.sha256(b"countersign/view/v1\n" + canonicalize(dict(older.material))).hexdigest()
-    )
+    material = dict(view_of(PAGE, WEB_RENDERER).material)
+    older = RenderedView(material | {"drawn": {"renderer": "web/1", "folded": []}})
+    assert older.digest == labelled_digest(canonicalize(dict(older.material)))
     assert folded_args(older) == []
     assert older.digest not in {view.digest for view in views_for_channel(PAGE, "web")}
 
 
 # Bytes and lines count; padding that is not shown does not.
-LONG = [
-    ("x" * 320, False),
-    ("x" * 321, True),
-    ("\u00e9" * 161, True),
-    ("a\n" * 5 + "a", False),
-    ("a\n" * 6 + "a", True),
-    ("a" + "\n" * 64 + "b", False),
-    ("", False),
-]
+LONG = ["x" * 321, "\u00e9" * 161, "a\n" * 6 + "a"]
+SHORT = ["x" * 320, "a\n" * 5 + "a", "a" + "\n" * 64 + "b", ""]
 
 
 def test_a_long_text_is_folded() -> None:
-    assert [(text, view_digest.is_long(text)) for text, _ in LONG] == LONG
+    assert [text for text in LONG + SHORT if view_digest.is_long(text)] == LONG
     assert view_digest.line_count("a\nb") == 2

@@ -24,12 +24,9 @@ def line(bundle: Bundle, kind: str, body: dict[str, Any], actor: str = "service"
     return shown
 
 
-NAMES = {
-    "person:https://id.example|00u1": "Maya Lind",
-    "person:https://id.example|00u2": "https://id.example|00u2",
-    "agent:desk": "desk",
-    "service": "service",
-}
+IDP = "https://id.example"
+NAMES = {"agent:desk": "desk", "service": "service"}
+NAMES |= {f"person:{IDP}|00u1": "Maya Lind", f"person:{IDP}|00u2": f"{IDP}|00u2"}
 
 
 def test_a_person_is_shown_by_their_sign_in_name(bundle: Bundle) -> None:
@@ -64,8 +61,7 @@ HAPPENED: list[tuple[str, dict[str, Any], str]] = [
     ("vote_recorded", {"verdict": "approve"}, "Voted to approve"),
     ("vote_recorded", {"verdict": "deny", "late": True}, "too late"),
     ("vote_strengthened", {"step_up": "passkey"}, "passkey"),
-    ("effect_unknown", {"why": "restored"}, "may have fired since"),
-    ("effect_unknown", {"why": "recalled"}, "may have fired since"),
+    *(("effect_unknown", {"why": why}, "may have fired since") for why in ("restored", "recalled")),
     ("effect_unknown", {"why": "not_reported"}, "We do not know"),
     ("redemption_recalled", {}, "proves that it was redeemed"),
     ("effect_submitted", {"to": "unknown"}, "known again"),

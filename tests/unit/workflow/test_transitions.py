@@ -42,15 +42,17 @@ def log(conn: Connection) -> list[tuple[str, dict[str, Any]]]:
     return [(kind, json.loads(body)) for kind, body in found]
 
 
-def messages(conn: Connection) -> list[str]:
-    return [kind for (kind,) in conn.execute(select(table(OutboxRow).c.kind))]
+def snapshot_of(conn: Connection) -> Snapshot:
+    return repository.require_transaction(conn, TXN)
+
+
+def release(tx: Tx, snapshot: Snapshot, cause: TransitionReason = CAUSE) -> None:
+    transition_effect(tx, snapshot.effects[0], EffectState.RELEASED, cause)
 
 
 def on(written: Database, work: Mover) -> None:
     """Run a change of the transaction in one unit of work."""
-    written.write_sync(
-        lambda tx: work(lock_transaction(tx, TXN), repository.require_transaction(tx.conn, TXN))
-    )
+    written.write_sync(lambda tx: work(lock_transaction(tx, TXN), snapshot_of(tx.conn)))
 
 
 def next_revision(row: TransactionRow) -> TransactionRow:
@@ -59,13 +61,11 @@ def next_revision(row: TransactionRow) -> TransactionRow:
 
 
 MOVERS: dict[str, Mover] = {
-    "an effect": lambda tx, s: transition_effect(tx, s.effects[0], EffectState.RELEASED, CAUSE),
+    "an effect": release,
     "a review": lambda tx, s: transition_review(tx, s.reviews["1" * 64], "met", CAUSE),
     "a transaction": lambda tx, s: transition_transaction(tx, s.transaction, TxnState.ENDED, CAUSE),
     "columns": lambda tx, s: transitions.set_columns(tx, s.effects[0], valid_for_s=1),
-    "a task": lambda tx, s: transitions.open_task(
-        tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE
-    ),
+    "a task": lambda tx, s: transitions.open_task(tx, s.effects[0], TaskKind.UNKNOWN, "unknown", CAUSE),
     "a revision": lambda tx, s: transitions.insert(tx, next_revision(s.transaction)),
 }
 
@@ -73,7 +73,7 @@ MOVERS: dict[str, Mover] = {
 @pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
 def test_a_unit_without_the_transactions_lock_is_refused(written: Database, move: Mover) -> None:
     with pytest.raises(RuntimeError, match="has not locked"):
-        written.write_sync(lambda tx: move(tx, repository.require_transaction(tx.conn, TXN)))
+        written.write_sync(lambda tx: move(tx, snapshot_of(tx.conn)))
     assert written.read_sync(states) == ["review", "review"]
     on(written, move)
 
@@ -95,16 +95,12 @@ def test_an_illegal_transition_is_refused(written: Database) -> None:
         with pytest.raises(IllegalTransitionError):
             on(written, lambda tx, snapshot, to=to: transition_effect(tx, snapshot.effects[0], to, CAUSE))
     with pytest.raises(IllegalTransitionError):
-        on(
-            written,
-            lambda tx, snapshot: transition_transaction(tx, snapshot.transaction, TxnState.SETTLED, CAUSE),
-        )
-    assert written.read_sync(states) == ["review", "review"]
-    assert written.read_sync(log) == []
+        on(written, lambda tx, s: transition_transaction(tx, s.transaction, TxnState.SETTLED, CAUSE))
+    assert (written.read_sync(states), written.read_sync(log)) == (["review", "review"], [])
 
 
 def test_a_transition_from_a_stale_read_is_refused(written: Database) -> None:
-    stale = written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0]
+    stale = written.read_sync(snapshot_of).effects[0]
     on(written, lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE))
     with pytest.raises(ConflictError, match="changed while"):
         on(written, lambda tx, _: transition_effect(tx, stale, EffectState.RELEASED, CAUSE))
@@ -113,26 +109,19 @@ def test_a_transition_from_a_stale_read_is_refused(written: Database) -> None:
     assert written.read_sync(states) == ["denied", "review"]
     assert [kind for kind, _ in written.read_sync(log)] == ["effect_denied"]
     on(written, lambda tx, snapshot: transitions.set_columns(tx, snapshot.effects[0], valid_for_s=1))
-    assert (
-        written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0].valid_for_s == 1
-    )
+    assert written.read_sync(snapshot_of).effects[0].valid_for_s == 1
 
 
 FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
 
 
 def test_a_transition_without_its_audit_row_is_rolled_back(written: Database) -> None:
-    def release(cause: TransitionReason) -> None:
-        on(
-            written,
-            lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.RELEASED, cause),
-        )
-
+    odd = TransitionReason("agent:robot", "test", {"detail": {"not", "plain", "json"}})
     with pytest.raises(ValueError, match="set"):
-        release(TransitionReason("agent:robot", "test", {"detail": {"not", "plain", "json"}}))
+        on(written, lambda tx, snapshot: release(tx, snapshot, odd))
     written.write_sync(lambda tx: tx.conn.execute(text(FULL)).rowcount)
     with pytest.raises(Exception, match=r"."):
-        release(CAUSE)
+        on(written, release)
     assert written.read_sync(states) == ["review", "review"]
 
 
@@ -144,10 +133,11 @@ def test_settling_and_reopening_a_review_are_audited_and_published(written: Data
         transition_review(tx, review, "open", CAUSE)
 
     on(written, work)
-    review = written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).reviews["1" * 64]
+    review = written.read_sync(snapshot_of).reviews["1" * 64]
     assert (review.state, review.settled_at) == ("open", None)
     assert [kind for kind, _ in written.read_sync(log)] == ["review_settled", "review_reopened"]
-    assert written.read_sync(messages) == ["review_settled", "review_reopened"]
+    messages = written.read_sync(lambda conn: list(conn.scalars(select(table(OutboxRow).c.kind))))
+    assert messages == ["review_settled", "review_reopened"]
 
 
 def test_only_open_siblings_are_withdrawn(written: Database) -> None:
@@ -177,8 +167,7 @@ def test_a_task_is_opened_once_and_settled_once(written: Database) -> None:
 
     on(written, work)
     rows = table(TaskRow).c
-    found = written.read_sync(
-        lambda conn: conn.execute(select(rows.kind, rows.state).order_by(rows.kind)).all()
-    )
+    asked = select(rows.kind, rows.state).order_by(rows.kind)
+    found = written.read_sync(lambda conn: conn.execute(asked).all())
     assert [tuple(row) for row in found] == [("contradiction", "open"), ("unknown", "settled")]
     assert [kind for kind, _ in written.read_sync(log)] == ["task_opened", "task_opened", "task_settled"]

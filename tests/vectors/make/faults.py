@@ -25,9 +25,7 @@ FOREIGN |= {"x5u": "https://attacker.example/cert.pem", "x5c": ["MIIB"], "x5t": 
 FOREIGN |= {"crit": ["exp"], "b64": False, "zip": "DEF", "cty": "JWT"}
 
 
-def gate_faults(
-    typ: str, claims: dict[str, Any], signer: PrivateKey, other_types: dict[str, str]
-) -> Iterator[Fault]:
+def gate_faults(typ: str, claims: dict[str, Any], signer: PrivateKey, other_types: Any) -> Iterator[Fault]:
     """Every fault of steps 1 to 9; `other_types` are good tokens of the other kinds."""
     good = token(header(typ, signer), claims, signer)
     yield from _form(typ, good)
@@ -126,18 +124,10 @@ def _header(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fa
 
 
 def _alg(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
-    for name, alg in {
-        "alg_none": "none",
-        "alg_none_capital": "None",
-        "alg_none_mixed": "nOnE",
-        "alg_eddsa": "EdDSA",
-        "alg_lower": "ed25519",
-        "alg_es256": "ES256",
-        "alg_rs256": "RS256",
-        "alg_list": ["Ed25519"],
-        "alg_null": None,
-    }.items():
-        yield name, token(header(typ, signer, alg=alg), claims, signer), 6, "wrong_alg"
+    algs: dict[str, Any] = {"none": "none", "none_capital": "None", "none_mixed": "nOnE", "eddsa": "EdDSA"}
+    algs |= {"lower": "ed25519", "es256": "ES256", "rs256": "RS256", "list": ["Ed25519"], "null": None}
+    for name, alg in algs.items():
+        yield f"alg_{name}", token(header(typ, signer, alg=alg), claims, signer), 6, "wrong_alg"
     spki = base64.b64encode(_SPKI + signer.public.raw)
     pem = b"-----BEGIN PUBLIC KEY-----\n" + spki + b"\n-----END PUBLIC KEY-----\n"
     jwk = canonicalize(signer.public.jwk())
@@ -156,14 +146,9 @@ def _mac(head: bytes, body: bytes, secret: bytes) -> str:
 
 
 def _typ(typ: str, claims: dict[str, Any], signer: PrivateKey, others: dict[str, str]) -> Iterator[Fault]:
-    for name, other in {
-        "typ_jwt": "JWT",
-        "typ_access_token": "at+jwt",
-        "typ_capitals": typ.upper(),
-        "typ_media_type": f"application/{typ}",
-        "typ_null": None,
-    }.items():
-        yield name, token(header(typ, signer, typ=other), claims, signer), 7, "wrong_typ"
+    typs: dict[str, Any] = {"jwt": "JWT", "access_token": "at+jwt", "capitals": typ.upper(), "null": None}
+    for name, other in (typs | {"media_type": f"application/{typ}"}).items():
+        yield f"typ_{name}", token(header(typ, signer, typ=other), claims, signer), 7, "wrong_typ"
     for name, text in others.items():
         yield f"good_{name}_instead", text, 7, "wrong_typ"
         label = f"agent-{name}+jwt" if name == "proof" else f"effect-{name}+jwt"
@@ -171,14 +156,10 @@ def _typ(typ: str, claims: dict[str, Any], signer: PrivateKey, others: dict[str,
 
 
 def _key(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
-    for name, kid in {
-        "kid_unknown": STRANGER.public.kid,
-        "kid_of_64_characters": "k" * 64,
-        "kid_path": "../../../../dev/null",
-        "kid_sql": "x' UNION SELECT 'key' --",
-        "kid_url": "https://attacker.example/key",
-    }.items():
-        yield name, token(header(typ, signer, kid=kid), claims, signer), 8, "unknown_kid"
+    kids = {"unknown": STRANGER.public.kid, "of_64_characters": "k" * 64, "path": "../../../../dev/null"}
+    kids |= {"sql": "x' UNION SELECT 'key' --", "url": "https://attacker.example/key"}
+    for name, kid in kids.items():
+        yield f"kid_{name}", token(header(typ, signer, kid=kid), claims, signer), 8, "unknown_kid"
 
 
 def _signature(typ: str, claims: dict[str, Any], signer: PrivateKey, good: str) -> Iterator[Fault]:

@@ -20,12 +20,8 @@ def expectation(effect: Effect | Claims = world.REFUND, **changed: Any) -> Claim
     shown = world.effect_json(effect) if isinstance(effect, Effect) else effect
     here = {"iss": world.ISS, "aud": world.AGENT, "jwks": world.KEYS.to_jwks(), "now": NOW}
     state = {"txn_digest": world.TXN_DIGEST, "epoch_at_least": world.EPOCH, "leeway": world.LEEWAY}
-    mine = {
-        "my_key_jkt": world.AGENT_KEY.public.kid,
-        "allow_dev": False,
-        "kind": "effect",
-        "compensates": None,
-    }
+    mine = {"my_key_jkt": world.AGENT_KEY.public.kid, "allow_dev": False}
+    mine |= {"kind": "effect", "compensates": None}
     return here | state | mine | {"effect": shown} | changed
 
 

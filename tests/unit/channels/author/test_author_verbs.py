@@ -1,7 +1,5 @@
 """`check`, `fmt` and `schema` on the command line: what they print, what they write, how they end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -47,9 +45,8 @@ def test_an_error_has_its_location(folder: BundleFolder) -> None:
     result = json.loads(done.output)["problems"]
     assert done.exit_code == 1
     assert [(one["line"], one["level"]) for one in result] == [(1, "error"), (3, "error")]
-    assert (
-        "did you mean @title?" in result[0]["message"] and "is taken at rules.cedar:2" in result[1]["message"]
-    )
+    first, second = (one["message"] for one in result)
+    assert "did you mean @title?" in first and "is taken at rules.cedar:2" in second
 
 
 def test_fmt_writes_only_changed_files(folder: BundleFolder) -> None:
@@ -62,12 +59,8 @@ def test_fmt_writes_only_changed_files(folder: BundleFolder) -> None:
     assert rules.read_text() == NEAT.format("all")
     assert rules.stat().st_mode & 0o777 == 0o640
     assert [path.read_bytes() for path in kept] == before
-    assert {path.name for path in folder.path.iterdir()} == {
-        "groups.toml",
-        "neat.cedar",
-        "rules.cedar",
-        "tools",
-    }
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"groups.toml", "neat.cedar", "rules.cedar", "tools"}
 
 
 def test_fmt_check_prints_a_diff_writes_nothing_and_exits_with_one(folder: BundleFolder) -> None:
@@ -98,21 +91,12 @@ def test_both_schema_formats_are_equal(bundle: str, people: tuple[str, ...]) -> 
     assert one[0] is (not people)
 
 
-INNER = {"has": {"type": "string"}, "": {"type": "string"}}
-ODD: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["if"],
-    "properties": {
-        "if": {"type": "string"},
-        'a "quoted" name': {"type": "integer"},
-        "größe": {"type": "boolean"},
-        "back\\slash": {"type": "string"},
-        "price": {"type": "number", "multipleOf": 0.01},
-        "tags": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
-        "inner": {"type": "object", "additionalProperties": False, "properties": INNER},
-    },
-}
+TEXT, CLOSED = {"type": "string"}, {"type": "object", "additionalProperties": False}
+NAMES: dict[str, Any] = {"if": TEXT, 'a "quoted" name': {"type": "integer"}, "größe": {"type": "boolean"}}
+NAMES |= {"back\\slash": TEXT, "price": {"type": "number", "multipleOf": 0.01}}
+NAMES |= {"tags": {"type": "array", "uniqueItems": True, "items": TEXT}}
+NAMES |= {"inner": CLOSED | {"properties": {"has": TEXT, "": TEXT}}}
+ODD: dict[str, Any] = CLOSED | {"required": ["if"], "properties": NAMES}
 RULES = {
     'context.input["if"] == "x"': True,
     'context.input["größe"]': False,

@@ -58,11 +58,9 @@ def test_unreadable_cases_are_reported_with_their_line(folder: BundleFolder) -> 
     plain, machine = run(folder), run(folder, "--json")
     assert (plain.exit_code, machine.exit_code) == (1, 1)
     assert "cases/a.yaml:8: a case needs `expect:`" in plain.stderr
-    place = {"file": "cases/a.yaml", "line": 8, "message": "a case needs `expect:`"}
-    assert json.loads(machine.stdout) == {
-        "ok": False,
-        "problems": [place | {"code": "invalid", "level": "error"}],
-    }
+    problem = {"file": "cases/a.yaml", "line": 8, "message": "a case needs `expect:`"}
+    problem |= {"code": "invalid", "level": "error"}
+    assert json.loads(machine.stdout) == {"ok": False, "problems": [problem]}
 
 
 def test_json_holds_every_case_and_the_coverage(folder: BundleFolder) -> None:
@@ -80,9 +78,10 @@ def test_junit_is_also_written_when_cases_fail(folder: BundleFolder, tmp_path: P
     assert Xml.parse(report).getroot().get("failures") == "1"
 
 
-@pytest.mark.parametrize(
-    ("file", "printed"), [("rules.cedar", "is inside the bundle"), ("../no/x", "cannot be written")]
-)
+UNWRITABLE = [("rules.cedar", "is inside the bundle"), ("../no/x", "cannot be written")]
+
+
+@pytest.mark.parametrize(("file", "printed"), UNWRITABLE)
 def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, printed: str) -> None:
     rules = (folder.path / "rules.cedar").read_text()
     result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / file))
@@ -97,25 +96,15 @@ def test_a_surviving_mutant_is_reported_with_its_location(folder: BundleFolder) 
     assert any(line.startswith(printed) for line in result.stdout.splitlines())
 
 
-def test_cases_that_detect_every_mutant_pass(folder: BundleFolder) -> None:
-    result = run(folder.write("cases/a.yaml", ALL_CASES), "--mutate", "--json")
-    assert result.exit_code == 0, result.output
-    mutants = json.loads(result.stdout)["mutants"]
-    assert (mutants["survived"], mutants["stale"], mutants["acknowledged"]) == ([], [], 0)
-    assert mutants["noticed"] > 20
-
-
 def test_an_explained_survivor_passes_and_a_stale_explanation_does_not(folder: BundleFolder) -> None:
     entry = '[[survives]]\npolicy = "large"\nmutant = "@quorum: 2 -> 3"\nwhy = "three is the same to us"\n'
-    folder.write("cases/mutants.toml", entry).write(
-        "cases/a.yaml", ALL_CASES.replace("true}", "true, shared: false}")
-    )
+    folder.write("cases/mutants.toml", entry)
+    folder.write("cases/a.yaml", ALL_CASES.replace("true}", "true, shared: false}"))
     stale = run(folder, "--mutate")
     assert stale.exit_code == 1
     assert "cases/mutants.toml: policy 'large': no mutant '@quorum: 2 -> 3' survives" in stale.stdout
-    folder.write(
-        "cases/a.yaml", "\n".join(line for line in ALL_CASES.splitlines() if "it: above" not in line)
-    )
+    kept = [line for line in ALL_CASES.splitlines() if "it: above" not in line]
+    folder.write("cases/a.yaml", "\n".join(kept))
     left = json.loads(run(folder, "--mutate", "--json").stdout)["mutants"]
     assert left["acknowledged"] == 1
     assert all(each["mutant"] != "@quorum: 2 -> 3" for each in left["survived"])

@@ -1,7 +1,5 @@
 """A route that would lose a check by how it is declared is refused as it is declared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,13 +14,12 @@ async def optional(api: Any, session: Session, wish: WithdrawRequest | None) -> 
 async def with_body(api: Any, session: Session, wish: WithdrawRequest) -> TransactionView: ...
 
 
-@pytest.mark.parametrize(
-    ("route", "handle"), [("POST /x", without), ("POST /x", optional), ("GET /x", with_body)]
-)
+WRONG = [("POST /x", without), ("POST /x", optional), ("GET /x", with_body)]
+
+
+@pytest.mark.parametrize(("route", "handle"), WRONG)
 @pytest.mark.parametrize("caller", ["agent", "person"])
-def test_a_body_is_declared_where_it_is_read_after_its_sender_is_identified(
-    caller: str, route: str, handle: Any
-) -> None:
+def test_a_body_is_read_after_its_sender_is_identified(caller: str, route: str, handle: Any) -> None:
     routes = ApiRoutes()
     with pytest.raises(TypeError, match="third parameter"):
         getattr(routes, caller)(route)(handle)

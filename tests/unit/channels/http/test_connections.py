@@ -1,7 +1,5 @@
 """What a connection may cost, and which requests have one reading only (RFC 9110, RFC 9112)."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -15,8 +13,6 @@ from policy_service.channels.http import connections
 from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
 from policy_service.channels.requests import UNIDENTIFIED
 from tests.fakes.echo_server import EchoServer, echo_server
-
-pytestmark = pytest.mark.anyio
 
 HOST = b"Host: here\r\n"
 CLOSE = b"Connection: close\r\n"
@@ -57,8 +53,8 @@ async def test_trailers_are_read_and_never_become_headers(server: EchoServer) ->
         begun = CHUNKED + CLOSE + b"\r\n2\r\nok\r\n0\r\n" + trailers[:cut]
         assert statuses(await server.exchange(begun, trailers[cut:] + b"\r\n")) == [200]
         seen = server.seen.pop()
-        assert seen.body == b"ok"
-        assert [name for name, _ in seen.headers] == [b"host", b"transfer-encoding", b"connection"]
+        names = [name for name, _ in seen.headers]
+        assert (seen.body, names) == (b"ok", [b"host", b"transfer-encoding", b"connection"])
 
 
 async def test_a_request_after_trailers_has_its_own_headers(server: EchoServer) -> None:
@@ -84,9 +80,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize(("begin", "again"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("path", [b"/x", b"/unread"])
-async def test_endless_frames_are_cut_off(
-    server: EchoServer, path: bytes, begin: bytes, again: bytes
-) -> None:
+async def test_endless_frames_are_cut(server: EchoServer, path: bytes, begin: bytes, again: bytes) -> None:
     head = CHUNKED.replace(b"/x", path) + b"\r\n" + begin
     assert await server.pour(head, itertools.repeat(again, 100_000_000 // len(again))) < ENOUGH
     assert all(seen.body is None for seen in server.seen)
@@ -132,15 +126,13 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_an_ambiguous_request_is_refused_and_closes_the_connection(
-    server: EchoServer, name: str
-) -> None:
+async def test_an_ambiguous_request_closes_the_connection(server: EchoServer, name: str) -> None:
     status, code = (421, "misdirected_host") if b" http://" in ODD[name] else (400, "invalid_request")
     answer = await server.exchange(ODD[name])
     assert (statuses(answer), server.seen) == ([status], [])
     head, _, body = answer.partition(b"\r\n\r\n")
-    assert b"\r\nx-content-type-options: nosniff" in head
-    assert b"\r\ncontent-type: application/problem+json" in head
+    for field in (b"x-content-type-options: nosniff", b"content-type: application/problem+json"):
+        assert b"\r\n" + field in head
     assert json.loads(body)["code"] == code
 
 
@@ -148,10 +140,7 @@ SOUND = {
     "HTTP/1.0": (b"GET /a HTTP/1.0\r\n" + HOST + b"\r\n", "/a"),
     "an absolute target": (b"GET http://here/a?b HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n", "/a"),
     "an absolute target, in capitals": (b"GET HTTP://HERE/a HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n", "/a"),
-    "a path that begins with two slashes": (
-        b"GET //there/a HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n",
-        "//there/a",
-    ),
+    "a path with two slashes": (b"GET //there/a HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n", "//there/a"),
     "an unused upgrade": (b"GET /a HTTP/1.1\r\n" + HOST + UPGRADE + b"\r\n", "/a"),
 }
 
@@ -211,9 +200,7 @@ async def test_a_client_that_reads_no_response_is_dropped(server: EchoServer) ->
     assert received < 10_000_000
 
 
-async def test_unfinished_heads_share_a_limit_and_the_oldest_is_dropped(
-    server: EchoServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unfinished_heads_share_a_limit(server: EchoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UNIDENTIFIED, "max_bytes", 4 * MAX_HEAD_BYTES)
     head = b"GET / HTTP/1.1\r\nX-A: " + b"a" * (MAX_HEAD_BYTES - 1_000)
     opened = []

@@ -67,17 +67,14 @@ def test_no_bytes_are_shown_if_a_secret_cannot_be_located() -> None:
     assert canonical_view(page).stretches == (len(page.canonical),)
 
 
-FOLDS = {
-    "320 bytes are shown": ("x" * 320, ""),
-    "321 are folded": ("x" * 321, "Show all 321 bytes"),
-    "bytes are counted, not characters": ("é" * 161, "Show all 322 bytes"),
-    "six lines are shown": ("x\n" * 5 + "x", ""),
-    "seven are folded": ("x\n" * 6 + "x", "First 5 of 7 lines. Show all 13 bytes"),
-    "padding is counted in place": ("x" + "\n" * 64 + "y", ""),
-}
+FOLDS = [
+    *((text, "") for text in ("x" * 320, "x\n" * 5 + "x", "x" + "\n" * 64 + "y")),
+    *(("x" * 321, "Show all 321 bytes"), ("é" * 161, "Show all 322 bytes")),
+    ("x\n" * 6 + "x", "First 5 of 7 lines. Show all 13 bytes"),
+]
 
 
-@pytest.mark.parametrize(("text", "label"), FOLDS.values(), ids=FOLDS)
+@pytest.mark.parametrize(("text", "label"), FOLDS)
 def test_a_long_value_is_folded_with_its_size(text: str, label: str) -> None:
     value = fold(text)
     assert value.label == label
@@ -106,9 +103,10 @@ def said_of(*rows: ArgRow) -> dict[str, list[str]]:
     return {view.row.name: [finding.short for finding in view.of_names] for view in views}
 
 
-@pytest.mark.parametrize(
-    "other", ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
-)
+SIMILAR = ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
+
+
+@pytest.mark.parametrize("other", SIMILAR)
 def test_similar_names_are_both_reported(other: str) -> None:
     said = said_of(AMOUNT, arg(other, 9, "integer"), arg("to", "x", "string"))
     assert said == {"amount": ["a name similar to another"], other: ["a name similar to another"], "to": []}
@@ -123,6 +121,4 @@ def test_a_name_missing_in_the_schema_is_reported() -> None:
 
 def test_name_findings_count_as_warnings() -> None:
     page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
-    assert [warning.text for warning in argument_warnings(arg_views(page))] == [
-        "a name similar to another"
-    ] * 2
+    assert [one.text for one in argument_warnings(arg_views(page))] == ["a name similar to another"] * 2

@@ -11,20 +11,15 @@ from policy_service.slack import EVENTS_PATH as PATH
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "policy_service/channels/slack"
 # What each method of the Web API that we call needs, from Slack's reference of its methods.
+HISTORY = {"channels:history", "groups:history", "im:history"}
 NEEDS = {
+    **{f"chat.{name}": {"chat:write"} for name in ("postMessage", "postEphemeral", "update")},
+    **{f"conversations.{name}": HISTORY for name in ("history", "replies")},
+    **{name: set[str]() for name in ("auth.test", "views.open", "views.publish", "views.update")},
     "apps.connections.open": set[str](),  # with the app-level token, which has scopes of its own
-    "auth.test": set[str](),
-    "chat.postMessage": {"chat:write"},
-    "chat.postEphemeral": {"chat:write"},
-    "chat.update": {"chat:write"},
-    "conversations.history": {"channels:history", "groups:history", "im:history"},
-    "conversations.replies": {"channels:history", "groups:history", "im:history"},
     "conversations.list": {"channels:read", "groups:read"},
     "conversations.open": {"im:write"},
     "users.info": {"users:read"},
-    "views.open": set[str](),
-    "views.publish": set[str](),
-    "views.update": set[str](),
 }
 OTHER_SCOPES = {"commands", "users:read.email"}  # for the slash command, and for a field of users.info
 
@@ -50,11 +45,8 @@ def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
 
 def test_every_request_url_is_the_events_endpoint() -> None:
     settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
-    output = [
-        command["url"],
-        settings["event_subscriptions"]["request_url"],
-        settings["interactivity"]["request_url"],
-    ]
+    parts = [settings[part]["request_url"] for part in ("event_subscriptions", "interactivity")]
+    output = [command["url"], *parts]
     assert set(output) == {HOME + PATH}
     assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(output)
 

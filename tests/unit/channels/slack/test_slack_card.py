@@ -35,10 +35,9 @@ def text(page: ReviewPage) -> str:
     return words(drawn(page).blocks)
 
 
-def approving(page: ReviewPage) -> dict[str, Any]:
+def approving(page: ReviewPage) -> Any:
     """The button that approves."""
-    found: dict[str, Any] = buttons(drawn(page).blocks)["approve"]
-    return found
+    return buttons(drawn(page).blocks)["approve"]
 
 
 def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteLine:
@@ -54,18 +53,15 @@ def test_our_words_are_plain_and_values_are_bold() -> None:
 
 
 def test_the_arguments_are_the_json_a_member_a_line() -> None:
-    page = reviews.with_args(
-        REFUND, reviews.arg("b", {"y": [1, "é\n"]}, "object"), reviews.arg("a", 1, "integer")
-    )
-    assert code(drawn(page).blocks) == '{\n  "a": 1,\n  "b": {"y":[1,"é\\n"]}\n}'
+    args = reviews.arg("b", {"y": [1, "é\n"]}, "object"), reviews.arg("a", 1, "integer")
+    assert code(drawn(reviews.with_args(REFUND, *args)).blocks) == '{\n  "a": 1,\n  "b": {"y":[1,"é\\n"]}\n}'
     empty = drawn(replace(REFUND, args=(), canonical=b"{}")).blocks
     assert code(empty) == "{}" and "approve" in buttons(empty)
 
 
 def test_a_secret_is_its_size() -> None:
     message = drawn(DEPLOY)
-    assert '"deploy_key": (hidden, 17 bytes),' in code(message.blocks)
-    assert "s3cr3t" not in str(message)
+    assert '"deploy_key": (hidden, 17 bytes),' in code(message.blocks) and "s3cr3t" not in str(message)
     assert "approve" in buttons(message.blocks)
 
 
@@ -80,7 +76,7 @@ BEFORE = reviews.refund(
     denied_before=(reading.RecentDenial("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
     since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
-    unanswerable="nobody in finance is left",
+    unanswerable="finance is empty",
 )
 OUTPUT = [
     (DEPLOY, "1 of 2 approvals by release-captains or sre-oncall: Tomás Reyes."),
@@ -110,7 +106,7 @@ OUTPUT = [
     (BEFORE, "Voucher <!here>"),
     (BEFORE, "The rules changed while this waited. Asks finance now"),
     (BEFORE, "Changed since the agent staged it: amount_cents."),
-    (BEFORE, "Waiting does not help: nobody in finance is left"),
+    (BEFORE, "Waiting does not help: finance is empty"),
 ]
 NOT_SHOWN = [(REFUND, "hot water for three of four nights"), (REFUND, "It asks"), (OPENED, "Approved by")]
 
@@ -123,10 +119,8 @@ def test_card_lines() -> None:
 
 def test_the_quorum_comes_first_and_rule_locations_last() -> None:
     output = text(DEPLOY)
-    places = [
-        output.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
-    ]
-    assert places == sorted(places)
+    lines = ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")
+    assert sorted(lines, key=output.index) == list(lines)
 
 
 def test_a_button_carries_a_pointer_and_nothing_else() -> None:
@@ -141,12 +135,9 @@ def test_a_button_carries_a_pointer_and_nothing_else() -> None:
 def test_approving_takes_two_presses_and_the_second_names_what_is_signed() -> None:
     approve = approving(reviews.refund(siblings=()))
     assert approve["text"]["text"] == "Approve $1,240.00"
-    assert {name: part["text"] for name, part in approve["confirm"].items()} == {
-        "title": "Countersign",
-        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once. This cannot be undone.",
-        "confirm": "Countersign and release",
-        "deny": "Go back",
-    }
+    said = {name: part["text"] for name, part in approve["confirm"].items()}
+    assert said["text"].startswith("You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242,")
+    assert (said["title"], said["confirm"]) == ("Countersign", "Countersign and release")
     assert approving(REFUND)["confirm"]["confirm"]["text"] == "Countersign", "it releases nothing yet"
     with_form = approving(reviews.refund(reason_required=True))
     assert with_form["text"]["text"] == "Approve $1,240.00…" and "confirm" not in with_form
@@ -171,16 +162,21 @@ def with_value(name: str, value: object, **more: Any) -> ReviewPage:
     return reviews.with_args(page, *page.args, reviews.arg(name, value, "string", **more))
 
 
+def unknown_name() -> ReviewPage:
+    page = reviews.credit(1)
+    return reviews.with_args(page, *page.args, reviews.arg("x", 1, NOT_IN_THE_SCHEMA))
+
+
 def numbers(many: int) -> tuple[ArgRow, ...]:
     return tuple(reviews.arg(f"a{place:03}", place, "integer") for place in range(many))
 
 
 def of_characters(many: int) -> ReviewPage:
     """A page whose arguments are shown in so many characters."""
-    frame = len(lay_out_args(with_value("memo", "")))
-    return with_value("memo", "x" * (many - frame))
+    return with_value("memo", "x" * (many - len(lay_out_args(with_value("memo", "")))))
 
 
+HIDDEN = (Piece("Refund "), reviews.value("1\u202e2"))
 PROPOSAL = reading.ProposalCard("p", "Wen Li", "less", NOW, "oidc", (), (), 1, mine=False, may_answer=False)
 MISLEADS, TOO_LONG, TOO_MUCH = "can mislead", "longer than a message", "larger than a message"
 WITHHELD: dict[str, tuple[ReviewPage, str]] = {
@@ -188,12 +184,9 @@ WITHHELD: dict[str, tuple[ReviewPage, str]] = {
     "a bidi override": (with_value("memo", "a\u202eb"), MISLEADS),
     "a look-alike host": (with_value("to", f"a@b{reviews.CYRILLIC_A}nk.example", recipient=True), MISLEADS),
     "a name like another": (with_value("customer ", "cus_2"), MISLEADS),
-    "a name the schema does not know": (reviews.with_args(
-        reviews.credit(1), *reviews.credit(1).args, reviews.arg("x", 1, NOT_IN_THE_SCHEMA)), MISLEADS),
-    "something hidden in the sentence": (
-        reviews.refund(sentence=(Piece("Refund "), reviews.value("1\u202e2"))), MISLEADS),
-    "something hidden in the sentence of another effect": (
-        reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=(reviews.value("1\u202e2"),)),)), MISLEADS),
+    "a name the schema does not know": (unknown_name(), MISLEADS),
+    "hidden in the sentence": (reviews.refund(sentence=HIDDEN), MISLEADS),
+    "hidden in a sibling": (reviews.refund(siblings=(replace(REFUND.siblings[0], sentence=HIDDEN),)), MISLEADS),
     "a space that is none": (with_value("memo", "a\u00a0b"), "invisible characters"),
     "one character too many": (of_characters(MAX_ARGS_CHARACTERS + 1), TOO_LONG),
     "one line too many": (reviews.with_args(REFUND, *numbers(MAX_ARGS_LINES - 1)), TOO_LONG),
@@ -252,8 +245,7 @@ def test_many_lines_and_long_values_show_their_beginning_with_the_exact_count() 
     whole = len(code(drawn(with_value("memo", "")).blocks)) + 18_000
     for page, output in ((lines, "20 of 340 lines"), (long, f"600 of {whole:,} characters")):
         assert f"The first {output}; all {len(page.canonical):,} bytes are on the web." in text(page)
-    assert code(drawn(lines).blocks).count("\n") == 19
-    assert len(code(drawn(long).blocks)) == 600
+    assert (code(drawn(lines).blocks).count("\n"), len(code(drawn(long).blocks))) == (19, 600)
 
 
 def test_arguments_that_are_not_the_bytes_are_not_shown() -> None:
@@ -267,15 +259,15 @@ def test_invisible_characters_are_escaped_and_warned_of() -> None:
     output = words(message.blocks)
     assert output.startswith("E-mail 48,210 customers from")
     assert output.index("5 things here can mislead you") < output.index("{\n")
-    assert "accounts@northwind-st\u0430‹U+0430›tements.example" in output
-    assert "On the wire this host is xn--northwind-sttements-1op.example." in output
-    assert "right-to-left override" in output
+    host = "On the wire this host is xn--northwind-sttements-1op.example."
+    for line in ("accounts@northwind-st\u0430‹U+0430›tements.example", host, "right-to-left override"):
+        assert line in output
     assert not any(char in str(message) for char in "\u202e\u202c\u200b")
 
 
 def test_an_invisible_character_of_the_arguments_is_escaped_in_place() -> None:
-    message = drawn(with_value("memo", "a\u202eb" + "\u200b" * 3))
-    assert '"memo": "a‹U+202E›b‹3 × U+200B›"' in code(message.blocks)
+    shown = code(drawn(with_value("memo", "a\u202eb" + "\u200b" * 3)).blocks)
+    assert '"memo": "a‹U+202E›b‹3 × U+200B›"' in shown
 
 
 def test_text_of_others_is_never_markup() -> None:
@@ -288,9 +280,7 @@ def test_text_of_others_is_never_markup() -> None:
         "rich_text", "rich_text_section", "rich_text_preformatted", "rich_text_quote", "text", "date", "context",
         "plain_text", "actions", "button",
     }  # fmt: skip
-    assert "<" not in message.text
-    assert "&lt;!channel&gt;" in message.text
-    assert "&amp;lt;" in message.text
+    assert "<" not in message.text and "&lt;!channel&gt;" in message.text and "&amp;lt;" in message.text
 
 
 def closed(state: str, effect_state: str | None = None, **changes: Any) -> ReviewPage:
@@ -303,33 +293,25 @@ def came(effect_state: str) -> ReviewPage:
 
 REPLACED = closed("withdrawn", superseded_by=2, replaced_by="rev_2")
 BY_TWO = reviews.fired(votes=(voted("Ana Ito"), voted("Ben Roe", after_min=41)))
-STATES = [
-    (came("released"), "Approved by Maya Okafor · 19 Nov 2026, 11:18 UTC"),
-    (came("released"), "refund-desk may fire it now, once."),
-    (came("fired"), "Approved by Maya Okafor"),
-    (came("fired"), "It happened, once."),
-    (came("fired"), "This cannot be undone."),
-    (came("unused"), "Not used"),
-    (came("unused"), "Nothing fired."),
-    (reviews.denied(), "Denied by Tomás Reyes · 19 Nov 2026, 14:22 UTC"),
-    (reviews.denied(), "Guest already has a voucher"),
-    (closed("denied"), "Denied"),
-    (closed("denied"), "Nothing fired."),
-    (closed("expired"), "Expired · 19 Nov 2026, 17:07 UTC"),
-    (closed("expired"), "Nothing fired."),
-    (REPLACED, "Replaced by revision 2"),
-    (REPLACED, "Nothing of this one fired."),
-    (REPLACED, "Read revision 2"),
-    (closed("paused"), "Closed: paused"),
-    (BY_TWO, "Approved by Ana Ito and Ben Roe · 19 Nov 2026, 15:07 UTC"),
+BY_MAYA = "Approved by Maya Okafor · 19 Nov 2026, 11:18 UTC"
+STATES: list[tuple[ReviewPage, tuple[str, ...]]] = [
+    (came("released"), (BY_MAYA, "refund-desk may fire it now, once.")),
+    (came("fired"), ("Approved by Maya Okafor", "It happened, once.", "This cannot be undone.")),
+    (came("unused"), ("Not used", "Nothing fired.")),
+    (reviews.denied(), ("Denied by Tomás Reyes · 19 Nov 2026, 14:22 UTC", "Guest already has a voucher")),
+    (closed("denied"), ("Denied", "Nothing fired.")),
+    (closed("expired"), ("Expired · 19 Nov 2026, 17:07 UTC", "Nothing fired.")),
+    (REPLACED, ("Replaced by revision 2", "Nothing of this one fired.", "Read revision 2")),
+    (closed("paused"), ("Closed: paused",)),
+    (BY_TWO, ("Approved by Ana Ito and Ben Roe · 19 Nov 2026, 15:07 UTC",)),
 ]
 
 
-@pytest.mark.parametrize(("page", "line"), STATES)
-def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, line: str) -> None:
+@pytest.mark.parametrize(("page", "lines"), STATES)
+def test_a_settled_card_shows_the_outcome_and_keeps_the_effect(page: ReviewPage, lines: Any) -> None:
     message = drawn(page)
     output = words(message.blocks)
-    assert line in output
+    assert [line for line in lines if line not in output] == []
     assert output.startswith("Refund $1,240.00 to Dana Whitfield")
     assert '"amount_cents": 124000' in code(message.blocks)
     assert {"approve", "deny", "ask"}.isdisjoint(buttons(message.blocks))

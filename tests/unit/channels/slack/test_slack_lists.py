@@ -9,15 +9,6 @@ import pytest
 from policy_service.channels.slack.blocks import views
 from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
 from policy_service.channels.slack.blocks.card import DigestLine, digest, thread_reply
-from policy_service.channels.slack.blocks.views import (
-    MAX_FIELD_ERROR,
-    approve_modal,
-    ask_modal,
-    deny_modal,
-    field_error,
-    home_view,
-    my_reviews_message,
-)
 from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
@@ -61,9 +52,8 @@ def test_a_reply_says_nothing_twice() -> None:
     at = "· 19 Nov 2026, 14:26 UTC"
     assert checked(replied(expired, None)) == f"Expired; nothing fired {at}"
     assert checked(replied(released, None)) == f"Released {at}"
-    assert (
-        checked(replied(asked, "which?")) == f"Asked the agent something in Slack: Maya Okafor {at}\nwhich?"
-    )
+    text = f"Asked the agent something in Slack: Maya Okafor {at}\nwhich?"
+    assert checked(replied(asked, "which?")) == text
 
 
 def test_quoted_text_is_escaped_and_complete_up_to_the_limit() -> None:
@@ -88,12 +78,8 @@ def test_a_digest_lists_reviews_each_with_its_link_and_without_buttons() -> None
     message = digested([REFUND, reviews.denied()], 30)
     output = checked(message)
     assert output.splitlines()[0] == "31 reviews wait here, listed together."
-    for line in (
-        "To be answered by 19 Nov 2026, 17:07 UTC · Open",
-        "Denied · Open",
-        "30 more are on the web.",
-    ):
-        assert line in output
+    lines = ("To be answered by 19 Nov 2026, 17:07 UTC · Open", "Denied · Open", "30 more are on the web.")
+    assert [line for line in lines if line not in output] == []
     assert message.blocks[0]["block_id"] == "cs/dig_1/0/o1"
     links = [node["url"] for node in nodes(message.blocks) if node.get("type") == "link"]
     assert links[0] == "https://countersign.example/reviews/rev_01KAHV6T3M"
@@ -113,7 +99,7 @@ def test_what_does_not_fit_in_a_digest_is_counted() -> None:
 
 # -- forms ------------------------------------------------------------------------------------------------------------
 
-FORMS = {"deny": deny_modal, "ask": ask_modal, "approve": approve_modal}
+FORMS = {"deny": views.deny_modal, "ask": views.ask_modal, "approve": views.approve_modal}
 LONG = reviews.refund(sentence=(reviews.value("\U0001f600" * 5_000),) * 60, agent_owner="x" * 5_000)
 
 
@@ -139,7 +125,7 @@ def test_the_forms_say_what_they_do() -> None:
     assert values(denying) == ["$1,240.00", "Dana Whitfield", "card_visa_4242"]
     parts = reviews.refund(sentence=(reviews.value("x"),) * 41)
     digest = f"digest {parts.effect_digest[:4]} {parts.effect_digest[4:8]}, once."
-    assert digest in words(approve_modal(parts, POINTER))
+    assert digest in words(views.approve_modal(parts, POINTER))
 
 
 # -- the home ---------------------------------------------------------------------------------------------------------
@@ -150,9 +136,8 @@ QUEUE = QueuePage(ROWS, None, TabCounts(me=CappedCount(7)))
 
 def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": "Maya Okafor", "direct": False, "public_url": URL, "now": NOW}
-    view = home_view(waiting, **(asked | changes))
-    assert refused_view(view) == []
-    assert view["type"] == "home"
+    view = views.home_view(waiting, **(asked | changes))
+    assert (refused_view(view), view["type"]) == ([], "home")
     return view
 
 
@@ -174,10 +159,8 @@ def test_a_home_lists_what_waits_and_how_many_more() -> None:
     late = "Slack was away; 3 messages were late"
     assert words(at_home(QUEUE, slack_note=late)).startswith(late)
     direct = [buttons(at_home(QUEUE, direct=on))["direct"] for on in (True, False)]
-    assert [(one["text"]["text"], one["value"]) for one in direct] == [
-        ("Stop direct messages", "off"),
-        ("Send me direct messages", "on"),
-    ]
+    labels = [("Stop direct messages", "off"), ("Send me direct messages", "on")]
+    assert [(one["text"]["text"], one["value"]) for one in direct] == labels
 
 
 def test_an_unlinked_account_sees_only_how_to_link() -> None:
@@ -191,8 +174,7 @@ def test_an_unlinked_account_sees_only_how_to_link() -> None:
 def test_a_person_who_may_not_decide_sees_why_and_a_link(linked: bool, ways: list[str]) -> None:
     why = "This Slack account is a guest's <!here>."
     view = at_home(None, name=None, why_not=why, linked=linked, slack_note=why)
-    assert words(view).count(why) == 1
-    assert list(buttons(view)) == ways
+    assert (words(view).count(why), list(buttons(view))) == (1, ways)
     assert "/countersign link" not in words(view)
 
 
@@ -200,28 +182,22 @@ def test_a_person_who_may_not_decide_sees_why_and_a_link(linked: bool, ways: lis
 
 
 def test_a_refusal_has_a_reason_and_a_link() -> None:
-    message = views.refusal_message(
-        "nobody decides <!channel>: you are not in finance", url="https://c.example/x"
-    )
-    assert checked(message).startswith("Nobody decides <!channel>: you are not in finance.")
-    assert message.text == "Nobody decides &lt;!channel&gt;: you are not in finance."
+    message = views.refusal_message("not now <!channel>: you are not in finance", url="https://c.example/x")
+    assert checked(message).startswith("Not now <!channel>: you are not in finance.")
+    assert message.text == "Not now &lt;!channel&gt;: you are not in finance."
     assert buttons(message.blocks)["open"]["url"] == "https://c.example/x"
     assert buttons(views.refusal_message("no", url=None).blocks) == {}
 
 
 def test_the_answers_to_a_command() -> None:
-    assert "7 reviews wait for you." in checked(my_reviews_message(QUEUE, public_url=URL))
-    assert checked(my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
+    assert "7 reviews wait for you." in checked(views.my_reviews_message(QUEUE, public_url=URL))
+    assert checked(views.my_reviews_message(QueuePage(()), public_url=URL)) == "Nothing waits for you."
     assert "It works once, within 10 minutes." in checked(views.link_invitation("https://c.example/link", 10))
     assert "/countersign simulate <agent> <tool>" in checked(views.usage_message())
     assert checked(views.text_message("done <!here>")) == "Done <!here>."
 
 
-TRIED = [
-    ("release", "It would be released"),
-    ("review", "It would require a review."),
-    ("deny", "It would be denied."),
-]
+TRIED = [("release", "It would be rel"), ("review", "It would require"), ("deny", "It would be den")]
 
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)
@@ -243,23 +219,23 @@ def test_lists_of_long_rows_fit() -> None:
     late = [replace(long, answer_by=NOW + timedelta(days=i)) for i in range(60)]
     many = QueuePage(tuple(map(reviews.row_of, late)))
     assert len(at_home(many)["blocks"]) <= 100
-    checked(my_reviews_message(many, public_url=URL))
+    checked(views.my_reviews_message(many, public_url=URL))
 
 
 READ_ON = " Open the review on the web."
 
 
 def test_a_short_refusal_is_complete_below_its_field() -> None:
-    assert field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
-    assert field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
-    assert field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
+    assert views.field_error("write why: they read it", elsewhere=False) == "Write why: they read it."
+    assert views.field_error("sign in on the web", elsewhere=True) == f"Sign in on the web.{READ_ON}"
+    assert views.field_error("x" * 149, elsewhere=False) == "X" + "x" * 148 + "."
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("text", ["word " * 40, "x" * 400, "a, " * 60, "word " * 25 + "x" * 60])
 def test_a_long_refusal_is_cut_at_a_word_and_links_to_the_web(text: str, elsewhere: bool) -> None:
-    output = field_error(text, elsewhere=elsewhere)
-    assert len(output) <= MAX_FIELD_ERROR
+    output = views.field_error(text, elsewhere=elsewhere)
+    assert len(output) <= views.MAX_FIELD_ERROR
     head = output.removesuffix(f"…{READ_ON}")
     assert head != output
     assert text.casefold().startswith(head.casefold())

@@ -1,7 +1,5 @@
 """Reading what Slack delivers: it is of a kind we know, or refused, and nothing else is raised."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any

@@ -52,23 +52,13 @@ def test_a_valid_signature_holds_for_any_header_case(body: bytes, written: type[
 
 
 GOOD: Final = sign()
-NO_SIGNATURE: Final = {
-    "another body's": sign(EVENT),
-    "another secret's": sign(secret="e" + SECRET[1:]),
-    "one digit changed": GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
-    "one digit short": GOOD[:-1],
-    "nothing": "",
-    "upper case": GOOD.upper(),
-    "another scheme, the same digest": f"v1={GOOD[3:]}",
-    "twice in one header": f"{GOOD}, {GOOD}",
-    "with a space before": f" {GOOD}",
-    "with a line end": f"{GOOD}\n",
-    "no ASCII at all": "v0=é" * 16,
-    "a lone surrogate": "v0=\ud800",
-}
+# Of another body or secret, cut or changed, repeated, in another case or scheme, and what is not ASCII.
+ANOTHER_DIGIT = GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1")
+NO_SIGNATURE = [sign(EVENT), sign(secret="e" + SECRET[1:]), GOOD[:-1], ANOTHER_DIGIT, "", GOOD.upper()]
+NO_SIGNATURE += [f"{GOOD}, {GOOD}", f" {GOOD}", f"{GOOD}\n", f"v1={GOOD[3:]}", "v0=é" * 16, "v0=\ud800"]
 
 
-@pytest.mark.parametrize("signature", NO_SIGNATURE.values(), ids=NO_SIGNATURE)
+@pytest.mark.parametrize("signature", NO_SIGNATURE)
 def test_an_invalid_signature_is_refused(signature: str) -> None:
     assert not holds(BODY, (SIGNATURE, signature), (TIMESTAMP, STAMP))
 
@@ -76,17 +66,11 @@ def test_an_invalid_signature_is_refused(signature: str) -> None:
 def test_a_missing_or_repeated_header_is_refused() -> None:
     signature, timestamp = (SIGNATURE, GOOD), (TIMESTAMP, STAMP)
     assert holds(BODY, signature, timestamp)
-    for headers in (
-        [],
-        [signature],
-        [timestamp],
-        [signature, signature, timestamp],
-        [signature, timestamp, timestamp],
-        [signature, (SIGNATURE.lower(), "v0=0"), timestamp],
-        [(SIGNATURE, "v0=0"), signature, timestamp],
-        [signature, timestamp, (TIMESTAMP.upper(), shifted(-1))],
-    ):
+    for headers in ([], [signature], [timestamp]):
         assert not holds(BODY, *headers), headers
+    for more in (signature, timestamp, (SIGNATURE.lower(), "v0=0"), (TIMESTAMP.upper(), shifted(-1))):
+        assert not holds(BODY, signature, timestamp, more), more
+        assert not holds(BODY, more, signature, timestamp), more
 
 
 RE_ENCODED: Final = {
@@ -112,60 +96,36 @@ def test_bytes_that_are_not_utf8_are_refused(body: bytes) -> None:
     assert not holds(body, *signed(body))
 
 
-@pytest.mark.parametrize("seconds", [-300, -299, -1, 0, 1, 299, 300])
-def test_timestamps_within_five_minutes_are_accepted(seconds: int) -> None:
-    assert holds(BODY, *signed(stamp=shifted(seconds)))
+def test_timestamps_within_five_minutes_are_accepted() -> None:
+    assert all(holds(BODY, *signed(stamp=shifted(seconds))) for seconds in (-300, -299, -1, 0, 1, 299, 300))
 
 
-@pytest.mark.parametrize("seconds", [-86_400, -301, 301, 86_400])
-def test_timestamps_beyond_five_minutes_are_refused(seconds: int) -> None:
-    assert not holds(BODY, *signed(stamp=shifted(seconds)))
+def test_timestamps_beyond_five_minutes_are_refused() -> None:
+    assert not any(holds(BODY, *signed(stamp=shifted(seconds))) for seconds in (-86_400, -301, 301, 86_400))
+    assert not holds(BODY, *signed(stamp=shifted(-300)), now=NOW.replace(microsecond=1))
 
 
-def test_the_time_limit_is_exact_below_a_second() -> None:
-    headers = signed(stamp=shifted(-300))
-    assert holds(BODY, *headers)
-    assert not holds(BODY, *headers, now=NOW.replace(microsecond=1))
+ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
+NO_TIME = ["now", "inf", "", "0", "\ud800", "¹²³", "9" * 5_000, f"{STAMP}.0", f"-{STAMP}", f"+{STAMP}"]
+NO_TIME += [f" {STAMP} ", f"{STAMP}\n", f"{STAMP[:4]}_{STAMP[4:]}", hex(int(STAMP)), STAMP.zfill(13)]
+NO_TIME += [STAMP.translate(ARABIC)]
 
 
-NO_TIME: Final = {
-    "text": "now",
-    "empty": "",
-    "a float": f"{STAMP}.0",
-    "negative": f"-{STAMP}",
-    "a plus": f"+{STAMP}",
-    "spaces around": f" {STAMP} ",
-    "a line end": f"{STAMP}\n",
-    "an underscore": f"{STAMP[:4]}_{STAMP[4:]}",
-    "hexadecimal": hex(int(STAMP)),
-    "infinite": "inf",
-    "zero": "0",
-    "as many digits as Python refuses": "9" * 5_000,
-    "leading zeros": STAMP.zfill(13),
-    "Arabic digits": STAMP.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")),
-    "superscript digits": "¹²³",
-    "a lone surrogate": "\ud800",
-}
+def test_an_invalid_timestamp_is_refused_even_if_signed() -> None:
+    for stamp in NO_TIME:
+        text = f"v0:{stamp}:".encode("utf-8", "replace") + BODY
+        digest = hmac.new(SECRET.encode(), text, hashlib.sha256).hexdigest()
+        assert not holds(BODY, (SIGNATURE, f"v0={digest}"), (TIMESTAMP, stamp)), stamp[:20]
 
 
-@pytest.mark.parametrize("stamp", NO_TIME.values(), ids=NO_TIME)
-def test_an_invalid_timestamp_is_refused_even_if_signed(stamp: str) -> None:
-    digest = hmac.new(SECRET.encode(), f"v0:{stamp}:".encode("utf-8", "replace") + BODY, hashlib.sha256)
-    assert not holds(BODY, (SIGNATURE, f"v0={digest.hexdigest()}"), (TIMESTAMP, stamp))
-
-
-HEADERS = st.lists(st.tuples(st.sampled_from((SIGNATURE, TIMESTAMP)), st.text()), max_size=4)
-
-
-@given(st.binary(), HEADERS)
+@given(st.binary(), st.lists(st.tuples(st.sampled_from((SIGNATURE, TIMESTAMP)), st.text()), max_size=4))
 def test_arbitrary_input_is_refused_without_an_exception(body: bytes, headers: list[tuple[str, str]]) -> None:
     assert holds(body, *headers) is False
 
 
 def test_the_failed_check_is_named() -> None:
-    checks = SignatureChecker(SECRET, lambda: NOW)
-    assert checks.failed(BODY, signed(stamp=shifted(-301))) == "time"
-    assert checks.failed(BODY, [(SIGNATURE, GOOD), (TIMESTAMP, "now")]) == "time"
-    assert checks.failed(EVENT, signed()) == "signature"
-    assert checks.failed(BODY, [(TIMESTAMP, STAMP)]) == "signature"
-    assert checks.failed(BODY, signed()) is None
+    failed = SignatureChecker(SECRET, lambda: NOW).failed
+    assert failed(BODY, signed()) is None
+    for headers in (signed(stamp=shifted(-301)), [(SIGNATURE, GOOD), (TIMESTAMP, "now")]):
+        assert failed(BODY, headers) == "time"
+    assert failed(EVENT, signed()) == failed(BODY, [(TIMESTAMP, STAMP)]) == "signature"

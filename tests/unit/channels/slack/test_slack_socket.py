@@ -1,10 +1,9 @@
 """What comes through the socket: acknowledged, counted, finished, and ended with the service."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,23 +19,11 @@ from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
 
-pytestmark = pytest.mark.anyio
-
 COMMAND = {
     "command": "/countersign", "text": "", "team_id": "T0", "channel_id": "C0", "user_id": "U0", "api_app_id": "A0",
     "trigger_id": "1.trigger",
 }  # fmt: skip
 GIVEN = SocketModeRequest(type="slash_commands", envelope_id="e1", payload=COMMAND)
-
-
-class Taking:
-    """A desk that takes everything and has something to do afterwards."""
-
-    def __init__(self, after: FollowUp | None = None) -> None:
-        self.after = after
-
-    async def take(self, delivery: object) -> SlackResponse:
-        return SlackResponse(after=self.after)
 
 
 class Client:
@@ -74,7 +61,11 @@ def logged() -> Iterator[list[Any]]:
 
 def socket(after: FollowUp | None = None, api_url: str = "") -> SocketMode:
     app = SlackApp.model_construct(team_id="T0", app_id="A0", api_url=api_url, timeout_s=1)
-    desk: Any = Taking(after)
+
+    async def take(_delivery: object) -> SlackResponse:
+        return SlackResponse(after=after)
+
+    desk: Any = SimpleNamespace(take=take)
     return SocketMode(app, "xapp-1", desk, Health(lambda: datetime.now(UTC), 60.0))
 
 

@@ -11,8 +11,6 @@ from policy_service.channels.slack.client import SlackCallError, SlackClient
 from policy_service.channels.slack.send_queue import SendStatus
 from policy_service.slack import SlackApp
 
-pytestmark = pytest.mark.anyio
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -99,9 +97,7 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
 
 
 @pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
-async def test_the_token_owner_is_compared_with_the_settings(
-    answering: SlackClient, error: str | None
-) -> None:
+async def test_the_token_owner_must_match_the_settings(answering: SlackClient, error: str | None) -> None:
     assert (await answering.check_auth()).error == error
     words = "the bot token belongs to T0RIVAL, the settings name T0ACME" if error == OTHER else None
     assert answering.workspace_mismatch == words

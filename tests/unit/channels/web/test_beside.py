@@ -57,9 +57,7 @@ def test_a_change_of_a_hidden_value_is_not_revealed(now: str) -> None:
 
 
 def test_a_long_value_is_cut_to_its_first_difference() -> None:
-    row = compared(
-        arg("b", "a" * 5_000 + "cat" + "b" * 5_000, ""), arg("b", "a" * 5_000 + "dog" + "b" * 5_000, "")
-    )
+    row = compared(*(arg("b", "a" * 5_000 + word + "b" * 5_000, "") for word in ("cat", "dog")))
     assert "cat" in text_of(row.then) and "dog" in text_of(row.now)
     assert (row.now.cut_before, row.now.cut_after, row.now.size) == (True, True, 10_003)
     assert len(text_of(row.now)) == CELL_CHARS
@@ -98,18 +96,12 @@ def paid(cents: int, currency: str = "USD") -> Any:
     return arg("n", cents, "", money=replace(usd(cents), currency=currency))
 
 
+NO_NOTES: list[tuple[Any, Any]] = [(100, 199), (100, 1), (0, 9), ("1", "200")]
 NOTES = {
     "fourteen times": (paid(8_640), paid(124_000), "14 t"),
-    "not twice": (arg("n", 100, ""), arg("n", 199, ""), ""),
-    "smaller": (arg("n", 100, ""), arg("n", 1, ""), ""),
-    "from nothing": (arg("n", 0, ""), arg("n", 9, ""), ""),
-    "text": (arg("n", "1", ""), arg("n", "200", ""), ""),
+    **{f"from {then!r} to {now!r}": (arg("n", then, ""), arg("n", now, ""), "") for then, now in NO_NOTES},
     "another currency": (paid(1), paid(200, "JPY"), ""),
-    "to somebody else": (
-        arg("n", "a", "", recipient=True),
-        arg("n", "b", "", recipient=True),
-        "another recipient",
-    ),
+    "to another": (arg("n", "a", "", recipient=True), arg("n", "b", "", recipient=True), "another recipient"),
 }
 
 
@@ -175,20 +167,15 @@ def test_the_effect_of_an_approval_on_the_transaction_is_stated(states: str, wan
     page = refund(siblings=siblings(*states.split()))
     assert approval_effect(page, wanted) == text
     assert context_panel_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
-    assert approval_effect(replace(page, state="met"), wanted) == "", (
-        "of a settled review nothing is promised"
-    )
+    assert approval_effect(replace(page, state="met"), wanted) == "", "a settled review promises nothing"
 
 
 # ---------------------------------------------------------------------------------------------- lines and the story
 
 
 def lines(**changes: Any) -> list[str]:
-    page = refund()
-    return [
-        line.by
-        for line in quorum_status(replace(page, gates=(replace(page.gates[0], **changes),))).open_lines
-    ]
+    gates = (replace(refund().gates[0], **changes),)
+    return [line.by for line in quorum_status(refund(gates=gates)).open_lines]
 
 
 def test_a_missing_signature_names_people_with_display_names() -> None:

@@ -1,7 +1,5 @@
 """The only POST routes without a session and form token."""
 
-from __future__ import annotations
-
 import re
 
 from tests.conventions.repository import ROOT

@@ -29,13 +29,10 @@ forbid (principal, action, resource) when { context.input.amount > 500 };
 @id("who") permit (principal in Group::"finance", action == Action::"approve", resource);
 """
 FACTS = facts_of("Account", more='as_of = "at"\nmax_age = "1h"\n', state="String", tier="Long?")
-ROWS = {
-    "a1": {"state": "open", "at": "2026-11-21T22:00:00Z"},
-    "a2": {"state": "closed", "at": "2026-11-21T22:00:00Z"},
-}
-MANIFEST = pay_manifest(
-    groups=["money"], secret=["/note"], aud="vault", recheck=True, risk="high", recipients=["/account"]
-)
+AT = "2026-11-21T22:00:00Z"
+ROWS = {"a1": {"state": "open", "at": AT}, "a2": {"state": "closed", "at": AT}}
+STRICT = {"aud": "vault", "recheck": True, "risk": "high", "recipients": ["/account"]}
+MANIFEST = pay_manifest(groups=["money"], secret=["/note"], **STRICT)
 LAXER = "x }, expect: review, needs: {finance: 1}"
 SURVIVES = '[[survives]]\npolicy = "all"\nmutant = "x"\nwhy = "so"\n'
 CASES = """
@@ -97,6 +94,12 @@ def laxer_version(label: str) -> Change:
     return lambda made: made.write(f"tools/pay@{label}.json", MANIFEST | {"args": free})
 
 
+def regrouped(made: BundleFolder) -> BundleFolder:
+    """The tool leaves its action group, which another tool is in."""
+    return manifest(groups=[])(made).write("tools/other.json", MANIFEST | {"tool": "other"})
+
+
+A9 = 'resource == Account::"a9"'
 LOOSENINGS = {
     "a version more": (laxer_version("next"), "tool-version"),
     "a gate asks later": (rules("> 50 }", "> 60 }"), "review-to-release"),
@@ -106,18 +109,13 @@ LOOSENINGS = {
         rules('@quorum("2")', '@quorum("1") @shared @escalate("cfo")', '@step_up("passkey") ', "", "@reason\n", "\n",
               '@answer_within("1h")', '@answer_within("3h")', '@valid_for("30m")', '@valid_for("2h")'),
         "quorum shared escalate step_up reason answer_within valid_for"),
-    "defaults in place of a quorum and a time": (
-        rules('@quorum("2") ', "", '@answer_within("1h") ', ""), "quorum answer_within"),
+    "default quorum and time": (rules('@quorum("2") ', "", '@answer_within("1h") ', ""), "quorum answer_within"),
     "a forbid is a gate": (rules('@id("closed")', '@id("closed") @approval("cfo")'), "deny-to-review"),
     "a forbid is narrowed": (rules('resource.state == "closed"', 'resource.state == "shut"'), "deny-to-release"),
-    "a forbid for one resource": (
-        rules("resource) when { resource.state",
-              'resource == Account::"a9") when { resource.state'), "deny-to-release"),
+    "a forbid for one resource": (rules("resource) when { resource.s", f"{A9}) when {{ resource.s"), "deny-to-release"),
     "a wider principal": (rules('principal in Role::"desk"', "principal"), "deny-to-release"),
     "a wider unseen": (rules('@id("all")', '@id("all") @unseen("items,note")'), "review-to-release"),
-    "another action group": (
-        lambda made: manifest(groups=[])(made).write("tools/other.json", MANIFEST | {"tool": "other"}),
-        "review-to-release"),
+    "another action group": (regrouped, "review-to-release"),
     "anybody approves": (rules('principal in Group::"finance"', "principal"), "who-may-approve"),
     "no rule about approving": (rules(WHO, ""), "who-may-approve"),
     "a person more": (text("groups.toml", GROUPS, 'members = ["tomas"]', 'members = ["tomas", "maya"]'), "group"),
@@ -145,15 +143,12 @@ LOOSENINGS = {
         "manifest-idempotent manifest-aud manifest-recheck manifest-on_exhausted manifest-risk manifest-secret "
         "manifest-recipients manifest-sentence manifest-resource manifest-timeout_seconds "
         "manifest-money"),
-    "more is hidden, in another lane": (
-        manifest(secret=["/note", "/account"], lane="live"), "manifest-secret manifest-lane"),
+    "hidden in another lane": (manifest(secret=["/note", "/account"], lane="live"), "manifest-secret manifest-lane"),
     "a new arg": (manifest(args=pay_args(extra={"type": "string"})), "manifest-args"),
-    "a wider enum": (
-        manifest(args=pay_args(currency={"type": "string", "enum": ["USD", "EUR", "GBP"]})), "manifest-args"),
+    "a wider enum": (manifest(args=pay_args(currency={"enum": ["USD", "EUR", "GBP"]})), "manifest-args"),
     "an array policy may see": (manifest(args=pay_args(items=UNIQUE)), "manifest-args"),
     "a case is gone": (lambda made: without(made, "cases/pay.yaml"), "case"),
-    "a case asks less": (
-        text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
+    "a case asks less": (text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
     "a case about another agent": (text("cases/pay.yaml", CASES, "name: robot", "name: r2"), "case"),
     "an acknowledged mutant": (lambda made: made.write("cases/mutants.toml", SURVIVES), "mutants"),
 }  # fmt: skip
@@ -201,9 +196,7 @@ def test_tightening_needs_no_acknowledgement(whole: Bundle, tmp_path: Path, chan
 STRICTER = [({}, {"on_exhausted": "tool"}), ({"lane": "live", "ask": "live"}, {"lane": "live", "ask": None})]
 
 
-@pytest.mark.parametrize(
-    ("strict", "lenient"), STRICTER, ids=["to fail alone", "to be asked about before it runs"]
-)
+@pytest.mark.parametrize(("strict", "lenient"), STRICTER)
 def test_stricter_member_tightens_and_its_removal_loosens(strict: Any, lenient: Any) -> None:
     one, other = (ToolManifest.model_validate(pay_manifest(**each)) for each in (strict, lenient))
     (tighter,) = manifest_changes(other, one, "pay", frozenset(), is_settled=True)
@@ -211,17 +204,12 @@ def test_stricter_member_tightens_and_its_removal_loosens(strict: Any, lenient: 
     assert (tighter.way, looser.way) == (Direction.TIGHTENING, Direction.LOOSENING)
 
 
-ASKED = [
-    ("live", False, Direction.LOOSENING),
-    (None, False, Direction.TIGHTENING),
-    ("live", True, Direction.TIGHTENING),
-]
+LOOSER, TIGHTER = Direction.LOOSENING, Direction.TIGHTENING
+ASKED = [("live", False, LOOSER), (None, False, TIGHTER), ("live", True, TIGHTER)]
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_manifest_changes_are_compared_per_version(
-    tmp_path: Path, ask: str | None, labelled: bool, way: Direction
-) -> None:
+def test_tool_versions_are_compared(tmp_path: Path, ask: str | None, labelled: bool, way: Direction) -> None:
     """A live tool without any manifest runs without a decision; one with another version does not."""
     made = BundleFolder(tmp_path).policies(PERMIT_ALL)
     gone, name = pay_manifest(tool="note", lane="live", ask=ask), "note@old" if labelled else "note"
@@ -253,13 +241,10 @@ OPEN_WORLD = FACTS.replace('as_of = "at"\nmax_age = "1h"', "optional = true").re
 FROZEN = facts_of("Agent", "facts/ag.json", "optional = true\n", frozen="Bool?")
 METER = SPENT.replace("pay", "money")
 AMOUNT = pay_args(amount={"type": "integer", "minimum": 0})
-SENT = pay_manifest(tool="send", args=AMOUNT, groups=["money"])
 HELD_BACK = '[groups.suspended]\nmembers = ["maya"]\n'
 NOT_SUSPENDED = '@id("no") forbid (principal in Group::"suspended", action == Action::"approve", resource);\n'
-OF_SUSPENDED = (
-    '@id("no") forbid (principal, action, resource)\n'
-    'when { principal has owner && principal.owner in Group::"suspended" };\n'
-)
+OWNED = 'principal has owner && principal.owner in Group::"suspended"'
+OF_SUSPENDED = f'@id("no") forbid (principal, action, resource)\nwhen {{ {OWNED} }};\n'
 
 
 @pytest.mark.parametrize(("file", "source"), [("facts/accounts.json", OPEN_WORLD), ("facts/ag.json", FROZEN)])
@@ -272,7 +257,7 @@ def test_removed_row_of_an_optional_source_loosens(tmp_path: Path, file: str, so
 
 def metered(text: str, groups: list[str]) -> Change:
     """Meters and a second tool with these action groups."""
-    send = SENT | {"groups": groups}
+    send = pay_manifest(tool="send", args=AMOUNT, groups=["money"]) | {"groups": groups}
     return lambda made: manifest(args=AMOUNT)(made).write("meters.toml", text).write("tools/send.json", send)
 
 
@@ -281,15 +266,11 @@ def test_leaving_a_meter_by_action_group_loosens(tmp_path: Path) -> None:
     assert ("meter", "spent") in {(f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)}
 
 
-DOCUMENTED = METER + 'doc = "What was paid"\n'
+METERS = [("", METER, TIGHTER), (METER, (METER + 'doc = "What was paid"\n'), Direction.LOOK)]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "way"), [("", METER, Direction.TIGHTENING), (METER, DOCUMENTED, Direction.LOOK)]
-)
-def test_new_meter_tightens_and_its_doc_is_to_be_reviewed(
-    tmp_path: Path, before: str, after: str, way: Direction
-) -> None:
+@pytest.mark.parametrize(("before", "after", "way"), METERS)
+def test_new_meter_tightens(tmp_path: Path, before: str, after: str, way: Direction) -> None:
     report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))
     assert [(f.kind, f.way) for f in report.findings] == [("meter", way)]
 
@@ -311,9 +292,7 @@ def test_renamed_person_is_to_be_reviewed(whole: Bundle, tmp_path: Path) -> None
 def test_each_version_is_compared_with_an_old_one(tmp_path: Path) -> None:
     wider = text("tools/pay@next.json", json.dumps(MANIFEST | {"risk": "low"}))
     report = report_of(tmp_path, wider, laxer_version("next"))
-    assert ("manifest-risk", "pay@next") in {
-        (f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)
-    }
+    assert ("manifest-risk", "pay@next") in {(f.kind, f.subject) for f in report.in_direction(LOOSER)}
     assert [one.tool for one in report.tools] == ["pay", "pay@next"]
 
 
@@ -363,9 +342,7 @@ def test_inexact_rule_is_sampled_and_found(tmp_path: Path, before: str, after: s
 
     report = report_of(tmp_path, with_rule(after), with_rule(before))
     assert report.tools[0].how == "sampled"
-    assert "extra" in {
-        name for finding in report.in_direction(Direction.LOOSENING) for name in finding.policies
-    }
+    assert any("extra" in finding.policies for finding in report.in_direction(LOOSER))
 
 
 def test_many_rules_about_one_tool_are_bounded(tmp_path: Path) -> None:
@@ -391,8 +368,6 @@ PRINT_ID = (
 
 
 def test_finding_id_is_stable_across_processes() -> None:
-    ids = {
-        subprocess.check_output([sys.executable, "-c", PRINT_ID], env=os.environ | {"PYTHONHASHSEED": seed})
-        for seed in ("1", "2", "3")
-    }
+    command, env = [sys.executable, "-c", PRINT_ID], dict(os.environ)
+    ids = {subprocess.check_output(command, env=env | {"PYTHONHASHSEED": seed}) for seed in "123"}
     assert len(ids) == 1

@@ -16,13 +16,10 @@ when { context.input has currency && context.input.currency == "EUR" && context.
 DESK = AgentPrincipal("robot", roles=frozenset({"desk"}))
 
 
-def explanation_of(
-    path: Path, args: dict[str, Any], agent: AgentPrincipal = DESK, **changes: Any
-) -> Explanation:
+def explanation_of(path: Path, args: Any, agent: AgentPrincipal = DESK, **changes: Any) -> Explanation:
     """The explanation of one call; no argument of it is secret."""
     folder = BundleFolder(path).policies(RULES)
-    question = folder.question(args, agent=agent, **changes)
-    return explain(folder.load(), question, lambda _pointer: False)
+    return explain(folder.load(), folder.question(args, agent=agent, **changes), lambda _pointer: False)
 
 
 def test_review_names_gate_people_and_smallest_change(tmp_path: Path) -> None:
@@ -36,9 +33,8 @@ def test_review_names_gate_people_and_smallest_change(tmp_path: Path) -> None:
 
 def test_first_failing_condition_is_named(tmp_path: Path) -> None:
     explained = explanation_of(tmp_path, PAY | {"currency": "EUR"}, AgentPrincipal("stranger"))
-    assert {one.id: one.failed for one in explained.policies}[
-        "desk"
-    ] == "the scope's principal does not match"
+    failed = {one.id: one.failed for one in explained.policies}
+    assert failed["desk"] == "the scope's principal does not match"
     assert explained.other_facts and 'principal in Role::"desk"' in explained.other_facts[0]
 
 

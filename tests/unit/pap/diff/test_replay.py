@@ -102,18 +102,15 @@ def test_call_uses_its_recorded_tool_version(tmp_path: Path) -> None:
 def test_facts_of_an_older_versions_resource_are_read(tmp_path: Path) -> None:
     older = pay_manifest(resource={"type": "Account", "id": "/currency"})
     folder = BundleFolder(tmp_path).write("tools/pay@old.json", older).policies(PERMIT_ALL + SHUT)
-    folder.write("facts.toml", SHUT_FACTS).write(
-        "facts/s.json", {"a1": {"shut": True}, "EUR": {"shut": False}}
-    )
+    rows = {"a1": {"shut": True}, "EUR": {"shut": False}}
+    folder.write("facts.toml", SHUT_FACTS).write("facts/s.json", rows)
     args, digest = ARGS | {"currency": "EUR"}, ToolManifest.model_validate(older).digest
     assert outcomes(folder, line(args=args), line(args=args, tool_digest=digest)) == ["deny", "release"]
 
 
 def test_meter_without_a_recorded_value_is_not_replayable(tmp_path: Path) -> None:
-    folder = (
-        BundleFolder(tmp_path / "2").policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT)
-    )
-    folder.write("tools/pay.json", bundles.COUNTED)
+    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + bundles.CAP)
+    folder.write("meters.toml", bundles.SPENT).write("tools/pay.json", bundles.COUNTED)
     calls = read(line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line())
     capped = replay(folder.load(), calls)
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]

@@ -159,10 +159,7 @@ FOUND = {
         "whether another has one": 'Account::"a1" has state',
         "another's group": 'User::"u" in Group::"finance"',
     },
-    "like-without-wildcard": {
-        "no star": f'{INPUT}.account like "acc"',
-        "escaped": rf'{INPUT}.account like "acc\*"',
-    },
+    "like-without-wildcard": {like: f"{INPUT}.account like {like}" for like in ('"acc"', r'"acc\*"')},
     "mixed-alphabets": {"a word of two alphabets": 'principal in Role::"\u0430dmin"'},
 }
 
@@ -226,16 +223,7 @@ def test_finding_is_acknowledged_above_its_rule(folder: BundleFolder, text: str,
     assert set(codes(folder, "\n" + text)) == {names[one] for one in expected}
 
 
-HIDDEN = {
-    "right to left": "\u202e",
-    "isolate": "\u2066",
-    "zero width": "\u200b",
-    "mark": "\ufeff",
-    "bell": "\x07",
-}
-
-
-@pytest.mark.parametrize("char", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("char", ["\u202e", "\u2066", "\u200b", "\ufeff", "\x07"])
 def test_invisible_character_does_not_load(folder: BundleFolder, char: str) -> None:
     for place in (f"// a comment{char}\n", f'@doc("a text{char}")\n'):
         problems = folder.policies(PERMIT_ALL + place + forbid("true")).problems()
@@ -258,17 +246,13 @@ def test_external_source_is_a_note(folder: BundleFolder) -> None:
     (folder.path / "facts/accounts.json").unlink()
     asked = 'kind = "http"\nurl = "https://facts.example/accounts"'
     folder.write("facts.toml", FACTS.replace('kind = "file"\nfile = "facts/accounts.json"', asked))
-    assert codes(folder, "") == []
-    assert codes(folder, "", level="note").count("asks-outside") == 1
+    assert (codes(folder, ""), codes(folder, "", level="note").count("asks-outside")) == ([], 1)
     folder.write("groups.toml", GROUPS + '[directory.groups]\naudit = "Audit"\n')
     assert codes(folder, GATE.replace("finance", "audit") + ";") == []
     assert codes(folder, "", level="note").count("asks-outside") == 2
 
 
-WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4h", [])]
-
-
-@pytest.mark.parametrize(("within", "found"), WINDOWS)
-def test_short_answer_window_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
+@pytest.mark.parametrize(("within", "short"), [("299s", 1), ("1m", 1), ("5m", 0), ("4h", 0)])
+def test_short_answer_window_is_found(folder: BundleFolder, within: str, short: int) -> None:
     gate = f'@approval("finance") @answer_within("{within}") ' + forbid(f"{INPUT}.amount > 5")
-    assert codes(folder, gate) == found
+    assert codes(folder, gate) == ["short-window"] * short

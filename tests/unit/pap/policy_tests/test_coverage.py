@@ -47,10 +47,8 @@ def test_gate_behind_a_forbid_holds_but_never_decides(tmp_path: Path) -> None:
 
 
 def test_unconditional_and_erring_rules(tmp_path: Path) -> None:
-    square = (
-        '@id("square") forbid (principal, action == Action::"pay", resource)'
-        " when { context.input.amount * context.input.amount < 0 };"
-    )
+    squared = "context.input.amount * context.input.amount"
+    square = f'@id("square") forbid (principal, action, resource) when {{ {squared} < 0 }};'
     folder = BundleFolder(tmp_path).policies(PERMIT_ALL + square)
     assert rows(folder, SMALL)["all"].gap == ""
     found = rows(folder, "  - {it: a, args: {amount: 9007199254740991}, expect: deny, errors: [square]}\n")

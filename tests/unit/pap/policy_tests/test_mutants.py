@@ -7,12 +7,6 @@ import pytest
 from policy_service.pap.folder_reader import is_bundle_file
 from policy_service.pap.policies import read_policies
 from policy_service.pap.policy_tests import coverage
-from policy_service.pap.policy_tests.coverage import (
-    MutationResult,
-    read_acknowledged_mutants,
-    run_mutants,
-    unacknowledged_mutants,
-)
 from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
 from policy_service.pap.policy_tests.runner import prepare_cases
 from policy_service.pap.problems import BundleError
@@ -27,10 +21,10 @@ def names(text: str, *narrows: str) -> list[str]:
     return [mutant.name for mutant in generate_mutants(policy, {"finance", "cfo"}, frozenset(narrows))]
 
 
-def run(folder: BundleFolder, cases: str) -> MutationResult:
+def run(folder: BundleFolder, cases: str) -> coverage.MutationResult:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(cases))
-    return run_mutants(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
+    return coverage.run_mutants(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
 
 
 def survivors(folder: BundleFolder, cases: str) -> list[str]:
@@ -42,8 +36,7 @@ ANYTHING = "(principal, action, resource)"
 T, EVENING = "((context.now).toTime())", 'context.now.toTime() >= duration("18h")'
 MADE = {
     "a bare permit": (f"permit {ANYTHING};", ["permit -> forbid"]),
-    "a role": (
-        'permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
+    "a role": ('permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
     "two actions": (
         'permit (principal, action in [Action::"x", Action::"y"], resource);',
         ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"']),
@@ -70,8 +63,7 @@ MADE = {
         ["@approval is dropped: nobody is asked", "@approval: cfo|finance -> finance", "@approval: cfo|finance -> cfo",
          "@quorum: 2 -> 1", "@quorum: 2 -> 3", "@step_up is dropped", "@answer_within: 4:00:00 -> 8:00:00",
          "@valid_for: 0:30:00 -> 1:00:00", "@reason is dropped", "@shared is dropped"]),
-    "fields exempt from review": (
-        f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
+    "fields exempt from review": (f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
 }  # fmt: skip
 
 
@@ -116,8 +108,7 @@ def test_failing_or_unrelated_cases_detect_nothing(tmp_path: Path) -> None:
     assert mutation.noticed == 0
     survived = {mutant.of.source.id for mutant in mutation.survived}
     assert survived == {"payers-may-pay", "large", "never-a-million"}
-    wrong = f"{HEAD}  - {{it: a, expect: deny, reasons: [never-a-million]}}\n"
-    assert run(folder, wrong).noticed == 0
+    assert run(folder, f"{HEAD}  - {{it: a, expect: deny, reasons: [never-a-million]}}\n").noticed == 0
 
 
 def test_mutant_refused_by_the_schema_is_counted_separately(tmp_path: Path) -> None:
@@ -151,9 +142,7 @@ def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------ acknowledging
 
-ENTRY = (
-    '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "it never fires with another gate"\n'
-)
+ENTRY = '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "no other gate fires with it"\n'
 
 
 def survivor(tmp_path: Path) -> list[Mutant]:
@@ -162,18 +151,17 @@ def survivor(tmp_path: Path) -> list[Mutant]:
 
 
 def test_acknowledged_survivor_and_stale_acknowledgement(tmp_path: Path) -> None:
-    acknowledged = read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
-    assert acknowledged == {("large", "@shared is added"): "it never fires with another gate"}
+    acknowledged = coverage.read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
+    assert acknowledged == {("large", "@shared is added"): "no other gate fires with it"}
     survived = survivor(tmp_path)
-    assert unacknowledged_mutants(survived, acknowledged) == ([], [])
+    assert coverage.unacknowledged_mutants(survived, acknowledged) == ([], [])
     for entry, hint in (
         (ENTRY.replace("@shared is added", "@shared is ad"), "did you mean '@shared is added'?"),
         (ENTRY.replace('"large"', '"gone"'), "remove the entry"),
         (ENTRY.replace("@shared is added", "@reason is dropped"), "remove the entry"),
     ):
-        left, stale = unacknowledged_mutants(
-            survived, read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
-        )
+        entries = coverage.read_acknowledged_mutants({"cases/mutants.toml": entry.encode()})
+        left, stale = coverage.unacknowledged_mutants(survived, entries)
         assert (len(left), len(stale)) == (1, 1)
         assert hint in stale[0].message
 
@@ -182,8 +170,8 @@ WRONG = [
     ("[[survives", "cases/mutants.toml: "),
     ('[survives]\npolicy = "a"', "in two brackets"),
     ("[[survive]]", "'survive' is not a key of this file"),
-    (ENTRY.replace('why = "it', 'because = "it'), "needs why = a text"),
-    (ENTRY.replace("it never fires with another gate", "  "), "needs why = a text"),
+    (ENTRY.replace("why", "because"), "needs why = a text"),
+    (ENTRY.replace("no other gate fires with it", "  "), "needs why = a text"),
     (ENTRY + "when = 1", "'when' is unknown"),
     ("survives = [1]", "needs policy = a text"),
 ]
@@ -192,7 +180,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_invalid_mutants_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
-        read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
+        coverage.read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
     assert message in str(refused.value)
 
 
