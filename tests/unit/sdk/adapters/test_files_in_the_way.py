@@ -42,9 +42,7 @@ ACTS: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-def test_a_commit_that_met_a_link_is_rolled_back_completely(
-    files: FilesAdapter, root: Path, act: Deed
-) -> None:
+def test_a_commit_that_met_a_link_is_rolled_back(files: FilesAdapter, root: Path, act: Deed) -> None:
     session = prepared(files, act)
     made_a_link(root)
     with pytest.raises(NotStageable, match="symbolic link"):
@@ -125,8 +123,9 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 
 @pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
 def test_later_changes_are_left(
-    files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
+    files: Any, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
+    session = committed(files, act)
     session = committed(files, act)
     change(root / name)
     with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
@@ -147,27 +146,22 @@ def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapt
 
 
 SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "by keeping theirs": (lambda folder, path: (folder / "before" / "0").unlink(), "theirs"),
-    "by taking theirs away": (lambda folder, path: path.unlink(), "old a"),
-    "by putting the old one back": (lambda folder, path: (folder / "before" / "0").rename(path), "old a"),
-    "by linking the old one back": (
-        lambda folder, path: (path.unlink(), path.hardlink_to(folder / "before" / "0")),
-        "old a",
-    ),
-    "by moving the folder away": (lambda folder, path: folder.rename(folder.parents[3] / "kept"), "theirs"),
-}
+    "by keeping theirs": (lambda kept, path: kept.unlink(), "theirs"),
+    "by removing theirs": (lambda kept, path: path.unlink(), "old a"),
+    "by moving the old one back": (lambda kept, path: kept.rename(path), "old a"),
+    "by linking the old one back": (lambda kept, path: (path.unlink(), path.hardlink_to(kept)), "old a"),
+    "by moving the folder away": (lambda kept, path: kept.parents[1].rename(kept.parents[5] / "kept"), "theirs"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("settle", "then"), SETTLED.values(), ids=SETTLED.keys())
-def test_after_a_person_settles_it_the_next_transaction_ends_it(
-    files: FilesAdapter, root: Path, settle: Callable[[Path, Path], object], then: str
-) -> None:
+def test_what_a_person_settles_is_ended_next(files: FilesAdapter, root: Path, settle: Any, then: str) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
     replaced(root / "a")
     with pytest.raises(JournalError):
         session.undo()
     (folder,) = sessions(root)
-    settle(folder, root / "a")
+    settle(folder / "before" / "0", root / "a")
     session.undo()  # as its own process, or as recovery
     assert FilesAdapter(root).recover("t-1", None) is None
     assert ((root / "a").read_text(), sessions(root)) == (then, [])
@@ -252,9 +246,12 @@ def _disk_full(*_: object) -> None:
 
 def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
-    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
-        done(files, lambda files: files.write("other", "mine"))
-    with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
+    for act in (
+        lambda: done(files, lambda files: files.write("other", "mine")),
+        lambda: FilesAdapter(root).recover("t-1", "a-1"),
+    ):
+        with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
+            act()
         FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
 
@@ -272,8 +269,8 @@ def test_it_is_finished_when_nothing_prevents_it(files: FilesAdapter, root: Path
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def test_a_transaction_whose_file_was_changed_is_never_reported_as_undone(
-    desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_changed_files_are_never_reported_as_undone(
+    desk: Desk, files: Any, root: Path, monkeypatch: Any
 ) -> None:
     """`a` is replaced from outside, just after it was committed with a file that cannot be."""
     (desk.folder / "more").mkdir()

@@ -9,19 +9,10 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    DidNotHappen,
-    Happened,
-    NotDone,
-    OutcomeUnknown,
-    OutsideTransaction,
-    ProbeAnswer,
-    current_effect,
-    probe,
-    resume,
-)
+from countersign import DidNotHappen, Happened, ProbeAnswer, current_effect, errors, probe, resume
+from tests.fakes import running
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
-from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
+from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS
 
 
@@ -60,7 +51,7 @@ def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk) -> None
     @order_tool(desk)
     def refuse(order_id: str) -> None:
         refusing.append(order_id)
-        raise NotDone("no")
+        raise errors.NotDone("no")
 
     press = pressing_tool(desk, go_on, 0, lambda: len(desk.done) == 2 and len(refusing) == 1)
     broken = failing_tool(desk, ValueError("odd"), "break")
@@ -69,8 +60,8 @@ def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk) -> None
     end(go_on)
     assert [*states(desk).values()] == ["fired", "unknown", "failed", "unknown", "unused"]
     assert left.placed[0].outcome == "fired"
-    assert errors(desk)["press"] == "left running (interrupted by KeyboardInterrupt)"
-    assert errors(desk)["break"] == "ValueError: odd"
+    assert running.errors(desk)["press"] == "left running (interrupted by KeyboardInterrupt)"
+    assert running.errors(desk)["break"] == "ValueError: odd"
     (found,) = resume(desk.runtime)
     assert (found.after, service_states(desk, left.txn.txn)) == ("unsettled", [*states(desk).values()])
     assert sorted(one[0] for one in desk.done) == ["break", "charge"]
@@ -86,7 +77,7 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
         go_on.wait(SECONDS)
         try:
             current_effect()
-        except OutsideTransaction as refused:
+        except errors.OutsideTransaction as refused:
             said.append(str(refused))
 
     fails(desk, KeyboardInterrupt, [(late, "o-1"), (press, "o-1")])
@@ -105,7 +96,7 @@ def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(desk: Desk, error:
     left = fails(desk, type(error), group, (charge, "o-2", 20))
     assert sorted(states(desk).values()) == ["fired", "unknown", "unused"]
     assert (left.placed[first].outcome, len(desk.done)) == ("fired", 2)
-    assert errors(desk)["notify"].startswith(type(error).__name__), "it has ended, by its own word"
+    assert running.errors(desk)["notify"].startswith(type(error).__name__), "it has ended, by its own word"
     desk.before_fire = None
     assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
     assert "void" not in [one[0] for one in desk.done]
@@ -141,28 +132,6 @@ def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, e
     assert (done, states(desk)) == (["o-2"], {"leave#1": "unknown", "stay#2": "fired"})
 
 
-@pytest.mark.anyio
-async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
-    under_way = asyncio.Event()
-
-    @order_tool(desk)
-    async def done(order_id: str) -> str:
-        return order_id
-
-    @order_tool(desk)
-    async def hang(order_id: str) -> None:
-        await asyncio.sleep(0)
-        under_way.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(run_async(desk, [(done, "o-1"), (hang, "o-2")]))
-    await under_way.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
-
-
 # ------------------------------------------------------------------------------------------- next to a probe
 
 
@@ -193,7 +162,9 @@ def test_ctrl_c_while_a_probe_is_asked_loses_nothing_that_is_known(desk: Desk) -
 
     fails(desk, KeyboardInterrupt, [(lost, "o-1"), (refused, "o-2")])
     assert states(desk) == {"pay#1": "unknown", "refuse#2": "failed"}
-    assert errors(desk)["pay"] == "ConnectionError: lost"  # it had ended, so what its probe says counts
+    assert (
+        running.errors(desk)["pay"] == "ConnectionError: lost"
+    )  # it had ended, so what its probe says counts
     resume(desk.runtime)
     assert states(desk)["pay#1"] == "failed"
 
@@ -220,7 +191,7 @@ def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk) 
         for one in asyncio.all_tasks() - {outer, asyncio.current_task()}:
             one.cancel()
 
-    with pytest.raises((OutcomeUnknown, asyncio.CancelledError)):
+    with pytest.raises((errors.OutcomeUnknown, asyncio.CancelledError)):
         asyncio.run(body())
     for _ in range(2):
         assert states(desk)["late#1"] == "unknown"

@@ -54,13 +54,6 @@ def test_what_will_never_happen_takes_the_failure_path(desk: Desk) -> None:
     assert ([one[0] for one in desk.done], failed.txn.state) == (["charge", "void"], "settled")
 
 
-def test_what_may_fail_alone_fails_alone(desk: Desk) -> None:
-    payments = payment(desk, DidNotHappen(final=True), acts=False, on_exhausted="tool")
-    left = run(desk, (payments.pay, "o-1", 100), (refund_tool(desk), "o-2", 5))
-    assert (left.txn.failed, desk.done) == ((left.placed[0],), [("refund", "o-2", 5)])
-    assert left.txn.state == "settled"
-
-
 def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen(), acts=False), charge_tools(desk)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)

@@ -9,12 +9,11 @@ import pytest
 
 from countersign import (
     DidNotHappen,
-    EffectFailed,
     Happened,
-    OutcomeUnknown,
     RestApi,
     Unsure,
     current_effect,
+    errors,
     probe,
     replay,
     resume,
@@ -45,7 +44,9 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
         "sends POST /payments": lambda: bank.post("/payments", json={}),
     }
     for number, (said, act) in enumerate(acting.items()):
-        fails(desk, OutcomeUnknown, (payment(desk, act).pay, "o-1", 100), match=said, key=f"t-{number}")
+        fails(
+            desk, errors.OutcomeUnknown, (payment(desk, act).pay, "o-1", 100), match=said, key=f"t-{number}"
+        )
     assert [one for one in desk.done if one[0] != "pay"] == []
 
 
@@ -58,7 +59,7 @@ async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it
         return answers[-1]()
 
     mail = lost_mail(desk, mailed)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(errors.OutcomeUnknown):
         await run_async(desk, (mail, "o-1"))
     answers.append(lambda: refund("o-9", 1))
     async with desk.step("t-2") as txn:
@@ -84,7 +85,7 @@ def test_of_several_the_probe_settles_its_own(desk: Desk) -> None:
 def unsure_payment(desk: Desk) -> Payment:
     """A payment in doubt, whose probe did not know."""
     payments = payment(desk, Unsure())
-    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100))
+    fails(desk, errors.OutcomeUnknown, (payments.pay, "o-1", 100))
     payments.asked.clear()
     payments.answer = lambda: Happened({"paid": 100})
     return payments
@@ -130,7 +131,7 @@ def test_run_transaction_waits_for_it(desk: Desk, monkeypatch: Any, wait: int, e
 
     monkeypatch.setattr(desk.service, "wait", look)
     began = desk.clock.wall()
-    with pytest.raises(EffectFailed if ends == "failed" else OutcomeUnknown):
+    with pytest.raises(errors.EffectFailed if ends == "failed" else errors.OutcomeUnknown):
         run_transaction(lambda txn: payments.pay("o-1", 100), key="t-1", wait=wait, runtime=desk.runtime)
     assert (states(desk), bool(slept)) == ({"pay#1": ends}, True)
     assert after <= desk.clock.wall() - began < after + 10
@@ -165,4 +166,4 @@ def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable[[
 def test_an_async_probe_cannot_answer_a_blocking_step(desk: Desk) -> None:
     mail = failing_tool(desk, ConnectionError(), "mail", probe="mailed")
     probe("mailed", registry=desk.registry)(knows_later)
-    fails(desk, OutcomeUnknown, (mail, "o-1"), match="is async")
+    fails(desk, errors.OutcomeUnknown, (mail, "o-1"), match="is async")

@@ -7,18 +7,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    IsolationConflict,
-    JournalError,
-    NotDone,
-    ReleaseLapsed,
-    ResourceBusy,
-    Serialize,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    tool,
-)
+from countersign import Serialize, SQLiteAdapter, errors, tool
 from countersign.contract import Verdict
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.talking import Talk
@@ -68,7 +57,7 @@ def test_a_rollback_by_the_database_is_answered_as_a_refusal(desk: Desk, talk: T
     assert (end.text, notes_in(path)) == ("Done.", [])
 
 
-@pytest.mark.parametrize("raises", [ValueError, NotDone])
+@pytest.mark.parametrize("raises", [ValueError, errors.NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
 def test_errors_of_live_tools_with_secrets_are_neither_logged_nor_answered(
     desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
@@ -111,8 +100,10 @@ def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict:
 
 
 ANSWERED = {
-    "somebody changed what was read": IsolationConflict("notes", "o-4", read=True, expected="1", now="2"),
-    "permission ran out": ReleaseLapsed("case-1", "0" * 64, "it took too long"),
+    "somebody changed what was read": errors.IsolationConflict(
+        "notes", "o-4", read=True, expected="1", now="2"
+    ),
+    "permission ran out": errors.ReleaseLapsed("case-1", "0" * 64, "it took too long"),
 }
 
 
@@ -137,9 +128,9 @@ def test_a_failed_step_without_effects_is_answered(error: Exception, desk: Desk,
 @pytest.mark.parametrize(
     "error",
     [
-        JournalError("the disk is full"),
-        ServiceUnavailable("POST /v1", "away"),
-        ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
+        errors.JournalError("the disk is full"),
+        errors.ServiceUnavailable("POST /v1", "away"),
+        errors.ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
     ],
 )
 def test_what_the_model_cannot_fix_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
@@ -152,7 +143,7 @@ def test_serialize_waits_until_the_resource_is_free(desk: Desk, talk: Talk) -> N
     note = note_tool(desk, SQLiteAdapter(path))
     script = [talk.calls(("note", NOTE)), talk.says("Done.")]
     theirs = desk.step("theirs", isolation=Serialize())
-    with theirs, pytest.raises(ResourceBusy, match="'theirs'"):
+    with theirs, pytest.raises(errors.ResourceBusy, match="'theirs'"):
         # In a context of its own, as another agent of this process has it.
         contextvars.Context().run(talk.run, script[:1], [note], isolation=Serialize(timeout_seconds=0))
     assert notes_in(path) == []
@@ -164,6 +155,6 @@ def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: D
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
     talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, note])
-    with pytest.raises(AlreadyRedeemed, match="other live work was committed"):
+    with pytest.raises(errors.AlreadyRedeemed, match="other live work was committed"):
         talk.turn([("note", NOTE), ("refund", REFUND)], [refund, note])
     assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)

@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    NotDone,
-    OutcomeUnknown,
-    ServiceRefused,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    TransactionBusy,
-    resume,
-    tool,
-)
+from countersign import SQLiteAdapter, errors, resume, tool
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
 from countersign.journal import LocalTxn
@@ -92,10 +82,10 @@ def test_a_compensated_call_is_answered_as_compensated_again(desk: Desk, talk: T
     def look(order_id: str) -> str:
         """Look."""
         if broken:
-            raise NotDone(broken[0])
+            raise errors.NotDone(broken[0])
         return "there"
 
-    tools = [look, charge_tools(desk), failing_tool(desk, NotDone("no address"), acts=False)]
+    tools = [look, charge_tools(desk), failing_tool(desk, errors.NotDone("no address"), acts=False)]
     calls = (("look", {"order_id": "o-4"}), ("charge", REFUND), ("notify", {"order_id": "o-4"}))
     kept = killed(talk, tools, talk.calls(*calls))
     broken.append("it is away")
@@ -119,7 +109,7 @@ def test_other_calls_than_were_done_are_refused(desk: Desk, talk: Talk) -> None:
         [("book", {"order_id": "o-4"}), ("refund", {**REFUND, "amount_cents": 1})],
         [("refund", REFUND), ("transfer", {})],
     ):
-        with pytest.raises(AlreadyRedeemed, match="refund#1 fired"):
+        with pytest.raises(errors.AlreadyRedeemed, match="refund#1 fired"):
             talk.run([talk.calls(*calls, turn="b")], tools)
     assert len(desk.done) == 1
 
@@ -128,11 +118,11 @@ def test_other_calls_than_were_done_are_refused(desk: Desk, talk: Talk) -> None:
 def test_an_allowed_failure_keeps_the_other_calls(other_lane: str, desk: Desk, talk: Talk) -> None:
     """The error claims neither that a person must settle it, nor that nothing remains in effect."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    mail = failing_tool(desk, NotDone("full"), "mail", on_exhausted="tool", acts=False)
+    mail = failing_tool(desk, errors.NotDone("full"), "mail", on_exhausted="tool", acts=False)
     tools = [note, refund_tool(desk), mail]
     calls = [("note", NOTE) if other_lane == "live" else ("refund", REFUND), ("mail", {"order_id": "o-4"})]
     talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools)
-    with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
+    with pytest.raises(errors.AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools)
     assert "Still in effect" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
@@ -146,7 +136,7 @@ def test_an_unknown_outcome_is_raised_again_if_live_work_cannot_begin(desk: Desk
     kept = killed(talk, [note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
     backup = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
     backup.execute("BEGIN IMMEDIATE")
-    with pytest.raises(OutcomeUnknown, match=r"notify#1 happened .*no answer"):
+    with pytest.raises(errors.OutcomeUnknown, match=r"notify#1 happened .*no answer"):
         talk.run([], [note, notify], messages=kept)
     backup.close()
     assert len(desk.done) == 1
@@ -157,11 +147,11 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 50
     heard: list[Any] = []
     said = talk.calls(("refund", REFUND), ("refund", {**REFUND, "order_id": "o-5"}))
-    with pytest.raises(ServiceUnavailable):
+    with pytest.raises(errors.ServiceUnavailable):
         talk.run([said], [refund], on_message=heard.append)
     desk.face.faults.clear()
-    renamed = failing_tool(desk, NotDone("unused"), "give_back")
-    with pytest.raises(AlreadyRedeemed, match="It is not finished") as raised:
+    renamed = failing_tool(desk, errors.NotDone("unused"), "give_back")
+    with pytest.raises(errors.AlreadyRedeemed, match="It is not finished") as raised:
         talk.run([], [renamed], messages=[*ASK, *heard])
     assert not raised.value.finished and desk.done == []
     assert [one.after for one in resume(runtime=desk.runtime)] == [LocalTxn.SETTLED]
@@ -204,8 +194,8 @@ def test_what_a_worker_fired_is_never_answered_as_not_done(desk: Desk, refund: A
     desk.service.approve(FIRST)
     with desk.restarted() as worker:
         resume(runtime=worker.runtime)
-    with pytest.raises(AlreadyRedeemed, match="refund#1 fired"):
-        talk.run([], [failing_tool(desk, NotDone("no"))], messages=end.messages)
+    with pytest.raises(errors.AlreadyRedeemed, match="refund#1 fired"):
+        talk.run([], [failing_tool(desk, errors.NotDone("no"))], messages=end.messages)
     assert len(desk.done) == 1
 
 
@@ -225,7 +215,7 @@ def test_live_work_that_cannot_begin_withdraws_open_reviews(desk: Desk, talk: Ta
 
 def test_work_in_progress_elsewhere_is_not_answered_as_not_done(desk: Desk) -> None:
     talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
-    with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(TransactionBusy):
+    with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(errors.TransactionBusy):
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
@@ -240,10 +230,10 @@ def test_what_was_never_begun_is_answered_as_not_done(desk: Desk, refund: Any, t
 def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, talk: Talk) -> None:
     refund, heard = refund_tool(desk), list[Any]()
     desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
-    with pytest.raises(ServiceUnavailable):
+    with pytest.raises(errors.ServiceUnavailable):
         talk.run([talk.calls(("refund", REFUND))], [refund], on_message=heard.append)
     desk.face.faults.clear()
-    renamed = failing_tool(desk, NotDone("no"), "give_back")
+    renamed = failing_tool(desk, errors.NotDone("no"), "give_back")
     end = talk.run([talk.says("No.")], [renamed], messages=[*ASK, *heard])
     assert "there is no tool 'refund'" in end.steps[0].answers[0].text
     assert resume(runtime=desk.runtime) == [] and desk.done == []
@@ -251,7 +241,7 @@ def test_what_never_arrived_is_ended_and_answered_as_not_done(desk: Desk, talk: 
 
 @pytest.mark.parametrize(
     ("faults", "raised"),
-    [(["lost_request"] * 50, ServiceUnavailable), ([FORBIDDEN], ServiceRefused)],
+    [(["lost_request"] * 50, errors.ServiceUnavailable), ([FORBIDDEN], errors.ServiceRefused)],
     ids=["away", "refused"],
 )
 def test_where_it_is_not_withdrawn_the_model_gets_no_answer(
@@ -260,5 +250,5 @@ def test_where_it_is_not_withdrawn_the_model_gets_no_answer(
     end = talk.run([talk.calls(("refund", LARGE))], [refund_tool(desk)])
     desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = list(faults)
     with pytest.raises(raised):
-        talk.run([], [failing_tool(desk, NotDone("no"), "give_back")], messages=end.messages)
+        talk.run([], [failing_tool(desk, errors.NotDone("no"), "give_back")], messages=end.messages)
     assert talk.vendor.sent == []

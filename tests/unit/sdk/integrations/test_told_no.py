@@ -11,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    BudgetExceeded,
-    MisuseError,
-    NotDone,
-)
+from countersign import BudgetExceeded, errors
 from countersign.contract import Verdict
 from countersign.integrations import ModelStopped, TurnLimit
 from countersign.llm.budgets import Budget
@@ -82,7 +77,7 @@ def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, des
 
 
 def test_not_done_is_answered_with_the_tools_text(desk: Desk, talk: Talk) -> None:
-    notify = failing_tool(desk, NotDone("the address is wrong"), acts=False)
+    notify = failing_tool(desk, errors.NotDone("the address is wrong"), acts=False)
     (answer,) = talk.turn([NOTIFY], [notify]).steps[0].answers
     assert not answer.done and "the address is wrong" in answer.text and "was not done" in answer.text
 
@@ -91,7 +86,7 @@ def test_not_done_is_answered_with_the_tools_text(desk: Desk, talk: Talk) -> Non
 def test_compensated_calls_are_answered_differently_from_fired_ones(
     void: Verdict, desk: Desk, talk: Talk
 ) -> None:
-    tools = [charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)]
+    tools = [charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False)]
     desk.service.policy = lambda name, _: void if name == "void" else Verdict.RELEASE
     charged, replies = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
     if void is Verdict.RELEASE:
@@ -232,7 +227,7 @@ def test_a_picture_is_sent_only_with_a_token_bound(limited: Talk) -> None:
     script, picture = [limited.says("Broken.")], PICTURE[limited.is_openai]
     messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, picture]}]
     asked: dict[str, Any] = {"messages": messages, **SHORT}
-    with pytest.raises(MisuseError, match="input_tokens"):
+    with pytest.raises(errors.MisuseError, match="input_tokens"):
         limited.run(script, [], **asked)
     with pytest.raises(BudgetExceeded, match="tokens"):
         limited.run(script, [], input_tokens=lambda _: 9_000, **asked)
@@ -304,7 +299,7 @@ def test_something_else_than_a_later_turn_has_done_is_refused(first: Any, desk: 
         first_is_denied(desk)
     answers(talk, [refund], [first], [ONE])
     other = ("refund", {**REFUND, "amount_cents": 1300})
-    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+    with pytest.raises(errors.AlreadyRedeemed, match="another list of calls was committed"):
         answers(talk, [refund], [other], [other])
     assert len(desk.done) == 1
 
