@@ -22,6 +22,7 @@ from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
 from tests.fakes.desk import Desk, live_states, save_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.adapters.folder import Deed, acted, committed, done, prepared, sessions
 
 
@@ -289,9 +290,7 @@ def test_changed_files_are_never_reported_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not undone completely"), desk.step():
-        save("a")
-        also()
+    fails(desk, JournalError, (save, "a"), (also,), match="was not undone completely")
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
     assert (found.needs_attention, "was not undone completely" in found.note) == (True, True)

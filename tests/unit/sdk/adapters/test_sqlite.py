@@ -12,6 +12,7 @@ import pytest
 
 from countersign import SessionLost, SQLiteAdapter, tool
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import run
 from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, balances, credit, write_blob
 
 Use = Callable[[sqlite3.Connection], object]
@@ -230,6 +231,5 @@ def test_a_block_raises_a_loss_it_swallowed(
         if raises_itself:
             raise ZeroDivisionError
     assert (balances(path), desk.done) == ([100, 100], [])
-    with desk.step("t-2"):
-        book("o-2", "b")
+    run(desk, (book, "o-2", "b"), key="t-2")
     assert balances(path) == [100, 101]

@@ -16,6 +16,7 @@ from countersign.journal.verification import verify
 from countersign.journal.verification_stores import Damage
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import run
 
 _IS_FIRED = "(SELECT txn FROM transactions WHERE run_key = 'fired')"
 _LAST = f"(SELECT max(n) FROM chain WHERE txn = {_IS_FIRED})"
@@ -157,8 +158,7 @@ def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) ->
 @pytest.mark.tampers
 def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
     """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
-    with desk.step():
-        refund("o-1", 5)
+    run(desk, (refund, "o-1", 5))
     desk.runtime.close()
     edited(desk.runtime.settings.journal_path, "UPDATE transactions SET chain_hash = 'false'")
     refused = pytest.raises(JournalError, match="journal verify")
@@ -170,8 +170,7 @@ def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
 def test_a_line_holds_no_agent_text(desk: Desk) -> None:
     """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
     refund = refund_tool(desk, secret=["order_id"])
-    with desk.step("secret-key"):
-        refund("secret-order", 5)
+    run(desk, (refund, "secret-order", 5), key="secret-key")
     bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
     hold = BudgetHold("a", "tokens", "run", "", 10, "secret-run", 1)
     desk.runtime.journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])

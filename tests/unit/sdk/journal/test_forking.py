@@ -18,6 +18,7 @@ from countersign.journal.database import Database, _ForkHandlers
 from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
 
 AS_EXPECTED = 0
@@ -87,12 +88,10 @@ def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseExc
 @pytest.mark.parametrize("engine", BOTH)
 def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund: Any) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
-    with desk.step():
-        refund("o-1", 100)
+    run(desk, (refund, "o-1", 100))
 
     def child() -> None:
-        with desk.step("t-2"):
-            refund("o-2", 200)
+        run(desk, (refund, "o-2", 200), key="t-2")
         assert desk.done[1:] == [("refund", "o-2", 200)]
 
     assert forked(child) == AS_EXPECTED
@@ -163,9 +162,8 @@ def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
 
 def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: Any) -> None:
     """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
-    with pytest.raises(errors.ReviewPending) as pending, desk.step():
-        refund("o-1", LARGE)
-    desk.service.approve(pending.value.txn)
+    pending = fails(desk, errors.ReviewPending, (refund, "o-1", LARGE))
+    desk.service.approve(pending.error.txn)
     copy = copied(desk, "copy.db")
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     with host(desk, copy) as second:
@@ -178,8 +176,7 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: An
 def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
     """Taken between the redemption and the fire: the copy has to request more time, and gets the outcome instead."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(Exception, match="Nothing was fired"), desk.step():
-        refund("o-1", 100)
+    fails(desk, Exception, (refund, "o-1", 100), match="Nothing was fired")
     desk.face.faults.clear()
     copy = copied(desk, "copy.db")
     assert [one.after for one in resume(desk.runtime)] == ["settled"]

@@ -22,6 +22,7 @@ from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.states import SOURCES, TRANSITIONS
 from countersign.journal.verification import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]
@@ -148,9 +149,8 @@ CHANGED: dict[str, tuple[str, str | None]] = {
 def approved(desk: Desk) -> None:
     """A transaction that waits to be fired by the next `resume`."""
     refund = refund_tool(desk)
-    with pytest.raises(errors.ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    desk.service.approve(pending.value.txn)
+    pending = fails(desk, errors.ReviewPending, (refund, "o-1", 90_000))
+    desk.service.approve(pending.error.txn)
 
 
 @pytest.mark.tampers
@@ -196,8 +196,7 @@ def full(*_: Any, **__: Any) -> None:
 def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     refund = refund_tool(desk)
     monkeypatch.setattr(desk.runtime.journal.effect_log, "begin", full)
-    with pytest.raises(errors.JournalError, match="disk is full"), desk.step():
-        refund("o-1", 100)
+    fails(desk, errors.JournalError, (refund, "o-1", 100), match="disk is full")
     assert desk.done == []
 
 
@@ -217,8 +216,7 @@ def test_a_fire_not_written_is_unknown(desk: Desk, monkeypatch: pytest.MonkeyPat
         with pytest.raises(errors.OutcomeUnknown, match="disk is full"), desk.step() as txn:
             refund("o-1", 100)
     assert (len(desk.done), txn.state) == (1, "redeemed")
-    with pytest.raises(errors.OutcomeUnknown), desk.step():
-        refund("o-1", 100)
+    fails(desk, errors.OutcomeUnknown, (refund, "o-1", 100))
     assert len(desk.done) == 1
 
 

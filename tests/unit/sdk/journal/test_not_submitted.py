@@ -17,6 +17,7 @@ from countersign.journal.export import description_of, render_export, summary_of
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.queries import TransactionFilter, count
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool
 
@@ -167,10 +168,9 @@ def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
 
 
 def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> None:
-    with pytest.raises(errors.ReviewPending) as waiting, desk.step():
-        refund("o-1", 10_000)
+    waiting = fails(desk, errors.ReviewPending, (refund, "o-1", 10_000))
     assert reported(desk, "t-1")["note"] is None, "people are asked"
-    desk.service.withdraw(waiting.value.txn, "the customer called")
+    desk.service.withdraw(waiting.error.txn, "the customer called")
     with desk.restarted() as later:
         resume(later.runtime)
     found = reported(desk, "t-1")
@@ -179,9 +179,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> Non
 
 def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund: Any) -> None:
     for order in ("o-1", "o-2"):
-        with pytest.raises(errors.ReviewPending), desk.step():
-            refund(order, 10_000)
-            refund("o-3", 10_000)
+        fails(desk, errors.ReviewPending, (refund, order, 10_000), (refund, "o-3", 10_000))
     found = reported(desk, "t-1")
     assert [(one[1], one[2]["order_id"]) for one in calls(found)] == [("review", "o-2"), ("review", "o-3")]
     assert [(one[1], one[2]["order_id"]) for one in calls(found, "dropped")] == [("withdrawn", "o-1")]
@@ -189,8 +187,7 @@ def test_a_superseded_list_is_listed_after_the_current_one(desk: Desk, refund: A
 
 
 def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk, refund: Any) -> None:
-    with pytest.raises(errors.ReviewPending), desk.step():
-        refund("o-1", 10_000)
+    fails(desk, errors.ReviewPending, (refund, "o-1", 10_000))
     with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)
         raise ValueError("a typing error")

@@ -22,6 +22,7 @@ from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, effect_rows, refund_tool
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import terminate
 
 pytestmark = pytest.mark.xdist_group("journals")
@@ -248,8 +249,7 @@ def test_nothing_fires_unless_written(
             begin(*args, **kwargs)
 
     monkeypatch.setattr(journal.effect_log, "begin", firing)
-    with pytest.raises(JournalError, match="it is unknown"), desk.step():
-        refund("o-1", 5)
+    fails(desk, JournalError, (refund, "o-1", 5), match="it is unknown")
     assert desk.done == []
     monkeypatch.undo()
     resume(desk.runtime)
@@ -269,8 +269,7 @@ def test_lost_leases_block_no_other_process(
         with pytest.raises(JournalError, match="it is unknown") as kept, desk.step():
             refund("o-1", 5)
     assert journal.transactions.find("t-1")[0].holder is not None
-    with desk.step():
-        refund("o-1", 5)
+    run(desk, (refund, "o-1", 5))
     assert kept.value.__traceback__ is not None  # a kept error keeps its frames, and with them the lease
     assert desk.done == [("refund", "o-1", 5)]
 

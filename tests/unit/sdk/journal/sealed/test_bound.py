@@ -16,6 +16,7 @@ from countersign.journal.verification import verify
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, charge_tools, failing_tool
+from tests.fakes.running import fails, run
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
 
 FORGED: dict[str, Callable[[bytes, bytes], bytes]] = {
@@ -30,10 +31,9 @@ FORGED: dict[str, Callable[[bytes, bytes], bytes]] = {
 def test_a_changed_row_fires_nothing(desk: Desk, forge: Callable[[bytes, bytes], bytes]) -> None:
     pay = pay_tool(desk)
     txn = parked(desk, pay)
-    with pytest.raises(ReviewPending) as other, desk.step("t-2"):
-        pay("o-1", LARGE, "another card")
+    other = fails(desk, ReviewPending, (pay, "o-1", LARGE, "another card"), key="t-2")
     args = {row["txn"]: row["args"] for row in columns(desk)}
-    forged = forge(args[txn], args[other.value.txn])
+    forged = forge(args[txn], args[other.error.txn])
     assert forged != args[txn]
     tampered(desk, "UPDATE effects SET args = ? WHERE txn = ?", forged, txn)
     with desk.another_process() as later:
@@ -48,9 +48,7 @@ def test_a_changed_row_fires_nothing(desk: Desk, forge: Callable[[bytes, bytes],
 @pytest.mark.tampers
 def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     pay = pay_tool(desk)
-    with desk.step():
-        pay("o-1", 5, CARD)
-        pay("o-2", 6, CARD)
+    run(desk, (pay, "o-1", 5, CARD), (pay, "o-2", 6, CARD))
     record = found(desk, "t-1")
     others = "(SELECT result FROM effects WHERE seq = 2)"
     tampered(desk, f"UPDATE effects SET result = {others} WHERE seq = 1")
@@ -66,8 +64,7 @@ def test_a_changed_report_is_not_sent(desk: Desk) -> None:
     mapped = {"charge_id": "result:", "amount_cents": "args:/amount_cents"}
     pay = pay_tool(desk, compensate="void", compensation_map=mapped)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with desk.step():
-        pay("o-1", 5, CARD)
+    run(desk, (pay, "o-1", 5, CARD))
     (row,) = columns(desk)
     tampered(desk, "UPDATE outbox SET result = ?", row["result"])  # sealed for another column
     (pending,) = desk.runtime.journal.outbox.pending()
@@ -81,11 +78,9 @@ def test_a_changed_report_is_not_sent(desk: Desk) -> None:
 def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     """A rerun seals anew; the attempt stays that of the list, so a lost redemption is found."""
     pay = pay_tool(desk)
-    with pytest.raises(ReviewPending), desk.step():
-        pay("o-1", LARGE, CARD)
+    fails(desk, ReviewPending, (pay, "o-1", LARGE, CARD))
     first = found(desk, "t-1")
-    with pytest.raises(ReviewPending), desk.step():
-        pay("o-1", LARGE, CARD)
+    fails(desk, ReviewPending, (pay, "o-1", LARGE, CARD))
     again = found(desk, "t-1")
     assert (again.staging, again.attempt_id, again.txn_digest) == (2, first.attempt_id, first.txn_digest)
     one, two = columns(desk)
@@ -97,8 +92,7 @@ def test_a_journal_without_seals_is_read(desk: Desk, monkeypatch: pytest.MonkeyP
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with desk.step("old"):
-            pay("o-1", 5, CARD)
+        run(desk, (pay, "o-1", 5, CARD), key="old")
         parked(desk, pay)
     assert [is_sealed(row["args"]) for row in columns(desk)] == [False, False]
     (reported,) = describe_transaction(desk.runtime.journal, found(desk, "old"))["effects"]
@@ -109,8 +103,7 @@ def test_a_journal_without_seals_is_read(desk: Desk, monkeypatch: pytest.MonkeyP
     with desk.step("old") as again:
         paid = pay("o-1", 5, CARD)
     assert (again.replayed, paid.result) == (True, f"paid with {CARD}")
-    with desk.step("new"):
-        pay("o-2", 5, CARD)
+    run(desk, (pay, "o-2", 5, CARD), key="new")
     assert [is_sealed(row["args"]) for row in columns(desk) if row["txn"] == found(desk, "new").txn] == [True]
 
 
@@ -118,13 +111,12 @@ def test_an_edit_seals_a_row_that_was_written_in_clear(desk: Desk, monkeypatch: 
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with pytest.raises(ReviewPending) as pending, desk.step():
-            pay("o-1", LARGE, CARD)
+        pending = fails(desk, ReviewPending, (pay, "o-1", LARGE, CARD))
     (row,) = columns(desk)
     assert not is_sealed(row["args"])
-    desk.runtime.journal.edits.keep(pending.value.txn, every=True)
+    desk.runtime.journal.edits.keep(pending.error.txn, every=True)
     for cents in (LARGE - 1, LARGE - 2):
-        desk.service.edit(pending.value.txn, 0, {"order_id": "o-1", "amount_cents": cents, "card": CARD})
+        desk.service.edit(pending.error.txn, 0, {"order_id": "o-1", "amount_cents": cents, "card": CARD})
         resume(desk.runtime)
         (row,) = columns(desk)
         assert is_sealed(row["args"]) and is_sealed(row["staged_args"])
@@ -181,8 +173,7 @@ def test_a_manifest_next_to_a_live_tool_that_is_another_lane_s_is_refused(desk: 
         """Remember something."""
 
     path.write_bytes(manifest_json(tool_of(remember).draft_manifest().model_copy(update={"lane": "staged"})))
-    with pytest.raises(errors.RegistrationError, match="live in code"), desk.step():
-        remember(CARD)
+    fails(desk, errors.RegistrationError, (remember, CARD), match="live in code")
     assert columns(desk, LIVE_LANE) == []
 
 
@@ -229,9 +220,8 @@ def test_one_row_shows_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch, card
         return found
 
     for key in ("t-1", "t-2"):
-        with pytest.raises(errors.ReviewPending) as pending, desk.step(key):
-            pay("o-1", LARGE, card)
-        desk.service.approve(pending.value.txn)
+        pending = fails(desk, errors.ReviewPending, (pay, "o-1", LARGE, card), key=key)
+        desk.service.approve(pending.error.txn)
     with monkeypatch.context() as watched:
         watched.setattr(journal.database, "rows", counted)
         assert journal.transactions.unfinished_has_secrets() is (card is not None)

@@ -33,6 +33,7 @@ from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
+from tests.fakes.running import fails, run
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, paid, parked, pay_tool, tampered, without_key
 
 
@@ -57,8 +58,7 @@ def test_a_rerun_without_the_key_submits_and_fires_nothing(desk: Desk, tmp_path:
         assert poor.journal.transactions.require(found(desk, "t-1").txn).staging is None
     assert desk.done == []
     assert not any("transactions" in str(one) for one in desk.face.log[asked:])
-    with desk.step():
-        pay("o-1", 5, CARD)
+    run(desk, (pay, "o-1", 5, CARD))
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
@@ -111,8 +111,7 @@ def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pyte
     pay = pay_tool(desk, compensate="void", compensation_map={"payment": "result:"})
     desk.publish(void)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with desk.step():
-        pay("o-1", 5, CARD)
+    run(desk, (pay, "o-1", 5, CARD))
     reader = Journal(desk.runtime.settings.journal_path, key_path=tmp_path / "missing")
     record = found(desk, "t-1")
     assert describe_transaction(reader, record)["unreported"] == 1
@@ -205,8 +204,7 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
         """Remember something."""
         adapter.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (order_id,))
 
-    with pytest.raises(errors.LiveCommitFailed), desk.step():
-        remember("o-1", CARD)
+    fails(desk, errors.LiveCommitFailed, (remember, "o-1", CARD))
     with without_key(desk, tmp_path) as poor:
         assert recover_sessions(poor.engine(poor.sync_executor()), found(desk, "t-1")).given_secrets == {
             adapter.name
