@@ -65,8 +65,7 @@ async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it
     async with desk.step("t-2") as txn:
         found = await resume_async(desk.runtime)
         assert "OutsideTransaction" in "".join(one.note for one in found if one.run_key == "t-1")
-    assert txn.effects == ()
-    assert desk.done == []
+    assert (txn.effects, desk.done) == ((), [])
 
 
 def test_a_dry_run_asks_no_probe(desk: Desk) -> None:

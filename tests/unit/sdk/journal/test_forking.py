@@ -48,8 +48,7 @@ def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, ref
     with desk.step() as txn:
         refund("o-1", 100)
         assert forked(child) == AS_EXPECTED
-    assert desk.done == [("refund", "o-1", 100)]
-    assert (len(txn.effects), txn.state) == (1, "settled")
+    assert (desk.done, len(txn.effects), txn.state) == ([("refund", "o-1", 100)], 1, "settled")
 
 
 LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exception": ValueError("no")}
