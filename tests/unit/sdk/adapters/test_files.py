@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -173,17 +172,6 @@ def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(f
     first.undo()
 
 
-def test_two_may_each_put_a_file_of_their_own_into_a_folder(files: FilesAdapter, root: Path) -> None:
-    first, second = (acted(files, lambda it, n=n: it.write(f"d/{n}", "mine"), f"t-{n}") for n in (0, 1))  # type: ignore[misc]
-    first.prepare("a-0")
-    second.prepare("a-1")
-    first.commit("a-0")
-    second.commit("a-1")
-    assert tree(root) == OLD | {"d/0": "mine", "d/1": "mine"}
-    first.close()
-    second.close()
-
-
 def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, root: Path) -> None:
     session = acted(files, lambda files: files.write("a", "new"))
     assert FilesAdapter(root).recover("t-1", None) is None  # a rerun's, under way
@@ -205,20 +193,3 @@ def test_a_damaged_record_is_reported_and_not_applied(files: FilesAdapter, root:
     with pytest.raises(JournalError, match="nothing else below this root begins before"):
         files.begin("t-2")  # it is not known which files it concerns, so all transactions wait
     assert tree(root) == OLD
-
-
-def test_a_failed_commit_is_undone(files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = prepared(files, lambda files: (files.write("a", "new a"), files.write("d/b", "new b")))
-    real, seen = os.rename, list[str]()
-
-    def failing(source: Path, target: str, **where: Any) -> None:
-        if target == "b" and not seen:
-            seen.append((root / "a").read_text())
-            raise OSError(28, "No space left on device")
-        real(source, target, **where)
-
-    monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(OSError, match="No space"):
-        session.commit("a-1")
-    assert (seen, tree(root), files.landed("a-1")) == (["new a"], OLD, False)
-    session.undo()

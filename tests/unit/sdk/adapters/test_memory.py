@@ -126,20 +126,6 @@ def test_a_commit_that_was_not_prepared_for_is_refused() -> None:
     assert memory.snapshot() == {}
 
 
-def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> None:
-    """The other session undid its commit, and its before-values are gone."""
-    memory = MemoryAdapter({"n": 0})
-    first = committed(memory, "n")
-    second, third = acted(memory, "n", "t-2"), acted(memory, "other", "t-3")
-    with pytest.raises(IsolationConflict, match="t-1, which may still be undone"):
-        second.prepare("a-2")
-    third.prepare("a-3")  # a key of its own
-    third.commit("a-3")
-    first.undo()
-    third.close()
-    assert memory.snapshot() == {"n": 0, "other": 1}
-
-
 @pytest.mark.parametrize("key", ["n", "new"])
 def test_keys_listed_during_an_unclosed_commit_that_added_one_cannot_be_prepared(key: str) -> None:
     memory = MemoryAdapter({"n": 0})

@@ -167,16 +167,6 @@ def test_a_tool_that_swallows_an_error_of_the_database_has_failed(begun: Begun) 
     assert (begun.outside("k"), begun.adapter.landed("a-1")) == (None, True)
 
 
-def test_a_deferred_constraint_fails_when_it_is_prepared_and_not_at_the_commit(begun: Begun) -> None:
-    with begun.effect():
-        begun.adapter.execute("CREATE TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-        begun.adapter.execute("INSERT INTO late VALUES (1), (1)")
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        begun.session.prepare("a-1")
-    begun.session.undo()
-    assert begun.adapter.landed("a-1") is False
-
-
 class _Lost(psycopg.OperationalError):
     """The line broke."""
 

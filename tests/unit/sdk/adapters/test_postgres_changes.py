@@ -224,11 +224,3 @@ def test_without_time_there_is_no_diff(
             connection.execute("DELETE FROM orders WHERE id = 3")
             assert changes_of(connection, lambda: psycopg.connect(conninfo, autocommit=True)) is None
             connection.rollback()
-
-
-def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
-    server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
-    monkeypatch.setattr(row_diff, "MAX_BYTES", 10_000)
-    assert diff_of(server, "DELETE FROM orders WHERE id > 9") is None
-    assert diff_of(server, "DELETE FROM orders WHERE id = 10") is not None

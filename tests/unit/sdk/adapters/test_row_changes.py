@@ -74,16 +74,6 @@ def test_large_rows_have_no_diff(database: Database, monkeypatch: pytest.MonkeyP
         assert (diff_of(database, statement) is not None) is can_tell
 
 
-def test_bytes_are_counted_over_all_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    database.outside("CREATE TABLE more (id integer PRIMARY KEY, state text)")
-    text = "x" * 1_000
-    one, other = (f"INSERT INTO {table} VALUES (10, '{text}')" for table in ("orders", "more"))
-    monkeypatch.setattr(row_diff, "MAX_BYTES", 3_000)
-    assert diff_of(database, one) is not None
-    assert diff_of(database, other) is not None
-    assert diff_of(database, one, other, f"UPDATE orders SET state = '{text}' WHERE id = 1") is None
-
-
 def test_ambiguous_keys_have_distinct_labels(database: Database) -> None:
     database.outside("CREATE TABLE pairs (a text, b text, v integer, PRIMARY KEY (a, b))")
     database.outside("INSERT INTO pairs VALUES ('x,y', 'z', 1), ('x', 'y,z', 1), ('', '\"]', 1)")

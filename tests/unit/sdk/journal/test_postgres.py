@@ -7,13 +7,12 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
 
-from countersign import JournalError, MisuseError, resume
-from countersign.journal import Journal, Lease, LocalState, open_database
+from countersign import JournalError, MisuseError
+from countersign.journal import Journal, Lease, open_database
 from countersign.journal import postgres as engine_module
 from countersign.journal.location import JournalUrl
 from countersign.journal.postgres import PostgresDatabase
@@ -21,8 +20,8 @@ from countersign.journal.verification import verify
 from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
-from tests.fakes.desk import AGENT, Desk, effect_rows, refund_tool
-from tests.fakes.running import fails, run
+from tests.fakes.desk import AGENT, Desk, refund_tool
+from tests.fakes.running import run
 from tests.unit.sdk.journals import terminate
 
 pytestmark = pytest.mark.xdist_group("journals")
@@ -186,17 +185,6 @@ def test_an_idle_connection_that_was_lost_is_replaced(place: JournalUrl, journal
     assert names(journal) == ["a", "b"]
 
 
-def test_a_connection_lost_in_a_unit_takes_all_of_it(place: JournalUrl, journal: Journal) -> None:
-    lost = pytest.raises(JournalError, match="terminating connection")
-    with lost, journal.database.unit(durable=True) as unit:
-        unit.execute("INSERT INTO meta (name, value) VALUES ('a', 'x')")
-        terminate(journal, place)
-        unit.execute("INSERT INTO meta (name, value) VALUES ('b', 'x')")
-    assert names(journal) == []
-    write(journal, "c")
-    assert names(journal) == ["c"]
-
-
 def test_nothing_goes_on_behind_a_unit_on_a_new_connection(place: JournalUrl, journal: Journal) -> None:
     """Also where somebody swallowed the error: the rest would be written without the beginning."""
     with pytest.raises(JournalError, match="in the middle of a unit"), journal.database.unit(durable=False):
@@ -234,28 +222,6 @@ def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl,
         commit()
 
     monkeypatch.setattr(database, "_commit", lose)
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_nothing_fires_unless_written(
-    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch, written: bool
-) -> None:
-    refund = refund_tool(desk)
-    journal, begin = desk.runtime.journal, desk.runtime.journal.effect_log.begin
-
-    def firing(*args: Any, **kwargs: Any) -> None:
-        with monkeypatch.context() as lost:
-            losing(lost, journal, place, written=written)
-            begin(*args, **kwargs)
-
-    monkeypatch.setattr(journal.effect_log, "begin", firing)
-    fails(desk, JournalError, (refund, "o-1", 5), match="it is unknown")
-    assert desk.done == []
-    monkeypatch.undo()
-    resume(desk.runtime)
-    (effect,) = effect_rows(desk)
-    # Once written, it may have been called, as far as anybody can tell.
-    assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
 def test_lost_leases_block_no_other_process(
