@@ -211,8 +211,9 @@ def test_a_compensation_with_unknown_outcome_is_reported_as_unknown(desk: Desk, 
 
 def unbuildable(desk: Desk, **options: Any) -> Any:
     """A charge whose compensation takes an argument from where the charge's result has none."""
-    order_tool(desk, "void", resource=("Charge", "charge_id"))(lambda charge_id: None)
 
+    @order_tool(desk, resource=("Charge", "charge_id"))
+    def void(charge_id: str) -> None: ...
     @order_tool(desk, compensate="void", compensation_map={"charge_id": "result:/no_such"}, **options)
     def charge(order_id: str, pin: str = "") -> dict[str, str]:
         desk.act("charge", order_id)

@@ -37,3 +37,8 @@ def killed(talk: Talk, tools: Sequence[Any], said: Any, **options: Any) -> list[
     with pytest.raises((KeyboardInterrupt, OutcomeUnknown)):
         talk.run([said], tools, on_message=hear, **options)
     return [*options.get("messages", ASK), *heard]
+
+
+def answers_after(talk: Talk, tools: Sequence[Any], messages: Sequence[Any], **options: Any) -> Any:
+    """The answers to the last calls of these messages, where the model then has its last word."""
+    return talk.run([talk.says("I see.")], tools, messages=messages, **options).steps[0].answers
