@@ -127,7 +127,6 @@ def test_later_changes_are_left(
     files: Any, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
     session = committed(files, act)
-    session = committed(files, act)
     change(root / name)
     with nullcontext() if is_undone else pytest.raises(JournalError, match="was not undone completely"):
         session.undo()
@@ -253,7 +252,6 @@ def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, 
     ):
         with pytest.raises(JournalError, match=r"could not be finished|was not undone completely"):
             act()
-        FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
 
 
