@@ -14,7 +14,7 @@ from countersign.adapters import LiveCall, SQLiteAdapter
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import LiveSession
 
-CALL = LiveCall("exam", {}, "e-1")
+CALL = LiveCall("act", {}, "e-1")
 
 Say = Callable[..., object]
 

@@ -1,4 +1,4 @@
-"""Every adapter passes the same exam."""
+"""Every adapter passes the contract suite."""
 
 from __future__ import annotations
 

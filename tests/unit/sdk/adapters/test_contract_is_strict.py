@@ -18,8 +18,8 @@ from countersign.adapters.protocol import EffectContext, _ActiveEffect
 from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
 from countersign.errors import CountersignError, NotStageable
-from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
-from tests.unit.sdk.adapters.test_contract import TestSQLite as DatabaseExam
+from tests.unit.sdk.adapters.test_contract import TestFiles as FilesContract
+from tests.unit.sdk.adapters.test_contract import TestSQLite as SQLiteContract
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -110,72 +110,51 @@ _HALF = _instead(FilesSession, "effect", _keeps_half)
 _OPEN = _instead(EffectContext, "effect", _stays_open)
 _DISPUTED = _instead(FilesSession, "_require_no_conflict", _nothing)
 _FORGETS = _instead(FilesAdapter, "recover", _nothing)
-FAULTS: dict[str, tuple[Fault, str]] = {
-    "what an effect that raised wrote is kept": (
-        _HALF, "an_effect_that_raises_is_undone_alone"),
-    "an effect goes on after it": (_OPEN, "late_calls_of_a_failed_effect_do_nothing"),
-    "an effect goes on in the next one": (_OPEN, "late_calls_do_nothing_in_the_next_effect"),
-    "an effect goes on in the outer one": (_OPEN, "late_calls_of_a_nested_effect_do_nothing_in_the_outer_one"),
-    "nothing that an effect starts is part of it": (
-        _instead(EffectContext, "effect", _of_its_thread), "calls_the_effect_waits_for_are_part_of_it"),
-    "it works outside an effect": (
-        _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_usable_inside_an_effect"),
-    "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_isolation", _nothing),
-        "a_changed_read_is_refused_with_both_versions"),
-    "moves are not noticed when it is prepared": (
-        _instead(FilesSession, "prepare", _unprepared), "a_changed_overwritten_value_is_refused"),
-    "two may prepare the same": (_DISPUTED, "two_sessions_cannot_both_prepare_the_same_key"),
-    "an unclosed commit blocks no other": (_DISPUTED, "no_session_depends_on_a_commit_that_may_be_undone"),
-    "undo does nothing": (
-        _instead(FilesSession, "undo", _nothing),
-        "a_commit_can_be_undone_until_it_is_closed_if_declared"),
-    "a living process is not seen": (_FORGETS, "work_prepared_by_a_living_process_is_never_reported_lost"),
-    "every attempt has landed": (
-        _instead(FilesAdapter, "landed", lambda self, attempt_id: True),
-        "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"),
-    "no attempt has landed": (
-        _instead(FilesAdapter, "landed", lambda self, attempt_id: False),
-        "a_commit_is_permanent_and_marked"),
-    "what was prepared is forgotten": (_FORGETS, "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process"),
-    "what was prepared for another attempt is kept": (
-        _FORGETS, "work_prepared_for_an_unredeemed_attempt_is_undone"),
-    "the state diff is empty": (
-        _instead(FilesSession, "changes", lambda self: ()), "the_state_diff_has_before_and_after_and_changes_nothing"),
-    "what it cannot put back is passed over": (
-        _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
-    "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
-    "a commit puts nothing in place": (
-        _instead(SessionFolder, "_apply", _nothing), "a_commit_is_permanent_and_marked"),
-}  # fmt: skip
-
+_LANDED = _instead(FilesAdapter, "landed", lambda *_: True)
+_UNCHANGED = _instead(FilesSession, "changes", lambda _: ())
+_UNREMOVED = _instead(FilesAdapter, "remove", _nothing)
+FAULTS: list[tuple[Fault, str]] = [
+    (_HALF, "an_effect_that_raises_is_undone_alone"),
+    (_HALF, "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
+    (_OPEN, "late_calls_of_a_failed_effect_do_nothing"),
+    (_OPEN, "late_calls_do_nothing_in_the_next_effect"),
+    (_OPEN, "late_calls_of_a_nested_effect_do_nothing_in_the_outer_one"),
+    (_instead(EffectContext, "effect", _of_its_thread), "calls_the_effect_waits_for_are_part_of_it"),
+    (_instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_usable_inside_an_effect"),
+    (_instead(FilesSession, "verify_isolation", _nothing), "a_changed_read_is_refused_with_both_versions"),
+    (_instead(FilesSession, "prepare", _unprepared), "a_changed_overwritten_value_is_refused"),
+    (_DISPUTED, "two_sessions_cannot_both_prepare_the_same_key"),
+    (_DISPUTED, "no_session_depends_on_a_commit_that_may_be_undone"),
+    (_instead(FilesSession, "undo", _nothing), "a_commit_can_be_undone_until_it_is_closed_if_declared"),
+    (_FORGETS, "work_prepared_by_a_living_process_is_never_reported_lost"),
+    (_LANDED, "an_unknown_attempt_has_not_landed_and_an_unreachable_resource_returns_none"),
+    (_instead(FilesAdapter, "landed", lambda *_: False), "a_commit_is_permanent_and_marked"),
+    (_FORGETS, "work_prepared_for_a_redeemed_attempt_is_finished_by_another_process"),
+    (_FORGETS, "work_prepared_for_an_unredeemed_attempt_is_undone"),
+    (_UNCHANGED, "the_state_diff_has_before_and_after_and_changes_nothing"),
+    (_UNREMOVED, "what_cannot_be_snapshotted_is_refused_with_its_whole_effect"),
+    (_instead(SessionFolder, "_apply", _nothing), "a_commit_is_permanent_and_marked"),
+]
 _LOST = "a_session_whose_transaction_was_ended_keeps_nothing_and_raises"
 _NOT_THERE = "a_missing_resource_is_refused_and_not_created"
-OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
-    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_open", _nothing), _LOST),
-    "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
-    "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
-    "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
-    "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),
-    "a lock is reported by another error": (
-        _begins(_in_its_own_words), "a_locked_resource_is_a_conflict_and_keeps_nothing"),
-}  # fmt: skip
-
-
-EXAMS = [
-    pytest.param(exam, fault, chapter, id=name)
-    for exam, faults in ((Exam, FAULTS), (DatabaseExam, OF_A_DATABASE))
-    for name, (fault, chapter) in faults.items()
+OF_A_DATABASE: list[tuple[Fault, str]] = [
+    (_instead(SQLiteSession, "_require_open", _nothing), _LOST),
+    (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
+    (_begins(_makes_it), _NOT_THERE),
+    (_begins(_makes_it, _refuses), _NOT_THERE),
+    (_begins(_in_its_own_words), _NOT_THERE),
+    (_begins(_in_its_own_words), "a_locked_resource_is_a_conflict_and_keeps_nothing"),
 ]
+BROKEN = [(FilesContract, *one) for one in FAULTS] + [(SQLiteContract, *one) for one in OF_A_DATABASE]
 
 
-@pytest.mark.parametrize(("exam", "fault", "chapter"), EXAMS)
+@pytest.mark.parametrize(("contract", "fault", "rule"), BROKEN)
 def test_a_broken_adapter_fails_the_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: type[AdapterContract], fault: Fault, chapter: str
+    tmp_path: Path, monkeypatch: Any, contract: type[AdapterContract], fault: Fault, rule: str
 ) -> None:
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()
-    getattr(exam(), f"test_{chapter}")(tmp_path / "sound")
+    getattr(contract(), f"test_{rule}")(tmp_path / "sound")
     fault(monkeypatch)
     with pytest.raises((AssertionError, CountersignError, sqlite3.Error, RuntimeError)):
-        getattr(exam(), f"test_{chapter}")(tmp_path / "broken")
+        getattr(contract(), f"test_{rule}")(tmp_path / "broken")
