@@ -77,9 +77,7 @@ def test_landed_waits_briefly_for_a_commit_under_way(conninfo: str) -> None:
     for adapter, found in ((hasty, None), (patient, True)):
         session = patient.begin("t-1")
         session.prepare("a-1")
-        late = threading.Timer(
-            0.3, lambda end=session.commit if found else lambda _: session.undo(): end("a-1")
-        )
+        late = threading.Timer(0.3, session.commit if found else session.undo, ["a-1"] if found else [])
         late.start()
         began = time.monotonic()
         assert (adapter.landed("a-1"), time.monotonic() - began > 0.2) == (found, found is True)

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,8 +21,8 @@ from countersign.journal.verification import verify
 from countersign.journal.verification_stores import Damage
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
-from tests.fakes.desk import AGENT, Desk, refund_tool
-from tests.fakes.running import run
+from tests.fakes.desk import AGENT, Desk
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import terminate
 
 pytestmark = pytest.mark.xdist_group("journals")
@@ -123,10 +124,9 @@ def test_a_journal_of_another_version_or_kind_is_refused(place: JournalUrl, chan
     write(first, "a")
     first.close()
     outside(place, change)
-    with pytest.raises(JournalError, match=OTHERS[change]):
-        write(first, "b")
-    with pytest.raises(JournalError, match=OTHERS[change]):
-        verify(place)
+    for use in (lambda: write(first, "b"), lambda: verify(place)):
+        with pytest.raises(JournalError, match=OTHERS[change]):
+            use()
 
 
 @pytest.mark.parametrize("named", ['"$user"', "Agent-A", "a b"])
@@ -164,8 +164,8 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(journal: Jo
 def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_WAIT_MS", 50)
     other = Journal(place)
-    with journal.database.unit(durable=False) as unit:
-        unit.execute("INSERT INTO meta (name, value) VALUES ('a', 'x')")
+    with journal.database.unit(durable=False):
+        write(journal, "a")
         with pytest.raises(JournalError, match="lock timeout"):
             write(other, "b")
         assert names(other) == []
@@ -202,10 +202,10 @@ def test_nothing_goes_on_behind_a_unit_on_a_new_connection(place: JournalUrl, jo
 def test_a_lost_commit_is_not_known(
     place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
-    losing(monkeypatch, journal, place, written=written)
-    with pytest.raises(JournalError, match="it is unknown whether it was written"):
-        write(journal, "a", durable=True)
-    monkeypatch.undo()
+    with monkeypatch.context() as lost:
+        losing(lost, journal, place, written=written)
+        with pytest.raises(JournalError, match="it is unknown whether it was written"):
+            write(journal, "a", durable=True)
     assert names(journal) == (["a"] if written else [])
     write(journal, "b")
 
@@ -225,29 +225,27 @@ def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl,
 
 
 def test_lost_leases_block_no_other_process(
-    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, refund: Any, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
-    refund, journal = refund_tool(desk), desk.runtime.journal
+    journal = desk.runtime.journal
     journal.transactions.newest_ids(1)
     with monkeypatch.context() as lost:
         losing(lost, journal, place, written=True)
-        with pytest.raises(JournalError, match="it is unknown") as kept, desk.step():
-            refund("o-1", 5)
+        kept = fails(desk, JournalError, (refund, "o-1", 5), match="it is unknown").error
     assert journal.transactions.find("t-1")[0].holder is not None
     run(desk, (refund, "o-1", 5))
-    assert kept.value.__traceback__ is not None  # a kept error keeps its frames, and with them the lease
+    assert kept.__traceback__ is not None  # a kept error keeps its frames, and with them the lease
     assert desk.done == [("refund", "o-1", 5)]
 
 
-def test_a_child_that_ends_as_any_program_does_leaves_its_parents_connection_alone(journal: Journal) -> None:
+def test_a_child_process_leaves_its_parents_connection_alone(journal: Journal) -> None:
     write(journal, "a")
     child = multiprocessing.get_context("fork").Process(target=write, args=(journal, "b"))
     child.start()
     child.join(60)
     session = store(journal)._session
-    assert names(journal) == ["a", "b"]
-    assert store(journal)._session is session
+    assert (names(journal), store(journal)._session is session) == (["a", "b"], True)
 
 
 # ---------------------------------------------------------------------------------------------------- verifying
