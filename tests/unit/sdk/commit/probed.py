@@ -61,8 +61,8 @@ def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: No
     return slept
 
 
-def raising(error: BaseException) -> Callable[[], Any]:
-    def answer() -> Any:
+def raising(error: BaseException) -> Callable[..., Any]:
+    def answer(*_: Any) -> Any:
         raise error
 
     return answer

@@ -23,15 +23,15 @@ from countersign import (
 from countersign.concurrency import run_sync
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
-from tests.fakes.desk import Desk, failing_tool, refund_tool, service_states, states
+from tests.fakes.desk import Desk, failing_tool, service_states, states
 from tests.fakes.running import fails, order_tool, run, run_async
 from tests.unit.sdk.commit.probed import Payment, payment, sleeping, unsure
 from tests.unit.sdk.transactions.looks import TXN
 
 
-def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None:
+def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk, refund: Any) -> None:
     unreachable = httpx2.MockTransport(lambda _: pytest.fail("it was sent"))
-    bank, refund = RestApi("https://bank.example", transport=unreachable), refund_tool(desk)
+    bank = RestApi("https://bank.example", transport=unreachable)
 
     def begins() -> None:
         desk.run((refund, "o-9", 1), key="inside")
@@ -43,24 +43,20 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
         "resumes transactions": lambda: resume(desk.runtime),
         "sends POST /payments": lambda: bank.post("/payments", json={}),
     }
-    for number, (said, act) in enumerate(acting.items()):
-        fails(
-            desk, errors.OutcomeUnknown, (payment(desk, act).pay, "o-1", 100), match=said, key=f"t-{number}"
-        )
-    assert [one for one in desk.done if one[0] != "pay"] == []
+    for key, (text, act) in enumerate(acting.items()):
+        fails(desk, errors.OutcomeUnknown, (payment(desk, act).pay, "o-1", 1), match=text, key=f"t-{key}")
+    assert {one[0] for one in desk.done} == {"pay"}
 
 
 @pytest.mark.anyio
-async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it(desk: Desk) -> None:
+async def test_a_probe_inside_a_transaction_stages_nothing_into_it(desk: Desk, refund: Any) -> None:
     answers: list[Callable[[], Any]] = [unsure]
-    refund = refund_tool(desk)
 
     async def mailed() -> Any:
         return answers[-1]()
 
-    mail = lost_mail(desk, mailed)
     with pytest.raises(errors.OutcomeUnknown):
-        await run_async(desk, (mail, "o-1"))
+        await run_async(desk, (lost_mail(desk, mailed), "o-1"))
     answers.append(lambda: refund("o-9", 1))
     async with desk.step("t-2") as txn:
         found = await resume_async(desk.runtime)
@@ -120,16 +116,14 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
 def test_run_transaction_waits_for_it(desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int) -> None:
-    payments = payment(desk, DidNotHappen(), acts=False)
-    slept = sleeping(desk, monkeypatch)
-    real = desk.service.wait
+    payments, slept = payment(desk, DidNotHappen(), acts=False), sleeping(desk, monkeypatch)
+    real, began = desk.service.wait, desk.clock.wall()
 
     def look(txn: str, seconds: float) -> Any:
         desk.clock.advance(seconds)
         return real(txn, 0)
 
     monkeypatch.setattr(desk.service, "wait", look)
-    began = desk.clock.wall()
     with pytest.raises(errors.EffectFailed if ends == "failed" else errors.OutcomeUnknown):
         run_transaction(lambda txn: payments.pay("o-1", 100), key="t-1", wait=wait, runtime=desk.runtime)
     assert (states(desk), bool(slept)) == ({"pay#1": ends}, True)
